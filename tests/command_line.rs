@@ -2,23 +2,15 @@
 
 use std::time::Duration;
 
-use boot::{
-    firmware::Firmware,
-    guest::End,
-    image::Kernel,
-    prerequisites::{self, Install},
-    qemu::Machine,
-};
-use tests::{Over, record};
+use boot::{firmware::Firmware, guest::End, qemu::Machine};
+use tests::{Over, built, record};
 
 /// Boots with this command line. Returns how that ended, and the lines of the log without their
 /// time stamps.
 fn boot(command_line: &str) -> (Over, Vec<String>) {
-    prerequisites::toolchain(Install::Allowed).unwrap();
-    let kernel = Kernel::build("kernel").unwrap();
     let machine = Machine {
         cmdline: command_line.into(),
-        ..Machine::new(kernel.image(Firmware::Bios).unwrap())
+        ..Machine::new(built::kernel().image(Firmware::Bios).unwrap())
     };
     let (over, log) = record(&machine, Duration::from_secs(120)).unwrap();
     let text_of = |line: &str| line.split_once("] ").map(|(_, text)| text.to_owned());

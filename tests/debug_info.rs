@@ -1,15 +1,15 @@
 //! The debug information of the kernel that users trace: each function that can be probed has a
 //! name, and values that tools for C do not find are there.
 
-use boot::image::Kernel as Image;
 use debug_info::DebugInfo;
+use tests::built;
 use trace_interface::{
     Kernel,
-    symbols::{Moment, Place, Type},
+    symbols::{Moment, ProbePlace, Type},
 };
 
 fn kernel() -> DebugInfo {
-    DebugInfo::open(&Image::build("kernel").unwrap().debug_elf).unwrap()
+    DebugInfo::open(&built::kernel().debug_elf).unwrap()
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn arguments_and_results_of_the_kernel_have_their_types() {
         "fn vfs_write(file: &File, buf: u64, count: usize, pos: &mut u64) -> i64"
     );
     assert_eq!(signature.place.unwrap().0, "kernel/src/fs/file.rs");
-    let place = Place {
+    let place = ProbePlace {
         address: function.address,
         moment: Moment::At,
     };
@@ -73,7 +73,7 @@ fn nearly_all_arguments_of_the_kernel_are_known_at_the_entry() {
     let info = kernel();
     let (mut functions, mut known) = (0, 0);
     for function in info.functions("kernel::*") {
-        let place = Place {
+        let place = ProbePlace {
             address: function.address,
             moment: Moment::At,
         };

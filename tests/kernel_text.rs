@@ -9,12 +9,12 @@ mod own_text;
 
 use std::{collections::HashMap, fs, ops::Range, path::PathBuf, thread};
 
-use boot::image::Kernel;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use object::{
     Object, ObjectSection, ObjectSymbol, SymbolKind,
     read::elf::{ElfFile64, ElfSymbol64},
 };
+use tests::built;
 use unwind::{
     Frame, Memory, Section, Tables,
     fast::{FastTable, Found, Walker},
@@ -23,14 +23,14 @@ use unwind::{
 
 /// The program that [`own_text`] reads.
 fn subject() -> PathBuf {
-    Kernel::build("kernel").unwrap().elf
+    built::kernel().elf.clone()
 }
 
 /// The address table alone would be 16 MiB, and a boot loader takes seconds for a megabyte. The
 /// data of the CPUs is in the file, 42 KiB for each of four, because not all of it is zero.
 #[test]
 fn statics_that_are_zero_take_no_room_in_the_file() {
-    let kernel = Kernel::build("kernel").unwrap();
+    let kernel = built::kernel();
     let bytes = fs::read(&kernel.elf).unwrap();
     let file: ElfFile64 = ElfFile64::parse(&*bytes).unwrap();
     let data = file.section_by_name(".data").unwrap().size();
@@ -40,7 +40,7 @@ fn statics_that_are_zero_take_no_room_in_the_file() {
 /// A probe on such padding would never be hit, so it would have to be refused by its symbol.
 #[test]
 fn no_symbol_stands_for_padding_in_front_of_a_function() {
-    let kernel = Kernel::build("kernel").unwrap();
+    let kernel = built::kernel();
     let bytes = fs::read(&kernel.elf).unwrap();
     let file: ElfFile64 = ElfFile64::parse(&*bytes).unwrap();
     let names: Vec<_> = file
@@ -73,8 +73,7 @@ const IN_ASSEMBLY: [&str; 10] = [
 /// probe.
 #[test]
 fn functions_with_plain_names_have_code_of_their_own() {
-    for kernel in ["kernel", "testkernel"] {
-        let kernel = Kernel::build(kernel).unwrap();
+    for kernel in [built::kernel(), built::testkernel()] {
         let bytes = fs::read(&kernel.elf).unwrap();
         let file: ElfFile64 = ElfFile64::parse(&*bytes).unwrap();
         let mut by_code: HashMap<Vec<Instruction>, Vec<&str>> = HashMap::new();
@@ -133,7 +132,7 @@ fn code_wherever_it_is(file: &ElfFile64, symbol: &ElfSymbol64) -> Vec<Instructio
 
 /// All instructions of all functions, each with the name of its function.
 fn instructions() -> Vec<(String, Instruction)> {
-    let kernel = Kernel::build("kernel").unwrap();
+    let kernel = built::kernel();
     let bytes = fs::read(&kernel.elf).unwrap();
     let file: ElfFile64 = ElfFile64::parse(&*bytes).unwrap();
     let mut all = Vec::new();
@@ -216,7 +215,7 @@ impl Memory for Words {
 /// At each address of the kernel the fast step is that of the call frame information, or none.
 #[test]
 fn the_table_for_fast_walks_agrees_with_the_call_frame_information() {
-    let kernel = Kernel::build("kernel").unwrap();
+    let kernel = built::kernel();
     let bytes = fs::read(&kernel.elf).unwrap();
     let file: ElfFile64 = ElfFile64::parse(&*bytes).unwrap();
     let section = |name| {
@@ -290,7 +289,7 @@ fn the_table_for_fast_walks_agrees_with_the_call_frame_information() {
                     (exact.ip(), exact.sp(), exact.interrupted),
                     "{address:#x}, interrupted: {interrupted}, rbp + {bp}"
                 );
-                // Behind a pop, compilers still say that the register is on the stack. No function
+                // After a pop, compilers still say that the register is on the stack. No function
                 // that waits for a call is there, so the exact step believes it then.
                 let exact_bp = exact.registers[register::BP];
                 let is_popped =

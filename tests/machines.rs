@@ -3,21 +3,13 @@
 
 use std::time::Duration;
 
-use boot::{
-    firmware::Firmware,
-    guest::End,
-    image::Kernel,
-    prerequisites::{self, Install},
-    qemu::Machine,
-};
-use tests::{Over, record};
+use boot::{firmware::Firmware, guest::End, qemu::Machine};
+use tests::{Over, built, record};
 
 fn runs_to_a_good_end(firmware: Firmware, change: impl FnOnce(&mut Machine)) {
-    prerequisites::toolchain(Install::Allowed).unwrap();
-    let kernel = Kernel::build("kernel").unwrap();
     let mut machine = Machine {
         firmware,
-        ..Machine::new(kernel.image(firmware).unwrap())
+        ..Machine::new(built::kernel().image(firmware).unwrap())
     };
     change(&mut machine);
     let (over, log) = record(&machine, Duration::from_secs(120)).unwrap();

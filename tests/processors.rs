@@ -82,8 +82,9 @@ fn run(model: &'static str, closing: &Closing) -> Result<(), Failed> {
     Err(format!("{}\n{results}\n{errors}", output.status).into())
 }
 
-/// The test binary `insn` of the probes. It is built as the outer cargo builds it, so that nothing
-/// is left to do.
+/// The test binary `insn` of the probes. It is asked for among all packages, as the outer cargo
+/// does it: for one package alone, cargo would choose other features for what that package needs,
+/// and build it all again.
 fn binary() -> Result<PathBuf, Failed> {
     static BINARY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     Ok(BINARY.get_or_init(build).clone()?)
@@ -92,7 +93,7 @@ fn binary() -> Result<PathBuf, Failed> {
 fn build() -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
-        .args(["test", "--package", "probes", "--test", "insn", "--no-run"])
+        .args(["test", "--test", "insn", "--no-run"])
         .args(["--message-format", "json-render-diagnostics"])
         .current_dir(layout::workspace())
         .stdin(Stdio::null())

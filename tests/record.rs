@@ -28,7 +28,7 @@ const CRASH: [&str; 4] = [
     "crash.how=panic crash.at=3",
 ];
 
-/// Standard output of a kernel that died, behind its log; and standard error.
+/// Standard output of a kernel that died, after its log; and standard error.
 fn last_words(arguments: &[&str]) -> (String, String) {
     let output = record(&[&CRASH, arguments].concat());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,24 +1,25 @@
 //! Scripts of the tracer, built by hand, on a kernel that runs its workload: what the kernel
 //! answers, to the last count.
+//!
+//! The tracer's compiler is left out: programs, maps and requests are written one by one, also such
+//! as it would not make. The answers come by shared memory or by the serial port, from a kernel
+//! that ends well, that is stopped, or that dies.
 
 use std::{
     fs,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use boot::{
-    firmware::Firmware,
-    guest::End,
-    image::Kernel,
-    prerequisites::{self, Install},
-    qemu::Machine,
+use boot::{firmware::Firmware, guest::End, image::Kernel, prerequisites::Install, qemu::Machine};
+use bpf::{
+    AluOp, Builder, Condition, Helper, MapDef, MapIndex, MapKind, ProgramKind, Reg::*, Size,
+    context::Register,
 };
-use bpf::{AluOp, Builder, Condition, Helper, MapDef, MapIndex, Reg::*, Size, context::Register};
 use object::{Object, ObjectSymbol};
-use tests::{Session, processors::for_guest};
+use tests::{Session, built::kernel, processors::for_guest};
 use trace_interface::{
     Frame, Script,
-    script::{Attachment, Kind, Map, MapKind, Program, RECORD_TYPE, Request, VERSION},
+    script::{Attachment, Program, RECORD_TYPE, Request, VERSION},
 };
 use trace_link::{Event, Request as TraceRequest, Trace, Transport};
 use trace_ring::image::Image;
@@ -38,11 +39,6 @@ fn address(kernel: &Kernel, name: &str) -> u64 {
     let file = object::File::parse(&*bytes).unwrap();
     let symbol = file.symbols().find(|symbol| symbol.name() == Ok(name));
     symbol.unwrap_or_else(|| panic!("no {name}")).address()
-}
-
-fn kernel() -> Kernel {
-    prerequisites::toolchain(Install::Allowed).unwrap();
-    Kernel::build("kernel").unwrap()
 }
 
 /// Runs `request`. `meanwhile` sees each frame, and may end the trace.
@@ -151,29 +147,16 @@ impl Writer {
     }
 
     fn map(&mut self, def: MapDef) -> u32 {
-        self.script.maps.push(Map {
-            name: def.name.into_owned(),
-            kind: match def.kind {
-                bpf::MapKind::Array => MapKind::Array,
-                bpf::MapKind::PerCpuArray => MapKind::PerCpuArray,
-                bpf::MapKind::Hash => MapKind::Hash,
-                bpf::MapKind::PerCpuHash => MapKind::PerCpuHash,
-                bpf::MapKind::Stacks => MapKind::Stacks,
-                bpf::MapKind::Ring => MapKind::Ring,
-            },
-            key_size: def.key_size,
-            value_size: def.value_size,
-            entries: def.entries,
-        });
+        self.script.maps.push(def);
         self.script.maps.len() as u32 - 1
     }
 
     /// A program whose maps are all those of the script so far, under the same numbers.
-    fn program(&mut self, kind: Kind, build: impl FnOnce(&mut Builder)) -> u32 {
+    fn program(&mut self, kind: ProgramKind, build: impl FnOnce(&mut Builder)) -> u32 {
         let mut b = Builder::new(match kind {
-            Kind::Probe => bpf::Kind::Probe,
-            Kind::Entry { data } => bpf::Kind::Entry { data },
-            Kind::Return { data } => bpf::Kind::Return { data },
+            ProgramKind::Probe => ProgramKind::Probe,
+            ProgramKind::Entry { data } => ProgramKind::Entry { data },
+            ProgramKind::Return { data } => ProgramKind::Return { data },
         });
         build(&mut b);
         b.exit(0);
@@ -217,12 +200,12 @@ fn mkdir_script(kernel: &Kernel) -> Script {
     let calls = w.map(MapDef::counters("calls", 1));
     let results = w.map(MapDef::histogram("results"));
     let ring = w.map(MapDef::ring("ring"));
-    let entry = w.program(Kind::Probe, |b| {
+    let entry = w.program(ProgramKind::Probe, |b| {
         b.load_register(R7, Register::Si);
         b.add(MapIndex(calls as u16), 0, 1);
         record(b, ring, 0);
     });
-    let on_return = w.program(Kind::Return { data: 0 }, |b| {
+    let on_return = w.program(ProgramKind::Return { data: 0 }, |b| {
         b.load_register(R1, Register::Ax)
             .call(Helper::Log2)
             .mov(R2, R0)
@@ -248,14 +231,14 @@ fn mkdir_script(kernel: &Kernel) -> Script {
 #[test]
 fn counts_results_and_records_of_a_function_are_exact_through_memory_and_port() {
     let kernel = kernel();
-    let script = mkdir_script(&kernel).encode();
+    let script = mkdir_script(kernel).encode();
     for transport in [Transport::Memory, Transport::Serial] {
         let request = TraceRequest {
             script: script.clone(),
             transport,
             ..TraceRequest::default()
         };
-        let run = run_request(&kernel, &request, "", |_, _| {});
+        let run = run_request(kernel, &request, "", |_, _| {});
         assert_eq!(run.end, End::Success, "{}", run.log);
         let Some(Frame::Started {
             places,
@@ -296,14 +279,14 @@ fn interval_script() -> Script {
     let mut w = Writer::new();
     let ring = w.map(MapDef::ring("ring"));
     let times = w.map(MapDef {
-        kind: bpf::MapKind::Array,
+        kind: MapKind::Array,
         ..MapDef::counters("times", 1)
     });
-    let begin = w.program(Kind::Probe, |b| {
+    let begin = w.program(ProgramKind::Probe, |b| {
         b.mov(R7, 1);
         record(b, ring, 0);
     });
-    let interval = w.program(Kind::Probe, |b| {
+    let interval = w.program(ProgramKind::Probe, |b| {
         let (end, fifth) = (b.label(), b.label());
         b.store(R10, -8, Size::B8, 0)
             .load_map(R1, MapIndex(times as u16))
@@ -320,7 +303,7 @@ fn interval_script() -> Script {
         record(b, ring, 1);
         b.place(end);
     });
-    let end = w.program(Kind::Probe, |b| {
+    let end = w.program(ProgramKind::Probe, |b| {
         b.mov(R7, 99);
         record(b, ring, 0);
     });
@@ -343,7 +326,7 @@ fn an_interval_ends_the_script_and_the_program() {
         run: Some(ENDLESS.into()),
         ..TraceRequest::default()
     };
-    let run = run_request(&kernel(), &request, "", |_, _| {});
+    let run = run_request(kernel(), &request, "", |_, _| {});
     assert_eq!(run.end, End::Success, "{}", run.log);
     assert_eq!(run.records(0), [1, 1, 2, 3, 4, 99]);
     assert_eq!(run.records(1), [5]);
@@ -357,7 +340,7 @@ fn an_interval_ends_the_script_and_the_program() {
 fn a_limit_and_the_host_end_the_script_and_the_program() {
     let kernel = kernel();
     let mut script = interval_script();
-    // Nobody asks for the end.
+    // The end is not asked for.
     script.requests[1] = Request::Forward;
     let limited = TraceRequest {
         script: script.encode(),
@@ -365,14 +348,14 @@ fn a_limit_and_the_host_end_the_script_and_the_program() {
         limit: Some(Duration::from_millis(100)),
         ..TraceRequest::default()
     };
-    let run = run_request(&kernel, &limited, "", |_, _| {});
+    let run = run_request(kernel, &limited, "", |_, _| {});
     assert_eq!(run.end, End::Success, "{}", run.log);
     assert_eq!(run.ended().0, 0);
     let unlimited = TraceRequest {
         limit: None,
         ..limited
     };
-    let run = run_request(&kernel, &unlimited, "", |trace, frame| {
+    let run = run_request(kernel, &unlimited, "", |trace, frame| {
         if matches!(frame, Frame::Record { .. }) {
             trace.end();
         }
@@ -404,14 +387,14 @@ fn a_trace_may_be_over_before_its_program_begins() {
 #[test]
 fn a_script_with_one_bad_part_is_refused_as_a_whole() {
     let kernel = kernel();
-    let mut script = mkdir_script(&kernel);
-    let mut b = Builder::new(bpf::Kind::Probe);
+    let mut script = mkdir_script(kernel);
+    let mut b = Builder::new(ProgramKind::Probe);
     // A store to kernel memory.
     b.load_register(R2, Register::Di)
         .store(R2, 0, Size::B8, 1)
         .exit(0);
     script.programs.push(Program {
-        kind: Kind::Probe,
+        kind: ProgramKind::Probe,
         code: bpf::wire::encode(&b.finish().unwrap().insns).unwrap(),
         maps: Vec::new(),
     });
@@ -420,7 +403,7 @@ fn a_script_with_one_bad_part_is_refused_as_a_whole() {
         name: "sched:sched_switch".into(),
     });
     let refused = |script: &Script, text: &str| {
-        let run = run(&kernel, script);
+        let run = run(kernel, script);
         assert_eq!(run.end, End::Failure, "{}", run.log);
         match &run.frames[..] {
             [Frame::Refused { program, text: why }] => {
@@ -445,7 +428,7 @@ fn requests_are_served_between_the_records() {
     let mut w = Writer::new();
     let ring = w.map(MapDef::ring("ring"));
     let hash = w.map(MapDef::counters_by_key("hash", 8, 16));
-    let begin = w.program(Kind::Probe, |b| {
+    let begin = w.program(ProgramKind::Probe, |b| {
         b.store(R10, -8, Size::B8, 7)
             .load_map(R1, MapIndex(hash as u16))
             .mov(R2, R10)
@@ -463,7 +446,7 @@ fn requests_are_served_between_the_records() {
         Request::Clear { map: hash },
     ];
     w.script.attachments = vec![Attachment::Begin { program: begin }];
-    let run = run(&kernel(), &w.script);
+    let run = run(kernel(), &w.script);
     let values = |frame: &Frame| match frame {
         Frame::Map { map, entries } if *map == hash => {
             let values = entries.iter().map(|entry| entry.value[0]);
@@ -482,12 +465,12 @@ const TICK: u64 = 4_000_000;
 #[test]
 fn a_profile_that_the_ticks_cannot_keep_is_refused() {
     let mut w = Writer::new();
-    let tick = w.program(Kind::Probe, |_| {});
+    let tick = w.program(ProgramKind::Probe, |_| {});
     w.script.attachments = vec![Attachment::Profile {
         program: tick,
         nanoseconds: TICK - 1,
     }];
-    let run = run(&kernel(), &w.script);
+    let run = run(kernel(), &w.script);
     let [Frame::Refused { program, text }] = &run.frames[..] else {
         panic!("{:?}", run.frames);
     };
@@ -507,12 +490,12 @@ fn maps_are_read_in_memory_while_the_script_runs() {
     let hash = w.map(MapDef::counters_by_key("hash", 24, 16));
     let pairs = w.map(MapDef {
         name: "pairs".into(),
-        kind: bpf::MapKind::Hash,
+        kind: MapKind::Hash,
         key_size: 8,
         value_size: 16,
         entries: 4,
     });
-    let begin = w.program(Kind::Probe, |b| {
+    let begin = w.program(ProgramKind::Probe, |b| {
         b.add(MapIndex(counters as u16), 2, 5)
             .add(MapIndex(one as u16), 0, 6);
         for (at, word) in [(-24, 7), (-16, 8), (-8, 9)] {
@@ -526,7 +509,7 @@ fn maps_are_read_in_memory_while_the_script_runs() {
             .mov(R7, 0);
         record(b, ring, 0);
     });
-    let hit = w.program(Kind::Probe, |b| {
+    let hit = w.program(ProgramKind::Probe, |b| {
         b.call(Helper::Tsc)
             .store(R10, -24, Size::B8, R0)
             .store(R10, -16, Size::B8, R0)
@@ -544,7 +527,7 @@ fn maps_are_read_in_memory_while_the_script_runs() {
         Attachment::Begin { program: begin },
         Attachment::Probe {
             program: hit,
-            addresses: vec![address(&kernel, "timer_interrupt")],
+            addresses: vec![address(kernel, "timer_interrupt")],
         },
     ];
     let request = TraceRequest {
@@ -554,7 +537,7 @@ fn maps_are_read_in_memory_while_the_script_runs() {
         ..TraceRequest::default()
     };
     let mut seen = Vec::new();
-    let run = run_request(&kernel, &request, "", |trace, frame| {
+    let run = run_request(kernel, &request, "", |trace, frame| {
         if !matches!(frame, Frame::Record { .. }) {
             return;
         }
@@ -600,28 +583,28 @@ fn sources_stacks_and_profiles() {
     let ring = w.map(MapDef::ring("ring"));
     let stacks = w.map(MapDef {
         name: "stacks".into(),
-        kind: bpf::MapKind::Stacks,
+        kind: MapKind::Stacks,
         key_size: 4,
         value_size: 8 * 16,
         entries: 64,
     });
     let ticks = w.map(MapDef::counters("ticks", 1));
     let early = w.map(MapDef::counters("early", 1));
-    let exits = w.program(Kind::Probe, |b| {
+    let exits = w.program(ProgramKind::Probe, |b| {
         b.load_map(R2, MapIndex(stacks as u16))
             .mov(R3, 0)
             .call(Helper::StackId)
             .mov(R7, R0);
         record(b, ring, 0);
     });
-    let results = w.program(Kind::Return { data: 0 }, |b| {
+    let results = w.program(ProgramKind::Return { data: 0 }, |b| {
         b.load_register(R7, Register::Ax);
         record(b, ring, 1);
     });
-    let tick = w.program(Kind::Probe, |b| {
+    let tick = w.program(ProgramKind::Probe, |b| {
         b.add(MapIndex(ticks as u16), 0, 1);
     });
-    let never = w.program(Kind::Probe, |b| {
+    let never = w.program(ProgramKind::Probe, |b| {
         b.add(MapIndex(early as u16), 0, 1);
     });
     w.script.requests = vec![Request::Forward; 2];
@@ -649,7 +632,7 @@ fn sources_stacks_and_profiles() {
             nanoseconds: u64::MAX,
         },
     ];
-    let run = run(&kernel, &w.script);
+    let run = run(kernel, &w.script);
     assert_eq!(run.end, End::Success, "{}", run.log);
     // The children and the workload.
     let exits = run.records(0);
@@ -660,7 +643,7 @@ fn sources_stacks_and_profiles() {
             Frame::Stack {
                 number, addresses, ..
             } => {
-                assert_eq!(addresses[0], address(&kernel, "do_exit"));
+                assert_eq!(addresses[0], address(kernel, "do_exit"));
                 assert!(addresses.len() > 1, "{addresses:x?}");
                 known.push(*number);
             }
@@ -682,13 +665,10 @@ fn sources_stacks_and_profiles() {
 #[test]
 fn the_last_records_outlive_a_panic_a_triple_fault_and_a_hang() {
     let kernel = kernel();
-    let (do_syscall, sys_mkdir) = (
-        address(&kernel, "do_syscall"),
-        address(&kernel, "sys_mkdir"),
-    );
+    let (do_syscall, sys_mkdir) = (address(kernel, "do_syscall"), address(kernel, "sys_mkdir"));
     let mut w = Writer::new();
     let ring = w.map(MapDef::ring("ring"));
-    let entry = w.program(Kind::Probe, |b| {
+    let entry = w.program(ProgramKind::Probe, |b| {
         b.load_register(R7, Register::Ip);
         record(b, ring, 0);
     });
@@ -706,7 +686,7 @@ fn the_last_records_outlive_a_panic_a_triple_fault_and_a_hang() {
     };
     for how in ["panic", "triple_fault", "hang"] {
         let cmdline = format!("modules=crash crash.how={how} crash.at=3");
-        let run = run_request(&kernel, &request, &cmdline, |_, _| {});
+        let run = run_request(kernel, &request, &cmdline, |_, _| {});
         assert_eq!(run.hung, how == "hang", "{}", run.log);
         match how {
             "panic" => assert_eq!(run.end, End::Failure, "{}", run.log),
@@ -753,14 +733,14 @@ fn comm(frame: &Frame) -> Option<&str> {
 fn the_last_calls_of_a_dead_kernel_are_a_tree() {
     let kernel = kernel();
     let names = ["do_syscall", "sys_mkdir", "sys_getpid", "do_fork"];
-    let addresses = names.map(|name| address(&kernel, name));
+    let addresses = names.map(|name| address(kernel, name));
     let request = TraceRequest {
         script: recorder::script(&addresses).unwrap().encode(),
         overwrite: true,
         ..TraceRequest::default()
     };
     let cmdline = "modules=crash crash.how=triple_fault crash.at=2";
-    let run = run_request(&kernel, &request, cmdline, |_, _| {});
+    let run = run_request(kernel, &request, cmdline, |_, _| {});
     assert_eq!(run.end, End::Reset, "{}", run.log);
     let Some(Frame::Started { tsc_hz, .. }) = run.frames.first() else {
         panic!("{:?}", run.frames);

@@ -14,7 +14,7 @@ fn verdicts() -> BTreeMap<String, Verdict> {
         let name = test.name.strip_prefix(PREFIX)?;
         Some((name, test))
     });
-    // One guest waits for the host's time limit, and another test comes behind it. Another guest
+    // One guest waits for the host's time limit, and another test comes after it. Another guest
     // has all others.
     let (waiting, others): (Vec<_>, Vec<_>) =
         tests.partition(|(name, _)| ["e_hangs_without_interrupts", "i_passes"].contains(name));
@@ -71,7 +71,7 @@ fn pass_panic_triple_fault_and_hang_are_told_apart() {
         ),
         (
             "e_hangs",
-            Some((TOO_LONG, "guest_tests::self_test::e_hangs")),
+            Some((TOO_LONG, "guest_tests::harness::self_test::e_hangs")),
         ),
         (
             "e_hangs_without_interrupts",

@@ -296,7 +296,7 @@ fn killsnoop_shows_signals() {
         .skip(2)
         .partition(|line| !line.contains("exercise exit") && !line.contains("exercise signal"));
     assert_eq!(kills, expected);
-    // The orphan is killed by nobody, and the program itself ends well.
+    // The orphan is not killed, and the program itself ends well.
     let signals = ends
         .iter()
         .filter(|line| line.ends_with("exercise signal 9"));
@@ -315,7 +315,7 @@ fn naptime_shows_sleeps() {
         .collect();
     let errors: Vec<u64> = naps.iter().map(|(_, error)| *error).collect();
     assert_eq!(errors, [0, 0, 0, 0, 0, 0, 22, 22, 22]);
-    // Nobody is woken too early.
+    // No sleeper is woken too early.
     assert!(
         naps[..5].iter().all(|(time, _)| *time >= 10_000_000),
         "{naps:?}"

@@ -1,4 +1,8 @@
 //! `cargo run -- trace` from the text to the exit status, with exact counts of the known workload.
+//!
+//! The kernel is the one that users run, with debug information, and its workload makes a known
+//! number of calls. So an answer is compared as a whole, and so is a refusal: its place in the
+//! program, its words, and the exit status.
 
 use std::process::Command;
 
@@ -79,7 +83,7 @@ fn a_condition_that_does_not_hold_gives_status_1_and_the_reason() {
     assert!(said.contains(&reason), "{said}");
 }
 
-/// The arguments of a program are in its memory: texts that pointers lead to, behind each other.
+/// The arguments of a program are in its memory: texts that pointers lead to, one after the other.
 #[test]
 fn arguments_of_programs_are_joined() {
     let said = answer(&["kprobe:do_execve { join(arg1); join(arg1, \",\"); }"]);

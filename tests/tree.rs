@@ -8,6 +8,7 @@
 //! - No public name is one of [`BARE`], because a reader who meets it elsewhere cannot tell what it
 //!   is the place or the state of.
 //! - A crate without `unsafe` forbids it.
+//! - No two invariants have one label, and a label names a subject ([`label`]).
 //!
 //! Nothing is built or booted.
 
@@ -212,4 +213,47 @@ fn methods_of_all_blocks_are_counted() {
         impl fmt::Display for Hall<'_> {\n    fn fmt(&self) {}\n}\n\nfn free() {}\n";
     methods(text, &mut counts);
     assert_eq!(counts, BTreeMap::from([("Hall".to_owned(), 3)]));
+}
+
+/// The label of the invariant that a line of a comment states: `TASK-1` of `//! TASK-1. From …`.
+fn label(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let marks = ["//! ", "/// ", "// "];
+    let text = marks.iter().find_map(|mark| line.strip_prefix(mark))?;
+    let text = text.strip_prefix("- ").unwrap_or(text);
+    let (label, _) = text.split_once(". ")?;
+    let (name, number) = label.split_at(label.find(|c: char| !c.is_ascii_uppercase())?);
+    let number = number.strip_prefix('-').unwrap_or(number);
+    (!name.is_empty() && number.parse::<u32>().is_ok()).then_some(label)
+}
+
+#[test]
+fn each_invariant_has_a_label_of_its_own() {
+    let mut stated: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (path, text) in sources() {
+        for label in text.lines().filter_map(label) {
+            stated.entry(label.into()).or_default().push(path.clone());
+        }
+    }
+    assert!(stated.len() > 200, "{} labels are too few", stated.len());
+    for (label, files) in &stated {
+        assert_eq!(files.len(), 1, "{label} is stated in {files:?}");
+        let subject = label.split_once('-').map_or("", |(subject, _)| subject);
+        assert!(subject.len() >= 3, "{files:?}: {label} names no subject");
+    }
+}
+
+#[test]
+fn labels_are_told_from_other_text() {
+    assert_eq!(label("//! TASK-1. From `start` on"), Some("TASK-1"));
+    assert_eq!(label("    /// - RING-12. `oldest` only"), Some("RING-12"));
+    assert_eq!(label("// T1. It says little"), Some("T1"));
+    for text in [
+        "//! 1. First. Then",
+        "//! See TASK-1. It",
+        "TASK-1. No comment",
+        "// UTF-8 is.",
+    ] {
+        assert_eq!(label(text), None, "{text}");
+    }
 }

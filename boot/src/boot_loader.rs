@@ -46,6 +46,21 @@ pub enum BootLoader {
 }
 
 impl BootLoader {
+    /// Builds the missing stages of the registry for `firmware`: those that take long.
+    pub fn install(firmware: Firmware) -> Result<()> {
+        match firmware {
+            Firmware::Bios => {
+                boot_sector()?;
+                stage_2()?;
+                stage_4()?;
+            }
+            Firmware::Uefi => {
+                uefi()?;
+            }
+        }
+        Ok(())
+    }
+
     /// Builds the missing stages for `firmware`.
     pub fn build(firmware: Firmware) -> Result<Self> {
         let read = |path: PathBuf| {
@@ -53,11 +68,10 @@ impl BootLoader {
         };
         Ok(match firmware {
             Firmware::Bios => Self::Bios {
-                boot_sector: read(bios_stage("boot-sector", &real_mode(false))?)?,
-                stage_2: read(bios_stage("stage-2", &real_mode(true))?)?,
-                stage_4: read(bios_stage("stage-4", &long_mode)?)?,
-                // The last one, because it may wait for the build of a kernel. The others do not.
+                boot_sector: read(boot_sector()?)?,
+                stage_2: read(stage_2()?)?,
                 stage_3: read(stage_3()?)?,
+                stage_4: read(stage_4()?)?,
             },
             Firmware::Uefi => Self::Uefi {
                 program: read(uefi()?)?,
@@ -94,15 +108,30 @@ fn real_mode_target() -> PathBuf {
     layout::workspace().join("boot/targets/i386-code16.json")
 }
 
-/// 64-bit code for the address that the linker's script names.
+/// 64-bit code for the address that the linker's script names. It runs for a moment, so it is made
+/// in the way that takes the compiler the least time.
 fn long_mode(command: &mut Command) {
     command
         .args(["--target", layout::GUEST_TARGET])
         .args(["--config", "profile.release.overflow-checks=true"])
+        .args(["--config", "profile.release.opt-level='s'"])
+        .args(["--config", "profile.release.codegen-units=1"])
         .env(
             "CARGO_TARGET_X86_64_UNKNOWN_NONE_RUSTFLAGS",
             "-Crelocation-model=static",
         );
+}
+
+fn boot_sector() -> Result<PathBuf> {
+    bios_stage("boot-sector", &real_mode(false))
+}
+
+fn stage_2() -> Result<PathBuf> {
+    bios_stage("stage-2", &real_mode(true))
+}
+
+fn stage_4() -> Result<PathBuf> {
+    bios_stage("stage-4", &long_mode)
 }
 
 /// Builds a stage for BIOS and returns its flat binary.

@@ -6,6 +6,7 @@
 //! `RUSTC_BOOTSTRAP` would permit unstable features in the kernel.
 
 use std::{
+    collections::HashMap,
     env,
     io::{self, IsTerminal, Read, stderr},
     path::{Path, PathBuf},
@@ -15,26 +16,31 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
+use tinyjson::JsonValue;
 
 use crate::{
     children, layout,
     progress::{self, Count},
 };
 
+/// The kernel that users run, a binary of the package `image`.
+pub const KERNEL: &str = "kernel";
+/// The package and the binary of stage 3 of the boot loader.
+const STAGE_3: &str = "stage-3";
+
 /// The features of the package `image` for one of its binaries.
 ///
 /// The kernel that measures speed has no checks that only help to find mistakes.
 fn features(binary: &str) -> &'static str {
     match binary {
-        "benchkernel" => "bench",
-        "testkernel" => "handler-checks,tests",
-        _ => "handler-checks",
+        "benchkernel" => "image/bench",
+        "testkernel" => "image/handler-checks,image/tests",
+        _ => "image/handler-checks",
     }
 }
 
-/// A result that is made once in a run of this program, because asking cargo costs half a second
-/// even when there is nothing to do.
+/// A result that is made once in a run of this program, because asking cargo costs a tenth of a
+/// second even when there is nothing to do.
 struct Once<T>(Mutex<Option<T>>);
 
 impl<T: Clone> Once<T> {
@@ -53,21 +59,43 @@ impl<T: Clone> Once<T> {
     }
 }
 
+/// The user programs, once they are built.
+static PROGRAMS: Once<Vec<PathBuf>> = Once::new();
+/// Stage 3 of the boot loader, once it is built.
+static BUILT_STAGE_3: Once<PathBuf> = Once::new();
+
 /// Builds a kernel binary of the package `image`, optimised, and returns the ELF with debug info.
+///
+/// With [`KERNEL`] it builds the user programs and stage 3 of the boot loader in the same run of
+/// cargo, because an image needs them, too.
 pub fn build_kernel(binary: &str) -> Result<PathBuf> {
     let mut command = guest_build("image");
     command
-        .args(["--bin", binary, "--no-default-features"])
+        .arg("--no-default-features")
         .args(["--features", features(binary)]);
-    let executables = run(
-        Nested::Build,
-        &mut command,
-        &format!("building the kernel ({binary})"),
-    )?;
-    executables
-        .into_iter()
-        .next()
-        .with_context(|| format!("cargo named no executable for the kernel binary {binary}"))
+    if binary == KERNEL {
+        // All programs of these packages. Other kernels are left out, because their features are.
+        command.args(["--bins", "--package", STAGE_3]);
+        if has_programs() {
+            command.args(["--package", "user"]);
+        }
+    } else {
+        command.args(["--bin", binary]);
+    }
+    let what = format!("building the kernel ({binary})");
+    let mut executables = run(Nested::Build, &mut command, &what)?;
+    let mut take = |name: &str| {
+        let found = executables.iter().position(|path| path.ends_with(name));
+        let found = found.map(|index| executables.remove(index));
+        found.with_context(|| format!("cargo named no executable for {name}"))
+    };
+    let kernel = take(binary)?;
+    if binary == KERNEL {
+        let stage_3 = take(STAGE_3)?;
+        BUILT_STAGE_3.get_or_try(|| Ok(stage_3))?;
+        PROGRAMS.get_or_try(|| Ok(executables))?;
+    }
+    Ok(kernel)
 }
 
 /// Builds the package of the least kernel that has probes, and returns its ELF.
@@ -78,24 +106,31 @@ pub fn build_minimal_kernel() -> Result<PathBuf> {
         .context("cargo named no executable for the minimal kernel")
 }
 
-/// Builds the program of the package `package` for this machine, in the time that its user waits.
-pub fn build_tool(package: &str) -> Result<PathBuf> {
+/// Builds the program `name` for this machine.
+///
+/// It has the profile and the features of the build of this program: no package is named, so that
+/// cargo chooses the features for all. So the crates that both need are there already.
+pub fn build_tool(name: &str) -> Result<PathBuf> {
     let mut command = cargo();
-    command.args(["build", "--profile", "tool", "--package", package]);
-    run(Nested::Tool, &mut command, &format!("building {package}"))?
+    command.args(["build", "--bin", name]);
+    run(Nested::Tool, &mut command, &format!("building {name}"))?
         .pop()
-        .with_context(|| format!("cargo named no executable for {package}"))
+        .with_context(|| format!("cargo named no executable for {name}"))
+}
+
+/// Whether the workspace has a package of user programs.
+fn has_programs() -> bool {
+    layout::workspace().join("user/Cargo.toml").exists()
 }
 
 /// Builds the user programs once in a run and returns their ELFs. There are none if the workspace
 /// has no package for them.
 pub fn build_programs() -> Result<Vec<PathBuf>> {
-    static PROGRAMS: Once<Vec<PathBuf>> = Once::new();
     PROGRAMS.get_or_try(make_programs)
 }
 
 fn make_programs() -> Result<Vec<PathBuf>> {
-    if !layout::workspace().join("user/Cargo.toml").exists() {
+    if !has_programs() {
         return Ok(Vec::new());
     }
     run(
@@ -107,11 +142,10 @@ fn make_programs() -> Result<Vec<PathBuf>> {
 
 /// Builds the boot loader stage of this workspace once in a run and returns its ELF.
 pub fn build_stage_3() -> Result<PathBuf> {
-    static STAGE: Once<PathBuf> = Once::new();
-    STAGE.get_or_try(|| {
+    BUILT_STAGE_3.get_or_try(|| {
         run(
             Nested::Build,
-            &mut guest_build("stage-3"),
+            &mut guest_build(STAGE_3),
             "building the boot loader (stage 3)",
         )?
         .pop()
@@ -164,7 +198,7 @@ pub enum Nested {
     /// `cargo install`, of a stage of the boot loader.
     Install,
     /// `cargo build`, of a program that takes this one's place. It is beside this one, so that both
-    /// find the same files.
+    /// find the same files, and share their crates.
     Tool,
 }
 
@@ -256,8 +290,12 @@ fn crates(bar: &str) -> Option<(u32, u32)> {
 fn executables(messages: &str) -> Vec<PathBuf> {
     messages
         .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .filter_map(|message| message.get("executable")?.as_str().map(PathBuf::from))
+        .filter_map(|line| line.parse::<JsonValue>().ok())
+        .filter_map(|message| {
+            let message: &HashMap<String, JsonValue> = message.get()?;
+            let path: &String = message.get("executable")?.get()?;
+            Some(PathBuf::from(path))
+        })
         .collect()
 }
 

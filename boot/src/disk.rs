@@ -3,7 +3,7 @@
 //! ```text
 //!   sector 0      boot sector of the boot loader (none for UEFI), partition table
 //!   from 1 on     BIOS: stage 2, a partition of its own type
-//!   behind it     a FAT file system: kernel, ramdisk, boot.json
+//!   after it      a FAT file system: kernel, ramdisk, boot.json
 //!                 BIOS: stages 3 and 4; UEFI: efi/boot/bootx64.efi
 //! ```
 
@@ -60,7 +60,7 @@ pub fn layout(loader: &BootLoader, kernel: &[u8], ramdisk: &[u8]) -> Result<Vec<
     }
 }
 
-/// Puts `partitions` (type and content) one behind the other on a disk that begins with
+/// Puts `partitions` (type and content) one after the other on a disk that begins with
 /// `boot_sector`.
 fn disk(boot_sector: &[u8], partitions: &[(u8, &[u8])]) -> Result<Vec<u8>> {
     ensure!(

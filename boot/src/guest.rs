@@ -36,7 +36,7 @@ const SUCCESS: i32 = 0x10 << 1 | 1;
 /// The same for 0x11.
 const FAILURE: i32 = 0x11 << 1 | 1;
 
-/// The number of output chunks that are read ahead. If nobody reads them, the guest finds a
+/// The number of output chunks that are read ahead. If they are not read, the guest finds a
 /// terminal that pauses.
 const UNREAD_CHUNKS: usize = 4;
 
@@ -256,7 +256,7 @@ impl Guest {
     /// Types `text` at the serial line. Waits while QEMU takes nothing.
     ///
     /// # Errors
-    /// Of the pipe to QEMU, once that has ended.
+    /// Those of the pipe to QEMU, once that has ended.
     pub fn type_text(&mut self, text: &str) -> Result<()> {
         let input = self.input.as_mut().context("the guest has no input")?;
         input

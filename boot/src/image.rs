@@ -43,8 +43,8 @@ impl Kernel {
     /// Builds the kernel that users run, and at the same time the boot loader for `firmware`.
     pub fn build_with_loader(install: Install, firmware: Firmware) -> Result<Self> {
         prerequisites::toolchain(install)?;
-        let loader = thread::spawn(move || BootLoader::build(firmware));
-        let kernel = Self::build("kernel").inspect_err(|_| children::kill_all())?;
+        let loader = thread::spawn(move || BootLoader::install(firmware));
+        let kernel = Self::build(cargo::KERNEL).inspect_err(|_| children::kill_all())?;
         loader.join().expect("building does not panic")?;
         Ok(kernel)
     }

@@ -4,6 +4,8 @@
 //! needs crates that a plain run does not. It is built at its first use, and takes the place of
 //! this one.
 
+#![forbid(unsafe_code)]
+
 use std::{env, ffi::OsString, fs, path::Path, process::ExitCode};
 
 use anyhow::{Context, Result};

@@ -1,4 +1,10 @@
 //! The command line of `cargo run --`.
+//!
+//! The options of the build and of the machine are structures of their own, because the tracer and
+//! the flight recorder have the same ones beside their own. An option that was not given is none,
+//! and its default is chosen where it is used: so a program can tell whether it was given. All is
+//! checked here, also what two options say together, before anything is started. A mistake ends the
+//! program with status 2 and says what to write instead.
 
 use std::{io::ErrorKind as ErrorKindIo, path::PathBuf, time::Duration};
 

@@ -86,7 +86,7 @@ enum Emulator {
     Qemu,
     /// With a display that needs no screen.
     Bochs,
-    /// Of Linux processes.
+    /// For Linux processes.
     QemuUser,
 }
 

@@ -67,14 +67,14 @@ pub struct Machine {
     pub cmdline: String,
     /// The disk image.
     pub disk: PathBuf,
-    /// Arguments behind all others.
+    /// Arguments after all others.
     pub further: Vec<String>,
     /// Files that QEMU inherits. `further` names them by their numbers.
     pub inherited: Vec<Arc<OwnedFd>>,
 }
 
 impl Machine {
-    /// CPUs of a machine for which nobody says how many.
+    /// CPUs of a machine unless an option says how many.
     pub const CPUS: u32 = 2;
 
     /// Returns the machine that the kernel is developed on, with `disk` to boot from.

@@ -11,21 +11,21 @@ use anyhow::{Context, Result, bail};
 
 use crate::{cargo, layout};
 
-/// A program of the workspace: its package, and where that is.
+/// A program of the workspace: its name, and where its package is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tool {
-    package: &'static str,
+    name: &'static str,
     directory: &'static str,
 }
 
 /// `trace`.
 const TRACER: Tool = Tool {
-    package: "tracer",
+    name: "trace",
     directory: "tracer/tool",
 };
 /// `--record`.
 const RECORDER: Tool = Tool {
-    package: "recorder",
+    name: "recorder",
     directory: "tracer/recorder",
 };
 
@@ -50,7 +50,7 @@ pub fn arguments(given: &[OsString]) -> Option<(Tool, Vec<OsString>)> {
 /// # Errors
 /// It cannot be built or started.
 pub fn run(tool: Tool, arguments: &[OsString]) -> Result<Infallible> {
-    let Tool { package, directory } = tool;
+    let Tool { name, directory } = tool;
     if !layout::workspace()
         .join(directory)
         .join("Cargo.toml")
@@ -58,7 +58,7 @@ pub fn run(tool: Tool, arguments: &[OsString]) -> Result<Infallible> {
     {
         bail!("this tree lacks the directory {directory}; get the whole tree");
     }
-    let program = cargo::build_tool(package)?;
+    let program = cargo::build_tool(name)?;
     let error = Command::new(&program).args(arguments).exec();
     Err(error).with_context(|| format!("cannot start {}", program.display()))
 }

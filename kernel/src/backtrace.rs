@@ -210,7 +210,7 @@ fn as_probed(mut frame: Frame) -> Frame {
 }
 
 /// Whether `code` is in an entry stub of #BP or in a detour. Above these, the interrupted ip is
-/// behind a breakpoint.
+/// after a breakpoint.
 fn is_hit(code: u64) -> bool {
     crate::symbols::lookup_addr(code).is_some_and(|symbol| {
         matches!(

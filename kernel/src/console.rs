@@ -326,7 +326,8 @@ fn this_cpu() -> u32 {
 
 /// The depth of the running task's messages now; `None` before there are tasks. Any context.
 fn printing() -> Option<&'static AtomicU8> {
-    // SAFETY: the running task is alive (T1), and runs as long as the caller uses what is returned.
+    // SAFETY: the running task is alive (TASK-1), and runs as long as the caller uses what is
+    // returned.
     unsafe { task::current_raw().as_ref() }.map(Task::printing)
 }
 

@@ -1,23 +1,28 @@
-//! Error numbers, those of Linux. System calls and module initialisation return them, negated, on
-//! failure.
+//! Error numbers, those of Linux ([`abi::errno`]). System calls and module initialisation return
+//! them, negated, on failure.
 
 use core::fmt;
 
+use abi::errno;
+
 macro_rules! errno {
-    ($($name:ident = $code:literal, $text:literal;)+) => {
+    ($($name:ident, $text:literal;)+) => {
         /// An error number. A detailed error converts into the one that stands for it.
         #[allow(clippy::upper_case_acronyms)]
         #[repr(i32)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Errno {
-            $(#[doc = concat!("`", stringify!($code), "`: ", $text, ".")] $name = $code,)+
+            $(
+                #[doc = concat!("[`errno::", stringify!($name), "`]: ", $text, ".")]
+                $name = errno::$name,
+            )+
         }
 
         impl Errno {
             /// The error of that number, if it is one of ours.
             pub const fn from_code(code: i32) -> Option<Self> {
                 match code {
-                    $($code => Some(Self::$name),)+
+                    $(errno::$name => Some(Self::$name),)+
                     _ => None,
                 }
             }
@@ -40,50 +45,50 @@ macro_rules! errno {
 }
 
 errno! {
-    EPERM = 1, "operation not permitted";
-    ENOENT = 2, "no such file or directory";
-    ESRCH = 3, "no such process";
-    EINTR = 4, "interrupted system call";
-    EIO = 5, "input/output error";
-    ENXIO = 6, "no such device or address";
-    E2BIG = 7, "argument list too long";
-    ENOEXEC = 8, "exec format error";
-    EBADF = 9, "bad file descriptor";
-    ECHILD = 10, "no child processes";
-    EAGAIN = 11, "resource temporarily unavailable";
-    ENOMEM = 12, "cannot allocate memory";
-    EACCES = 13, "permission denied";
-    EFAULT = 14, "bad address";
-    EBUSY = 16, "device or resource busy";
-    EEXIST = 17, "file exists";
-    EXDEV = 18, "invalid cross-device link";
-    ENODEV = 19, "no such device";
-    ENOTDIR = 20, "not a directory";
-    EISDIR = 21, "is a directory";
-    EINVAL = 22, "invalid argument";
-    ENFILE = 23, "too many open files in system";
-    EMFILE = 24, "too many open files";
-    ENOTTY = 25, "inappropriate ioctl for device";
-    ETXTBSY = 26, "text file busy";
-    EFBIG = 27, "file too large";
-    ENOSPC = 28, "no space left on device";
-    ESPIPE = 29, "illegal seek";
-    EROFS = 30, "read-only file system";
-    EMLINK = 31, "too many links";
-    EPIPE = 32, "broken pipe";
-    EDOM = 33, "numerical argument out of domain";
-    ERANGE = 34, "numerical result out of range";
-    EDEADLK = 35, "resource deadlock avoided";
-    ENAMETOOLONG = 36, "file name too long";
-    ENOSYS = 38, "function not implemented";
-    ENOTEMPTY = 39, "directory not empty";
-    ELOOP = 40, "too many levels of symbolic links";
-    ENODATA = 61, "no data available";
-    ETIME = 62, "timer expired";
-    EOVERFLOW = 75, "value too large for defined data type";
-    EILSEQ = 84, "invalid or incomplete multibyte sequence, or not an instruction boundary";
-    EOPNOTSUPP = 95, "operation not supported";
-    ETIMEDOUT = 110, "connection timed out";
+    EPERM, "operation not permitted";
+    ENOENT, "no such file or directory";
+    ESRCH, "no such process";
+    EINTR, "interrupted system call";
+    EIO, "input/output error";
+    ENXIO, "no such device or address";
+    E2BIG, "argument list too long";
+    ENOEXEC, "exec format error";
+    EBADF, "bad file descriptor";
+    ECHILD, "no child processes";
+    EAGAIN, "resource temporarily unavailable";
+    ENOMEM, "cannot allocate memory";
+    EACCES, "permission denied";
+    EFAULT, "bad address";
+    EBUSY, "device or resource busy";
+    EEXIST, "file exists";
+    EXDEV, "invalid cross-device link";
+    ENODEV, "no such device";
+    ENOTDIR, "not a directory";
+    EISDIR, "is a directory";
+    EINVAL, "invalid argument";
+    ENFILE, "too many open files in system";
+    EMFILE, "too many open files";
+    ENOTTY, "inappropriate ioctl for device";
+    ETXTBSY, "text file busy";
+    EFBIG, "file too large";
+    ENOSPC, "no space left on device";
+    ESPIPE, "illegal seek";
+    EROFS, "read-only file system";
+    EMLINK, "too many links";
+    EPIPE, "broken pipe";
+    EDOM, "numerical argument out of domain";
+    ERANGE, "numerical result out of range";
+    EDEADLK, "resource deadlock avoided";
+    ENAMETOOLONG, "file name too long";
+    ENOSYS, "function not implemented";
+    ENOTEMPTY, "directory not empty";
+    ELOOP, "too many levels of symbolic links";
+    ENODATA, "no data available";
+    ETIME, "timer expired";
+    EOVERFLOW, "value too large for defined data type";
+    EILSEQ, "invalid or incomplete multibyte sequence, or not an instruction boundary";
+    EOPNOTSUPP, "operation not supported";
+    ETIMEDOUT, "connection timed out";
 }
 
 impl Errno {

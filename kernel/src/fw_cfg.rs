@@ -31,7 +31,7 @@ pub struct FwCfg(());
 #[derive(Clone, Copy, Debug)]
 pub struct File {
     selector: u16,
-    /// In bytes.
+    /// Its length in bytes.
     pub size: usize,
 }
 

@@ -78,7 +78,7 @@ fn kernel_init(early_loaded: bool) -> ! {
     let ran = if interactive {
         shell::run();
         true
-    } else if let Some(trace) = trace::script::at_boot::start() {
+    } else if let Some(trace) = trace::script::at_boot::start(initramfs_file) {
         trace.run(program)
     } else {
         run_init(program)
@@ -94,6 +94,11 @@ fn kernel_init(early_loaded: bool) -> ! {
     } else {
         ExitCode::Failure
     })
+}
+
+/// A file that the loader has put into memory, by its path.
+fn initramfs_file(path: &str) -> Option<&'static [u8]> {
+    initramfs::find(initramfs::archive(), path)
 }
 
 /// Loads the modules that the command line names under `key`. False if one of them failed; the rest

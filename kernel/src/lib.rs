@@ -58,7 +58,7 @@ pub fn kmain(info: &'static mut BootInfo) -> ! {
     frame::init(&info.memory_regions); // frame allocator
     paging::init(); // own root table; the heap works
     entry::apply_processor_features();
-    symbols::init(info);
+    symbols::init(phys_map::kernel_file(info));
     backtrace::unwind::init();
     acpi::init(info);
     pit::mask_legacy_interrupts();

@@ -3,28 +3,20 @@
 //! They are read once in the boot and never changed, so every context may ask. Before that there
 //! are no symbols.
 
-pub use kallsyms::{Candidates, Kind, LookupError, Symbol};
+pub use kallsyms::{Candidates, LookupError, Symbol, SymbolKind};
 
-use bootloader_api::BootInfo;
 use core::fmt;
 use kallsyms::Table;
 use spin::Once;
-use x86_64::PhysAddr;
-
-use crate::mm::phys_map;
 
 /// The file.
 static FILE: Once<&'static [u8]> = Once::new();
 static TABLE: Once<Table<'static>> = Once::new();
 
-/// Reads the table. Needs the heap.
+/// Reads the table from the kernel's ELF file. Needs the heap.
 #[unsafe(link_section = ".init.text")]
 #[inline(never)]
-pub fn init(info: &BootInfo) {
-    let at = phys_map::phys_to_virt(PhysAddr::new(info.kernel_addr));
-    // SAFETY: the loader has left the file there, in memory that is never handed out as usable.
-    let file: &'static [u8] =
-        unsafe { core::slice::from_raw_parts(at.as_ptr(), info.kernel_len as usize) };
+pub fn init(file: &'static [u8]) {
     FILE.call_once(|| file);
     match Table::read(file) {
         Ok(table) => {
@@ -80,7 +72,7 @@ impl Address {
     }
 
     /// The address to which a call returns. It belongs to the function that contains the call. That
-    /// matters if the call never returns, and another function begins behind it.
+    /// matters if the call never returns, and another function begins after it.
     pub const fn of_return(addr: u64) -> Self {
         Self {
             addr,

@@ -29,7 +29,7 @@ pub type TimeIsOver = fn(&PtRegs) -> !;
 /// A [`TimeIsOver`], or null.
 static TIME_IS_OVER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Limits the time: the first tick behind `deadline_ns`, in nanoseconds since boot, calls `over`.
+/// Limits the time: the first tick after `deadline_ns`, in nanoseconds since boot, calls `over`.
 pub fn limit_time(deadline_ns: u64, over: TimeIsOver) {
     TIME_IS_OVER.store(over as *mut (), Ordering::Relaxed);
     // Release pairs with the Acquire in `tick`.

@@ -4,6 +4,8 @@
 //! `crash.how=panic|triple_fault|hang` chooses the end, and `crash.at=N` the Nth directory that is
 //! made.
 
+#![expect(unsafe_code, reason = "it is to fault")]
+
 use alloc::boxed::Box;
 use core::{
     arch::asm,

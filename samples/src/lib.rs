@@ -3,6 +3,7 @@
 //!
 //! They are modules like any other: compiled in, loaded and unloaded at run time, with parameters
 //! as in `insmod kprobe_example symbol=do_exit`.
+#![deny(unsafe_code)]
 #![no_std]
 
 extern crate alloc;

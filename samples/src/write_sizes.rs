@@ -11,7 +11,7 @@ use kernel::{
     sync::Mutex,
     trace::{
         bpf::{
-            Builder, Helper, Kind, MapDef, MapIndex,
+            Builder, Helper, MapDef, MapIndex, ProgramKind,
             Reg::{R0, R1, R2, R3},
             context::Register,
         },
@@ -29,7 +29,7 @@ kernel::module! {
 static PROBE: Mutex<Option<(AttachedProbe, MapIndex)>> = Mutex::new(None);
 
 fn init() -> Result<(), LoadError> {
-    let mut b = Builder::new(Kind::Probe);
+    let mut b = Builder::new(ProgramKind::Probe);
     let sizes = b.map(MapDef::histogram("sizes"));
     // The third argument is the number of bytes.
     b.load_register(R1, Register::Dx)

@@ -202,7 +202,7 @@ pub fn run<'t>(
         let mut times = Times::default();
         let mut report = |test, verdict| match sender.send((test, verdict)) {
             Ok(()) => ControlFlow::Continue(()),
-            // Nobody listens.
+            // The receiver has gone.
             Err(_) => ControlFlow::Break(()),
         };
         while let Some(part) = next() {

@@ -8,15 +8,12 @@
 //! serve a hit: single steps (`::tf`), and with them calls that return by a breakpoint (`::trap3`,
 //! `::trap4`).
 
-use std::{fs, mem::offset_of, path::Path, time::Duration};
+use std::{collections::HashSet, fs, mem::offset_of, path::Path, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use boot::image::Kernel;
 use object::{Object, ObjectSection};
 use test_protocol::{Descriptor, SECTION, Text};
-
-/// The crate whose name comes before each test's path.
-const CRATE: &str = "guest_tests::";
 
 /// The end of a test's name if it runs without jumps.
 const UNOPTIMIZED: &str = "::unoptimized";
@@ -75,7 +72,7 @@ pub struct BootOptions {
 }
 
 impl BootOptions {
-    /// Adds arguments to the command line, behind those that are there.
+    /// Adds arguments to the command line, after those that are there.
     pub(crate) fn append(&mut self, arguments: &str) {
         self.cmdline = format!("{} {arguments}", self.cmdline).trim().into();
     }
@@ -84,7 +81,8 @@ impl BootOptions {
 /// A guest test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestTest {
-    /// Path of the function, without the crate. It has an ending if it runs again in another way.
+    /// Path of the function, without crate and folder. It has an ending if it runs again in another
+    /// way.
     pub name: String,
     /// Path of the function, as the guest's markers have it.
     pub full_name: String,
@@ -184,6 +182,14 @@ fn read(elf: &Path) -> Result<Vec<GuestTest>> {
         .flat_map(|test| test.unoptimized().into_iter().chain(test.historic()))
         .collect();
     tests.extend(again);
+    let mut names = HashSet::new();
+    for test in &tests {
+        ensure!(
+            names.insert(&test.name),
+            "two tests are called {}: files of different folders have different names",
+            test.name
+        );
+    }
     tests.sort_by(|a, b| (&a.boot, &a.name).cmp(&(&b.boot, &b.name)));
     Ok(tests)
 }
@@ -198,12 +204,14 @@ fn decode(elf: &object::File<'_>, bytes: &[u8], index: usize) -> Result<GuestTes
             u64_at(offset + Text::LENGTH),
         )
     };
-    let name = text_at(offset_of!(Descriptor, name))?;
+    let full_name = text_at(offset_of!(Descriptor, name))?;
     let flags = u32_at(offset_of!(Descriptor, flags));
     let should_panic = text_at(offset_of!(Descriptor, should_panic))?;
     Ok(GuestTest {
-        name: name.strip_prefix(CRATE).unwrap_or(&name).into(),
-        full_name: name,
+        name: test_protocol::name(&full_name)
+            .with_context(|| format!("{full_name} is in no folder"))?
+            .into(),
+        full_name,
         index,
         boot: BootOptions {
             cmdline: text_at(offset_of!(Descriptor, cmdline))?,

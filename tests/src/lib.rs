@@ -7,6 +7,7 @@
 //!   processors   shares the machine's processors among guests
 //!   transcript   follows one boot's serial line: which test runs, its output, how it ended
 //!   trials       lists the tests and their verdicts, as an ordinary test binary does
+//!   built        kernels, built once
 //!   session      types at the kernel's prompt and reads its answers
 //!   tracer       runs the command `trace` and reads its answers
 //!   document     reads documents, and compares or writes what they show
@@ -18,6 +19,7 @@
 
 pub mod bench;
 pub mod boots;
+pub mod built;
 pub mod catalogue;
 pub mod document;
 pub mod modules;

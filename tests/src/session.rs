@@ -11,12 +11,14 @@ use std::{
 use boot::{
     firmware::Firmware,
     guest::{End, Event, Guest},
-    image::Kernel,
-    prerequisites::{self, Install},
+    prerequisites::Install,
     qemu::Machine,
 };
 
-use crate::processors::{self, Taken};
+use crate::{
+    built,
+    processors::{self, Taken},
+};
 
 /// The kernel's prompt: it waits for a line.
 const PROMPT: &[u8] = b"# ";
@@ -38,11 +40,9 @@ pub struct Session {
 impl Session {
     /// Builds the kernel, boots it with the command line `interactive`, and waits for its prompt.
     pub fn interactive() -> Self {
-        prerequisites::toolchain(Install::Allowed).unwrap();
-        let kernel = Kernel::build("kernel").unwrap();
         Self::start(&Machine {
             cmdline: "interactive".into(),
-            ..Machine::new(kernel.image(Firmware::Bios).unwrap())
+            ..Machine::new(built::kernel().image(Firmware::Bios).unwrap())
         })
     }
 

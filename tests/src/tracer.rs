@@ -1,4 +1,8 @@
 //! Runs the command `trace`, and reads its answers.
+//!
+//! The program is built once in a run of this one, as `cargo run -- trace` builds it. A trace takes
+//! its share of the processors while its guest runs. [`Answers`] reads the JSON of a trace and
+//! holds it against the books: what was hit was counted, and nothing is lost.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +27,7 @@ pub const CHILDREN: u64 = 3;
 pub fn program() -> &'static PathBuf {
     static TRACER: LazyLock<PathBuf> = LazyLock::new(|| {
         prerequisites::toolchain(Install::Allowed).unwrap();
-        cargo::build_tool("tracer").unwrap()
+        cargo::build_tool("trace").unwrap()
     });
     &TRACER
 }
@@ -136,7 +140,7 @@ impl Answers {
         answers
     }
 
-    /// The lines that were printed and begin so, each as its words behind that, divided by one
+    /// The lines that were printed and begin so, each as its words after that, divided by one
     /// blank.
     pub fn lines(&self, begin: &str) -> Vec<String> {
         let squeezed = |line: &String| line.split_whitespace().collect::<Vec<_>>().join(" ");

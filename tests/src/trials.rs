@@ -23,7 +23,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     Run,
-    /// Runs with these arguments behind its own on the kernel command line. If a name occurs
+    /// Runs with these arguments after its own on the kernel command line. If a name occurs
     /// several times, the last one counts.
     RunWith(&'static str),
     /// Is not in the list.

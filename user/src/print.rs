@@ -1,5 +1,7 @@
 //! Line output: one line is one `write`, so that lines of several programs do not mix.
 
+#![forbid(unsafe_code)]
+
 use crate::{syscall, text::Text};
 use core::fmt::{self, Write};
 

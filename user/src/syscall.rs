@@ -7,7 +7,7 @@
 //!
 //! The kernel keeps all registers of a program but `rax`, `rcx` and `r11`.
 
-use abi::{Stat, Timespec, WaitStatus, clone, nr};
+use abi::{Stat, Timespec, WaitStatus, clone, errno, nr};
 use core::{
     arch::asm,
     ffi::{CStr, c_char},
@@ -21,25 +21,25 @@ use core::{
 pub struct Errno(pub i32);
 
 impl Errno {
-    pub const ENOENT: Self = Self(2);
-    pub const ESRCH: Self = Self(3);
-    pub const E2BIG: Self = Self(7);
-    pub const ENOEXEC: Self = Self(8);
-    pub const EBADF: Self = Self(9);
-    pub const ECHILD: Self = Self(10);
-    pub const EACCES: Self = Self(13);
-    pub const EFAULT: Self = Self(14);
-    pub const EBUSY: Self = Self(16);
-    pub const EEXIST: Self = Self(17);
-    pub const ENOTDIR: Self = Self(20);
-    pub const EISDIR: Self = Self(21);
-    pub const EINVAL: Self = Self(22);
-    pub const EMFILE: Self = Self(24);
-    pub const ENOSPC: Self = Self(28);
-    pub const ERANGE: Self = Self(34);
-    pub const ENAMETOOLONG: Self = Self(36);
-    pub const ENOSYS: Self = Self(38);
-    pub const ENOTEMPTY: Self = Self(39);
+    pub const ENOENT: Self = Self(errno::ENOENT);
+    pub const ESRCH: Self = Self(errno::ESRCH);
+    pub const E2BIG: Self = Self(errno::E2BIG);
+    pub const ENOEXEC: Self = Self(errno::ENOEXEC);
+    pub const EBADF: Self = Self(errno::EBADF);
+    pub const ECHILD: Self = Self(errno::ECHILD);
+    pub const EACCES: Self = Self(errno::EACCES);
+    pub const EFAULT: Self = Self(errno::EFAULT);
+    pub const EBUSY: Self = Self(errno::EBUSY);
+    pub const EEXIST: Self = Self(errno::EEXIST);
+    pub const ENOTDIR: Self = Self(errno::ENOTDIR);
+    pub const EISDIR: Self = Self(errno::EISDIR);
+    pub const EINVAL: Self = Self(errno::EINVAL);
+    pub const EMFILE: Self = Self(errno::EMFILE);
+    pub const ENOSPC: Self = Self(errno::ENOSPC);
+    pub const ERANGE: Self = Self(errno::ERANGE);
+    pub const ENAMETOOLONG: Self = Self(errno::ENAMETOOLONG);
+    pub const ENOSYS: Self = Self(errno::ENOSYS);
+    pub const ENOTEMPTY: Self = Self(errno::ENOTEMPTY);
 }
 
 impl fmt::Debug for Errno {

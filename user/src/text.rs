@@ -1,5 +1,7 @@
 //! Text put together without a heap.
 
+#![forbid(unsafe_code)]
+
 use core::{ffi::CStr, fmt};
 
 /// A NUL-terminated string of up to `N - 1` bytes, for paths and arguments. A `write!` of more text

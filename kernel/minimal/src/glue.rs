@@ -44,7 +44,7 @@ pub fn init(info: &'static BootInfo) {
     unsafe { Cr0::update(|cr0| cr0.remove(Cr0Flags::WRITE_PROTECT)) };
     let memory = info.physical_memory_offset.into_option();
     let file = (memory.expect("asked for in CONFIG") + info.kernel_addr) as *const u8;
-    // SAFETY: the boot loader keeps the kernel's ELF file there, and nobody writes it.
+    // SAFETY: the boot loader keeps the kernel's ELF file there, and nothing writes it.
     let file = unsafe { slice::from_raw_parts(file, info.kernel_len as usize) };
     BOOT.call_once(|| Boot {
         symbols: Table::read(file).expect("the linker wrote a symbol table"),
@@ -69,7 +69,7 @@ static SLOTS: Slots = Slots(UnsafeCell::new([0xcc; SLOT_BYTES]));
 const PROBEABLE: [&str; 1] = ["add"];
 
 // SAFETY: clause by clause of `Platform`:
-// 1. `CPU` is the data of the one CPU, and nobody else writes it. 2. The symbols are those of the
+// 1. `CPU` is the data of the one CPU, and nothing else writes it. 2. The symbols are those of the
 // running kernel, which stays where it is. 3. The one CPU executes `cpuid`, and it is in no #BP
 // handler because it runs the caller. 4. The same: the caller is in no hit, by `can_sleep`.
 // 5. There is one task. 6. Each page of `SLOTS` is handed out once, and executed where it is
@@ -161,7 +161,7 @@ unsafe impl Platform for Minimal {
     }
 
     fn synchronize_cores() {
-        // The processor sees its own stores to text behind a serialising instruction.
+        // The processor sees its own stores to text after a serialising instruction.
         __cpuid(0);
     }
 

@@ -126,7 +126,7 @@ pub fn say(message: fmt::Arguments<'_>) {
         *port = unsafe { Uart16550Tty::new_port(0x3f8, Config::DEFAULT) }.ok();
     }
     if let Some(port) = &mut *port {
-        // There is nobody to tell that the port takes no text.
+        // There is no way to tell that the port takes no text.
         let _ = writeln!(port, "{message}");
     }
 }

@@ -44,7 +44,8 @@
 //! | text poke | a store to text, with all processors synchronised after it |
 //! | frame | a [`PtRegs`] on the stack: the registers of the probed code |
 //! | stub | assembly that takes a breakpoint hit; chosen for each list of probes |
-//! | handler routine | assembly that does the work of one probe |
+//! | serve | to do all that a hit asks for: its probes, and the displaced instruction |
+//! | handler routine | assembly that does the work of one probe: `kprobe_handle_…` and the like |
 //! | chain | the routine for a probe and all older ones of its site |
 //! | action | machine code that a probe carries in place of a handler |
 //! | slow path | the Rust that a stub calls in a rare case |
@@ -56,7 +57,7 @@
 //! | instance | the record of one borrowed return address |
 //! | instance list | the instances of a task, newest first; its cell holds the head |
 //! | sibling | an instance of the same call, for another kretprobe |
-//! | sentinel | a static that ends a list or a search, so that nobody tests for null |
+//! | sentinel | a static that ends a list or a search, so that no test for null is needed |
 //! | preempt | to switch tasks when an interrupt returns |
 #![no_std]
 

@@ -66,7 +66,7 @@ pub struct SlotPage {
 ///
 /// # Safety
 /// 1. [`Platform::this_cpu`] and [`Platform::per_cpu`] give one [`PerCpu`] for each CPU, which
-///    nobody else writes.
+///    nothing else writes.
 /// 2. Text that [`Platform::symbol_at`] calls executable is mapped and readable at its address.
 /// 3. [`Platform::synchronize_cores`] returns only when every CPU has executed a serialising
 ///    instruction after the call began, and has left every #BP handler that it had entered before.
@@ -142,7 +142,7 @@ pub unsafe trait Platform: Sized + 'static {
     ///
     /// # Safety
     /// 1. `addr` is live text, and the byte starts an instruction, the old one and the new one. Or
-    ///    `addr` is behind a breakpoint, where no CPU executes.
+    ///    `addr` is after a breakpoint, where no CPU executes.
     /// 2. The registration lock is held.
     unsafe fn write_text(addr: u64, byte: u8);
 
@@ -150,7 +150,7 @@ pub unsafe trait Platform: Sized + 'static {
     /// finds its alias by a page does better than this.
     ///
     /// # Safety
-    /// As [`write_text`](Self::write_text) for each of them. All are behind a breakpoint.
+    /// The same as [`write_text`](Self::write_text) for each of them. All are after a breakpoint.
     unsafe fn write_tail(addr: u64, bytes: [u8; 4]) {
         for (at, byte) in (addr..).zip(bytes) {
             // SAFETY: the caller's contract.

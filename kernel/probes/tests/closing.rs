@@ -32,6 +32,6 @@ fn add(line: String) {
 extern "C" fn write() {
     let lines = LINES.lock().unwrap_or_else(PoisonError::into_inner);
     let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-    // Nobody is left to be told of an error.
+    // Nothing is left that could be told of an error.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }

@@ -3,8 +3,15 @@
 //! A [`File`] is shared by all descriptors that came from one `open` through `fork`, with its
 //! position. Reads and writes that use the position hold its lock from start to end. So two tasks
 //! that share a file never read or overwrite the same bytes.
+//!
+//! Data pass through a buffer of the kernel, at most [`CHUNK`] bytes at a time: user memory is not
+//! touched under the tree's lock (VFS-1 of [`super`]), because it may have to be brought in. A
+//! special file gets one piece in each call, so that a command written to it stays whole.
+//!
+//! # Contexts
+//! Task context, may sleep. Order: the position, then the tree.
 
-use super::{CHUNK, How, Kind, NodeRef, Opened, TREE};
+use super::{CHUNK, FileKind, How, NodeRef, Opened, TREE};
 use crate::{
     errno::Errno,
     mm::{
@@ -180,8 +187,8 @@ impl File {
         let how = How::from_flags(flags);
         let object = match (kind, special) {
             (_, Some(special)) => Object::Special(special.open(how)?),
-            (Kind::Directory, _) => Object::Directory,
-            (Kind::Regular | Kind::Special, _) => Object::Regular,
+            (FileKind::Directory, _) => Object::Directory,
+            (FileKind::Regular | FileKind::Special, _) => Object::Regular,
         };
         Ok(Shared::try_new(Self {
             node,

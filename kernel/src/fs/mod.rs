@@ -12,9 +12,9 @@
 //! [`vfs_read`] and [`vfs_write`], the functions that a tracer looks for.
 //!
 //! # Invariants
-//! F1. Under the tree's lock no code of a special file runs, its drop included, and no user memory
-//!     is touched. Data pass through a kernel buffer of at most [`CHUNK`] bytes.
-//! F2. Each [`NodeRef`] is one user of its node in the tree.
+//! VFS-1. Under the tree's lock no code of a special file runs, its drop included, and no user
+//!     memory is touched. Data pass through a kernel buffer of at most [`CHUNK`] bytes.
+//! VFS-2. Each [`NodeRef`] is one user of its node in the tree.
 //!
 //! # Contexts and locks
 //! Task context only, because all locks here sleep. A read may also sleep until there is something
@@ -30,7 +30,7 @@ pub mod pseudo;
 pub use blocking::{poll_for_data, wait_for_data};
 pub use file::{File, OpenRequest, vfs_open, vfs_read, vfs_write};
 pub use file_table::{FileTable, MAX_FILES};
-pub use ramfs::{Attributes, Kind};
+pub use ramfs::{Attributes, FileKind};
 
 use crate::{
     errno::Errno,
@@ -66,7 +66,7 @@ pub struct How {
     pub write: bool,
     /// Its old content is to go, as `>` demands. Never without `write`.
     pub truncate: bool,
-    /// Writes go behind its content, as `>>` demands.
+    /// Writes go to its end, as `>>` demands.
     pub append: bool,
     /// A read that would wait for data is to end with EAGAIN.
     pub nonblocking: bool,
@@ -111,7 +111,7 @@ pub trait Opened: Send + Sync {
     fn write(&self, at: u64, data: &[u8]) -> Result<usize, Errno>;
 }
 
-/// One use of a node: keeps it, and its content if it is a file, after its name is gone (F2).
+/// One use of a node: keeps it, and its content if it is a file, after its name is gone (VFS-2).
 #[repr(C)]
 pub struct NodeRef {
     /// The address of the name, which ends with a NUL. It is the tree's and lives as long as the
@@ -153,7 +153,7 @@ impl NodeRef {
 
 impl Clone for NodeRef {
     fn clone(&self) -> Self {
-        // The node is there: `self` uses it (F2).
+        // The node is there: `self` uses it (VFS-2).
         TREE.lock().retain(self.id).expect("a node in use is kept");
         Self { ..*self }
     }
@@ -171,7 +171,7 @@ impl Drop for NodeRef {
 #[inline(never)]
 extern "C" fn dput(node: &NodeRef) {
     let special = TREE.lock().release(node.id);
-    // After the lock (F1).
+    // After the lock (VFS-1).
     drop(special);
 }
 
@@ -228,7 +228,7 @@ fn install_special(
     permissions: u32,
     file: impl Special + 'static,
 ) -> Result<(), Errno> {
-    // This one is kept, so that a file that is refused is not dropped under the lock (F1).
+    // This one is kept, so that a file that is refused is not dropped under the lock (VFS-1).
     let file = special_file(file)?;
     let virtual_file = Install::Virtual(file.clone());
     TREE.lock().install(path, permissions, virtual_file)?;
@@ -239,7 +239,7 @@ fn install_special(
 /// have it open may go on.
 pub fn uninstall(path: &[u8]) -> Result<(), Errno> {
     let special = TREE.lock().uninstall(path)?;
-    // After the lock (F1).
+    // After the lock (VFS-1).
     drop(special);
     Ok(())
 }
@@ -250,7 +250,7 @@ pub fn uninstall_all(path: &[u8]) -> Result<(), Errno> {
     TREE.lock().uninstall_all(path)?;
     loop {
         let special = TREE.lock().take_removed();
-        // After the lock (F1).
+        // After the lock (VFS-1).
         if special.is_none() {
             return Ok(());
         }
@@ -268,7 +268,7 @@ pub fn attributes(cwd: &NodeRef, path: &[u8]) -> Result<Attributes, Errno> {
 pub fn directory(cwd: &NodeRef, path: &[u8]) -> Result<NodeRef, Errno> {
     let mut tree = TREE.lock();
     let id = tree.walk(cwd.id, path)?;
-    if tree.attributes(id)?.kind != Kind::Directory {
+    if tree.attributes(id)?.kind != FileKind::Directory {
         return Err(Errno::ENOTDIR);
     }
     tree.permit(id, ramfs::Access::Execute)?;

@@ -22,6 +22,8 @@ use crate::{
 use alloc::{boxed::Box, vec::Vec};
 use core::fmt;
 
+use fallible::Text;
+
 /// The functions of a virtual file. All run in task context and may sleep. Of the vfs's locks, only
 /// that of the open file's position is held, and none in `open`.
 pub trait VirtualFile: Send + Sync + 'static {
@@ -158,9 +160,9 @@ impl Snapshot {
         let text = match &mut *text {
             Some(text) => text,
             none => {
-                let mut out = Text(Vec::new());
+                let mut out = Text::new();
                 show(&mut out)?;
-                none.insert(out.0)
+                none.insert(out.into_string().into_bytes())
             }
         };
         let at = usize::try_from(at).unwrap_or(usize::MAX).min(text.len());
@@ -174,16 +176,5 @@ impl Snapshot {
 impl From<fmt::Error> for Errno {
     fn from(_: fmt::Error) -> Self {
         Self::ENOMEM
-    }
-}
-
-/// Text that grows until memory is out.
-struct Text(Vec<u8>);
-
-impl fmt::Write for Text {
-    fn write_str(&mut self, s: &str) -> fmt::Result {
-        self.0.try_reserve(s.len()).map_err(|_| fmt::Error)?;
-        self.0.extend_from_slice(s.as_bytes());
-        Ok(())
     }
 }

@@ -83,7 +83,7 @@ pub extern "C" fn printk(level: Level, message: &fmt::Arguments<'_>) -> usize {
         Seized::Here => return console::print_now(message),
         Seized::Elsewhere => return 0,
     }
-    // Interrupts off: while these slots are unpublished, the records behind them cannot be printed.
+    // Interrupts off: while these slots are unpublished, the records after them cannot be printed.
     let written = without_interrupts(|| {
         let depth = console::depth();
         if depth > MAX_DEPTH {

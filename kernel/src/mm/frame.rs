@@ -5,11 +5,11 @@
 //! physical map, like all physical memory.
 //!
 //! # Invariants
-//! F1. A frame is in one of three states. It is free in the bitmap. Or it is owned by exactly one
-//!     [`Frame`], or by the code that took its address out of one ([`Frame::into_phys`]). Or it is
-//!     never handed out: it is not usable, the bitmap's own, frame 0 (so that a null address is
+//! FRAME-1. A frame is in one of three states. It is free in the bitmap. Or it is owned by exactly
+//!     one [`Frame`], or by the code that took its address out of one ([`Frame::into_phys`]). Or it
+//!     is never handed out: it is not usable, the bitmap's own, frame 0 (so that a null address is
 //!     never valid), or the start-up page of the other CPUs ([`start_up_page`]).
-//! F2. Dropping a [`Frame`] frees it. Freeing a free frame panics.
+//! FRAME-2. Dropping a [`Frame`] frees it. Freeing a free frame panics.
 //!
 //! Any context but NMI and probe handlers: one spinlock, no waiting. When memory is out, allocation
 //! fails and changes nothing.
@@ -89,8 +89,8 @@ impl Frame {
 
     /// Its contents, through the physical map.
     pub fn bytes(&self) -> &[u8; FRAME_SIZE] {
-        // SAFETY: the physical map covers all memory, and by F1 no other code writes here during
-        // the borrow.
+        // SAFETY: the physical map covers all memory, and by FRAME-1 no other code writes here
+        // during the borrow.
         unsafe { &*phys_to_virt(self.0).as_ptr() }
     }
 

@@ -93,7 +93,7 @@ impl Heap {
         }
     }
 
-    /// The first `count` chunks without frames that touch: absent ones, or those behind the end.
+    /// The first `count` chunks without frames that touch: absent ones, or those after the end.
     fn room(&self, count: usize) -> Option<Range<usize>> {
         let mut room = 0;
         if self.absences == 0 {
@@ -142,7 +142,7 @@ impl Heap {
                 unsafe { self.blocks.bring_back(start, ONE_CHUNK) };
             } else {
                 self.end = chunk + 1;
-                // SAFETY: just mapped, for the heap alone. The chunk is whole pages, right behind
+                // SAFETY: just mapped, for the heap alone. The chunk is whole pages, right after
                 // the heap's end if it has one. Its frames go only while it is taken away.
                 unsafe { self.blocks.add(start, CHUNK) };
             }
@@ -215,7 +215,7 @@ pub fn give_back() -> bool {
     let Some(start) = HEAP.0.lock().blocks.take_away(ONE_CHUNK) else {
         return false;
     };
-    // The chunk is neither the block heap's now nor absent, so nobody else cares for it.
+    // The chunk is neither the block heap's now nor absent, so nothing else uses it.
     let chunk = (start.addr().get() as u64 - HEAP_START) as usize / CHUNK;
     let mut pages = pages(chunk..chunk + 1);
     for _ in 0..CHUNK / FRAME_SIZE / BATCH {

@@ -11,14 +11,15 @@
 //! ```
 //!
 //! # Invariants
-//! M1. W^X: no page is mapped writable and executable. [`Protection`] has no such value, and the
-//!     loader honours the segment flags. Text is written through the physical map ([`text_alias`]),
-//!     which is never executable.
-//! M2. The upper half of the root table never changes after [`init`], because all later mappings of
-//!     the kernel lie below root entry 511. So every address space may hold a copy of it.
-//! M3. An address space owns the tables of its lower half, but not the frames that they map. One
-//!     task uses it, so it is loaded on at most one CPU at a time.
-//! M4. No page is global and PCIDs are off, so loading CR3 drops every translation of a CPU.
+//! PAGING-1. W^X: no page is mapped writable and executable. [`Protection`] has no such value, and
+//!     the loader honours the segment flags. Text is written through the physical map
+//!     ([`text_alias`]), which is never executable.
+//! PAGING-2. The upper half of the root table never changes after [`init`], because all later
+//!     mappings of the kernel lie below root entry 511. So every address space may hold a copy of
+//!     it.
+//! PAGING-3. An address space owns the tables of its lower half, but not the frames that they map.
+//!     One task uses it, so it is loaded on at most one CPU at a time.
+//! PAGING-4. No page is global and PCIDs are off, so loading CR3 drops every translation of a CPU.
 //!
 //! # Contexts and locks
 //! The kernel's half is changed under one spinlock, in any context but NMI and probe handlers. Some
@@ -160,7 +161,8 @@ pub fn kernel_root() -> PhysAddr {
 #[inline(never)]
 pub fn kernel_root_with_identity_page(page: PhysAddr) -> Result<PhysAddr, OutOfMemory> {
     let mut root = Frame::alloc_below_4_gib()?;
-    // SAFETY: the kernel's root is live, and only the processor writes it (M2, accessed bits).
+    // SAFETY: the kernel's root is live, and only the processor writes it (PAGING-2, accessed
+    // bits).
     let kernel: &[u8; 4096] = unsafe { &*phys_to_virt(kernel_root()).as_ptr() };
     root.bytes_mut().copy_from_slice(kernel);
     let root = root.into_phys();
@@ -183,7 +185,7 @@ pub fn kernel_root_with_identity_page(page: PhysAddr) -> Result<PhysAddr, OutOfM
 /// Loads a root table on this CPU.
 ///
 /// # Safety
-/// 1. `root` has the kernel's upper half (M2), and stays alive until another one is loaded here.
+/// 1. `root` has the kernel's upper half (PAGING-2), and stays alive until another is loaded here.
 pub(crate) unsafe fn load_root(root: PhysAddr) {
     // SAFETY: by (1) all that runs stays mapped.
     unsafe { Cr3::write(PhysFrame::containing_address(root), Cr3Flags::empty()) };
@@ -195,7 +197,7 @@ pub fn activate_kernel() {
     unsafe { load_root(kernel_root()) };
 }
 
-/// Whether a page is inside the regions of root entry 511 (M2) and aligned.
+/// Whether a page is inside the regions of root entry 511 (PAGING-2) and aligned.
 fn is_kernel_page(page: VirtAddr) -> bool {
     page.as_u64() >= HEAP_START && page.is_aligned(4096u64)
 }
@@ -298,7 +300,7 @@ pub fn text_alias(address: VirtAddr) -> *mut u8 {
     })
 }
 
-/// The user's half of an address space. See M3.
+/// The user's half of an address space. See PAGING-3.
 pub struct AddressSpace {
     root: Frame,
 }
@@ -307,7 +309,8 @@ impl AddressSpace {
     /// An address space with nothing in its lower half.
     pub fn new() -> Result<Self, OutOfMemory> {
         let mut root = Frame::alloc()?;
-        // SAFETY: the kernel's root is live, and only the processor writes it (M2, accessed bits).
+        // SAFETY: the kernel's root is live, and only the processor writes it (PAGING-2, accessed
+        // bits).
         let kernel: &[u8; 4096] = unsafe { &*phys_to_virt(kernel_root()).as_ptr() };
         root.bytes_mut().copy_from_slice(kernel);
         Ok(Self { root })
@@ -362,7 +365,7 @@ impl AddressSpace {
             .tables_mut()
             .unmap(Page::<Size4KiB>::containing_address(page))
         {
-            // By M3 only this CPU can have it in its TLB.
+            // By PAGING-3 only this CPU can have it in its TLB.
             Ok((_, flush)) => flush.flush(),
             Err(_) => return false,
         }
@@ -410,12 +413,12 @@ impl Drop for AddressSpace {
         let (current, _) = Cr3::read();
         assert!(
             current.start_address() != self.root(),
-            "an address space was dropped while it was loaded (M3)"
+            "an address space was dropped while it was loaded (PAGING-3)"
         );
         walk(&Table::root(self.root()), 0..256, &mut |entry| {
             if let Entry::Table(phys) = entry {
-                // SAFETY: this value owns the tables of the lower half (M3), and the walk does not
-                // use a table again after it has reported it.
+                // SAFETY: this value owns the tables of the lower half (PAGING-3), and the walk
+                // does not use a table again after it has reported it.
                 drop(unsafe { Frame::from_phys(phys) });
             }
         });

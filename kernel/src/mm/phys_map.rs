@@ -21,6 +21,15 @@ pub fn init(info: &BootInfo) {
     );
 }
 
+/// The kernel's ELF file.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
+pub fn kernel_file(info: &BootInfo) -> &'static [u8] {
+    let at = phys_to_virt(PhysAddr::new(info.kernel_addr));
+    // SAFETY: the loader has left the file there, in memory that is never handed out as usable.
+    unsafe { core::slice::from_raw_parts(at.as_ptr(), info.kernel_len as usize) }
+}
+
 /// The address in the physical map of `phys`: writable, not executable.
 pub fn phys_to_virt(phys: PhysAddr) -> VirtAddr {
     VirtAddr::new(PHYS_MAP.load(Ordering::Relaxed) + phys.as_u64())

@@ -8,7 +8,7 @@
 //! # Contexts
 //! Task context, because the last holder frees memory.
 
-use alloc::{boxed::Box, vec::Vec};
+use alloc::boxed::Box;
 use core::{
     marker::PhantomData,
     ops::Deref,
@@ -16,38 +16,14 @@ use core::{
     sync::atomic::{AtomicUsize, Ordering, fence},
 };
 
-use crate::errno::Errno;
+pub use fallible::{OutOfMemory, try_box, try_vec};
 
-/// There is no memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutOfMemory;
+use crate::errno::Errno;
 
 impl From<OutOfMemory> for Errno {
     fn from(_: OutOfMemory) -> Self {
         Self::ENOMEM
     }
-}
-
-/// A box, or an error where `Box::new` would end the kernel.
-///
-/// # Errors
-/// [`OutOfMemory`].
-pub fn try_box<T>(value: T) -> Result<Box<T>, OutOfMemory> {
-    let mut one = try_vec(1)?;
-    one.push(value);
-    let one: Box<[T; 1]> = one.into_boxed_slice().try_into().map_err(|_| OutOfMemory)?;
-    // SAFETY: an array of one element is laid out as the element.
-    Ok(unsafe { Box::from_raw(Box::into_raw(one).cast()) })
-}
-
-/// An empty vector with room for `count` elements.
-///
-/// # Errors
-/// [`OutOfMemory`].
-pub fn try_vec<T>(count: usize) -> Result<Vec<T>, OutOfMemory> {
-    let mut vec = Vec::new();
-    vec.try_reserve_exact(count).map_err(|_| OutOfMemory)?;
-    Ok(vec)
 }
 
 struct Inner<T> {

@@ -140,15 +140,15 @@ pub fn copy_to_user(to: u64, from: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// As [`copy_from_user`], but it never waits and never brings a page in. For probe handlers. Any
-/// context.
+/// The same as [`copy_from_user`], but it never waits and never brings a page in. For probe
+/// handlers. Any context.
 pub fn copy_from_user_nofault(to: &mut [u8], from: u64) -> Result<(), Errno> {
     // The page fault handler resolves nothing for code that has interrupts off.
     without_interrupts(|| copy_from_user(to, from))
 }
 
-/// As [`copy_to_user`], but it never waits and never brings a page in. For probe handlers. Any
-/// context.
+/// The same as [`copy_to_user`], but it never waits and never brings a page in. For probe handlers.
+/// Any context.
 pub fn copy_to_user_nofault(to: u64, from: &[u8]) -> Result<(), Errno> {
     without_interrupts(|| copy_to_user(to, from))
 }
@@ -177,7 +177,7 @@ pub fn strncpy_from_user(to: &mut [u8], from: u64) -> Result<usize, Errno> {
     let mut len = 0;
     while len < to.len() {
         let at = from.checked_add(len as u64).ok_or(Errno::EFAULT)?;
-        // Up to the end of a page: the string may end there, with nothing behind it.
+        // Up to the end of a page: the string may end there, with nothing after it.
         let page_left = FRAME_SIZE - at as usize % FRAME_SIZE;
         let end = to.len().min(len + page_left);
         let piece = &mut to[len..end];

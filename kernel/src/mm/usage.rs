@@ -6,13 +6,13 @@ use core::fmt;
 /// The use of memory at one moment, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// Of frames that nobody has.
+    /// The bytes of frames that nothing uses.
     pub free: usize,
-    /// Of the heap's blocks that are taken.
+    /// Those of the heap's blocks that are taken.
     pub heap_used: usize,
-    /// Of the frames that the heap has.
+    /// Those of the frames that the heap has.
     pub heap_mapped: usize,
-    /// Of kernel stacks, those that wait for reuse among them.
+    /// Those of kernel stacks, the ones that wait for reuse among them.
     pub stacks: usize,
 }
 

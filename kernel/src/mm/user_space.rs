@@ -13,13 +13,13 @@
 //! ```
 //!
 //! # Invariants
-//! U1. A page is in the tables only with the frame that `pages` has for it, and with no more rights
-//!     than its region gives.
-//! U2. A page is writable in the tables only if its frame is in no other space. So a store to a
-//!     shared frame faults, and the fault makes a copy first (copy on write).
-//! U3. A frame is freed when the last space that has it lets go of it: `pages` holds it by [`Arc`],
-//!     and the tables hold nothing.
-//! U4. Regions do not overlap, start and end at page boundaries, and lie in
+//! SPACE-1. A page is in the tables only with the frame that `pages` has for it, and with no more
+//!     rights than its region gives.
+//! SPACE-2. A page is writable in the tables only if its frame is in no other space. So a store to
+//!     a shared frame faults, and the fault makes a copy first (copy on write).
+//! SPACE-3. A frame is freed when the last space that has it lets go of it: `pages` holds it by
+//!     [`Arc`], and the tables hold nothing.
+//! SPACE-4. Regions do not overlap, start and end at page boundaries, and lie in
 //!     [`USER_START`]..[`USER_END`].
 //!
 //! # Contexts and locks
@@ -94,9 +94,9 @@ impl Region {
 }
 
 struct Memory {
-    /// By their first address.
+    /// The areas, by their first address.
     regions: BTreeMap<u64, Region>,
-    /// By the address of the page.
+    /// The frames, by the address of the page.
     pages: BTreeMap<u64, Arc<Frame>>,
     tables: AddressSpace,
     /// The heap as `brk` sees it; its end need not be at a page boundary.
@@ -153,7 +153,7 @@ impl UserSpace {
         self.root
     }
 
-    /// Lets the program touch `range`, as zeros at first. EINVAL if it breaks U4.
+    /// Lets the program touch `range`, as zeros at first. EINVAL if it breaks SPACE-4.
     pub fn add_region(&self, range: Range<u64>, protection: Protection) -> Result<(), Errno> {
         self.memory.lock().add_region(range, protection)
     }
@@ -243,8 +243,8 @@ impl UserSpace {
             let mut copy = child.memory.lock();
             copy.regions = regions.clone();
             copy.heap = heap.clone();
-            // This keeps U2 for both: the pages that this task may write to are protected, and the
-            // child's tables are empty.
+            // This keeps SPACE-2 for both: the pages that this task may write to are protected, and
+            // the child's tables are empty.
             for page in pages.keys() {
                 tables.write_protect(VirtAddr::new(*page));
             }
@@ -289,7 +289,7 @@ impl Memory {
         }
         let old_end = self.heap.end.next_multiple_of(PAGE);
         for page in (pages.end..old_end).step_by(FRAME_SIZE) {
-            // U1: out of the tables first.
+            // SPACE-1: out of the tables first.
             self.tables.unmap(VirtAddr::new(page));
             self.pages.remove(&page);
         }
@@ -311,7 +311,7 @@ impl Memory {
                     bytes
                         .expect("a new frame is not shared")
                         .copy_from_slice(frame.bytes());
-                    // U1: the old frame goes out of the tables before it may be freed.
+                    // SPACE-1: the old frame goes out of the tables before it may be freed.
                     self.tables.unmap(VirtAddr::new(page));
                     *frame = copy;
                 }
@@ -344,9 +344,9 @@ impl Memory {
             }
             _ => (self.own_frame(page)?.phys(), region.protection),
         };
-        // SAFETY: `pages` keeps the frame until it is out of the tables (U1, U3). Only `own_frame`
-        // makes references into frames, under the lock that is held here, and they end before it is
-        // released.
+        // SAFETY: `pages` keeps the frame until it is out of the tables (SPACE-1, SPACE-3). Only
+        // `own_frame` makes references into frames, under the lock that is held here, and they end
+        // before it is released.
         let mapped = unsafe { self.tables.map(VirtAddr::new(page), phys, protection) };
         mapped.map_err(|_| FaultError::OutOfMemory)
     }

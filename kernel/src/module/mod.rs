@@ -12,11 +12,12 @@
 //! ```
 //!
 //! # Invariants
-//! M1. The task that moves a module from `Unloaded` to `Coming`, or from `Live` to `Going`, is
-//!     alone with it until the next move. So init and exit never run at the same time, nor twice.
-//! M2. Parameters are written in the state `Coming`, before init, and when they are reset after
-//!     exit. Values that were given once are never freed, so a reader in any context, however late,
-//!     has a valid one.
+//! MODULE-1. The task that moves a module from `Unloaded` to `Coming`, or from `Live` to `Going`,
+//!     is alone with it until the next move. So init and exit never run at the same time, nor
+//!     twice.
+//! MODULE-2. Parameters are written in the state `Coming`, before init, and when they are reset
+//!     after exit. Values that were given once are never freed, so a reader in any context, however
+//!     late, has a valid one.
 //!
 //! # Contexts
 //! [`load`] and [`unload`] run in task context, and may sleep where init and exit do. Parameters
@@ -140,7 +141,7 @@ pub struct Module {
     params: &'static [&'static dyn AnyParam],
     init: fn() -> Result<(), InitError>,
     exit: fn(),
-    /// A [`State`].
+    /// A [`ModuleState`].
     state: AtomicU8,
     /// The number of its last load, counted since boot.
     load_number: AtomicU32,
@@ -149,7 +150,7 @@ pub struct Module {
 /// The state of a module.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ModuleState {
     /// Not loaded.
     Unloaded,
     /// Its init function runs.
@@ -175,7 +176,7 @@ impl Module {
             params,
             init,
             exit,
-            state: AtomicU8::new(State::Unloaded as u8),
+            state: AtomicU8::new(ModuleState::Unloaded as u8),
             load_number: AtomicU32::new(0),
         }
     }
@@ -197,17 +198,17 @@ impl Module {
 
     /// Its state. It may have changed since it was read, unless the caller keeps other tasks from
     /// loading.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> ModuleState {
         match self.state.load(Ordering::Acquire) {
-            0 => State::Unloaded,
-            1 => State::Coming,
-            2 => State::Live,
-            _ => State::Going,
+            0 => ModuleState::Unloaded,
+            1 => ModuleState::Coming,
+            2 => ModuleState::Live,
+            _ => ModuleState::Going,
         }
     }
 
     /// Moves from one state to another, or says which state it is in.
-    fn advance(&self, from: State, to: State) -> Result<(), State> {
+    fn advance(&self, from: ModuleState, to: ModuleState) -> Result<(), ModuleState> {
         // Acquire and Release: a task that sees a state also sees all stores made before it.
         self.state
             .compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Relaxed)
@@ -270,9 +271,9 @@ impl Module {
 pub fn load(name: &str, args: &str) -> Result<(), ModuleError> {
     let module = find(name)?;
     module
-        .advance(State::Unloaded, State::Coming)
+        .advance(ModuleState::Unloaded, ModuleState::Coming)
         .map_err(|state| match state {
-            State::Live => ModuleError::AlreadyLoaded {
+            ModuleState::Live => ModuleError::AlreadyLoaded {
                 module: module.name,
             },
             _ => ModuleError::Busy {
@@ -290,12 +291,12 @@ pub fn load(name: &str, args: &str) -> Result<(), ModuleError> {
         module
             .load_number
             .store(LOADS.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
-        State::Live
+        ModuleState::Live
     } else {
         module.reset_params();
-        State::Unloaded
+        ModuleState::Unloaded
     };
-    // Release: as in `advance`. By M1 no other task moves it meanwhile.
+    // Release: as in `advance`. By MODULE-1 no other task moves it meanwhile.
     module.state.store(state as u8, Ordering::Release);
     result
 }
@@ -307,9 +308,9 @@ pub fn load(name: &str, args: &str) -> Result<(), ModuleError> {
 pub fn unload(name: &str) -> Result<(), ModuleError> {
     let module = find(name)?;
     module
-        .advance(State::Live, State::Going)
+        .advance(ModuleState::Live, ModuleState::Going)
         .map_err(|state| match state {
-            State::Unloaded => ModuleError::NotLoaded {
+            ModuleState::Unloaded => ModuleError::NotLoaded {
                 module: module.name,
             },
             _ => ModuleError::Busy {
@@ -319,7 +320,9 @@ pub fn unload(name: &str) -> Result<(), ModuleError> {
     (module.exit)();
     module.reset_params();
     // Release: as in `advance`.
-    module.state.store(State::Unloaded as u8, Ordering::Release);
+    module
+        .state
+        .store(ModuleState::Unloaded as u8, Ordering::Release);
     Ok(())
 }
 
@@ -341,7 +344,7 @@ pub fn loaded() -> Vec<&'static Module> {
     let mut live: Vec<_> = list()
         .iter()
         .copied()
-        .filter(|module| module.state() == State::Live)
+        .filter(|module| module.state() == ModuleState::Live)
         .collect();
     live.sort_by_key(|module| module.load_number.load(Ordering::Relaxed));
     live

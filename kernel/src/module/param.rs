@@ -16,7 +16,7 @@ pub struct Param<T: ParamType> {
     /// The value that was given; null: the default.
     given: AtomicPtr<Given<T>>,
     /// Every value that ever was given, each once, newest first. Users give few different values,
-    /// so this stays small. It is never freed (M2).
+    /// so this stays small. It is never freed (MODULE-2).
     all_given: AtomicPtr<Given<T>>,
 }
 
@@ -25,8 +25,8 @@ struct Given<T> {
     next: *const Given<T>,
 }
 
-// SAFETY: the pointers lead to leaked, immutable `Given` nodes (M2). Any thread may read them,
-// because `T` is `Sync`.
+// SAFETY: the pointers lead to leaked, immutable `Given` nodes (MODULE-2). Any thread may read
+// them, because `T` is `Sync`.
 unsafe impl<T: ParamType> Sync for Param<T> {}
 
 impl<T: ParamType> Param<T> {
@@ -43,7 +43,7 @@ impl<T: ParamType> Param<T> {
 
     /// The value. Any context.
     pub fn get(&self) -> T {
-        // Acquire pairs with the Release in `set`. SAFETY: null or a leaked node (M2).
+        // Acquire pairs with the Release in `set`. SAFETY: null or a leaked node (MODULE-2).
         unsafe { self.given.load(Ordering::Acquire).as_ref() }
             .map_or(self.default, |given| given.value)
     }
@@ -79,7 +79,7 @@ impl<T: ParamType> AnyParam for Param<T> {
     fn set(&self, text: Option<&str>) -> Result<(), BadValue> {
         let first = self.all_given.load(Ordering::Relaxed);
         let mut node: *const Given<T> = first;
-        // SAFETY: null or a leaked node (M2).
+        // SAFETY: null or a leaked node (MODULE-2).
         while let Some(given) = unsafe { node.as_ref() } {
             if given.value.is(text) {
                 break;
@@ -91,7 +91,7 @@ impl<T: ParamType> AnyParam for Param<T> {
                 value: T::keep(text)?,
                 next: first,
             }));
-            // By M1 no other task sets parameters of this module now.
+            // By MODULE-1 no other task sets parameters of this module now.
             self.all_given.store(node.cast_mut(), Ordering::Relaxed);
         }
         self.given.store(node.cast_mut(), Ordering::Release);

@@ -9,12 +9,12 @@
 //! another, so nothing is writable where it executes.
 //!
 //! # Invariants
-//! C1. A page belongs to one [`ActionCode`] or is free. Its frame is mapped at its first use and
-//!     stays.
-//! C2. An [`ActionCode`] is dropped when no CPU can be in it: a grace period after its probe was
-//!     unregistered. The registry's unregistration waits that long.
+//! CODE-1. A page belongs to one [`ActionCode`] or is free. Its frame is mapped at its first use
+//!     and stays.
+//! CODE-2. An [`ActionCode`] is dropped when no CPU can be in it: a grace period after its probe
+//!     was unregistered. The registry's unregistration waits that long.
 //!
-//! C3. Behind the code of an action, in its pages, is the list of its frames, see [`CodeFrame`].
+//! CODE-3. After the code of an action, in its pages, is the list of its frames, see [`CodeFrame`].
 //!     [`LISTS`] leads there. Pages stay mapped, so a reader that comes late reads something else
 //!     and no more.
 //!
@@ -22,7 +22,7 @@
 //! Taking and giving back: task context, may sleep. [`code_at`] and [`frame_at`]: any.
 //!
 //! # Memory ordering
-//! A word of [`LISTS`] is stored with Release behind the list, and loaded with Acquire.
+//! A word of [`LISTS`] is stored with Release after the list, and loaded with Acquire.
 
 use core::sync::atomic::{
     AtomicU64, AtomicUsize,
@@ -60,7 +60,7 @@ pub fn code_at(ip: u64) -> Option<[u8; 8]> {
 /// Where code of an action has its return address, from an offset in the code on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeFrame {
-    /// In bytes from the start of the [`ActionCode`].
+    /// The place, in bytes from the start of the [`ActionCode`].
     pub offset: u32,
     /// Whether the return address is found by `rbp`. Otherwise it is by `rsp`.
     pub by_bp: bool,
@@ -108,7 +108,7 @@ pub fn frame_at(ip: u64) -> Option<CodeFrame> {
     (first..first + count)
         .map(|word| {
             let at = START + word * CodeFrame::BYTES as u64;
-            // SAFETY: in a page that was mapped when the list was stored, by C1 and C3.
+            // SAFETY: in a page that was mapped when the list was stored, by CODE-1 and CODE-3.
             CodeFrame::of_packed(unsafe { (at as *const u64).read_volatile() })
         })
         .take_while(|frame| code + u64::from(frame.offset) <= ip)
@@ -169,7 +169,7 @@ impl Region {
     }
 }
 
-/// Code of an action. Its memory is given back when it is dropped (C2).
+/// Code of an action. Its memory is given back when it is dropped (CODE-2).
 pub struct ActionCode {
     first: usize,
     pages: usize,
@@ -193,7 +193,7 @@ impl ActionCode {
         START + (self.first * PAGE_BYTES) as u64
     }
 
-    /// Writes `code` at `offset`, in bytes from the start. Nobody executes it yet.
+    /// Writes `code` at `offset`, in bytes from the start. No CPU executes it yet.
     ///
     /// # Panics
     /// If it does not fit.
@@ -208,15 +208,15 @@ impl ActionCode {
             let room = PAGE_BYTES - at as usize % PAGE_BYTES;
             let (now, later) = rest.split_at(room.min(rest.len()));
             let alias = paging::text_alias(VirtAddr::new(at));
-            // SAFETY: the bytes are in a page of this object's own (C1), which is mapped, and the
-            // alias is valid to the end of the page.
+            // SAFETY: the bytes are in a page of this object's own (CODE-1), which is mapped, and
+            // the alias is valid to the end of the page.
             unsafe { alias.copy_from_nonoverlapping(now.as_ptr(), now.len()) };
             at += now.len() as u64;
             rest = later;
         }
     }
 
-    /// Writes the list of frames, which ascend, at `offset`, a multiple of 8 behind the code. Once.
+    /// Writes the list of frames, which ascend, at `offset`, a multiple of 8 after the code. Once.
     ///
     /// # Panics
     /// If it does not fit.

@@ -29,10 +29,10 @@ use crate::symbols::{self, Symbol};
 
 /// A piece of text that may not be probed.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub struct BlacklistEntry {
     /// First address.
     pub start: u64,
-    /// Address behind the last.
+    /// Address after the last.
     pub end: u64,
     /// Why not.
     pub reason: &'static str,
@@ -41,10 +41,10 @@ pub struct Entry {
 /// The reason of functions that are refused only because of a clone.
 pub const HAS_CLONE: &str = "a hit runs through a clone of it";
 
-static ENTRIES: Once<Vec<Entry>> = Once::new();
+static ENTRIES: Once<Vec<BlacklistEntry>> = Once::new();
 
 /// The list, sorted by address. Empty before [`init`].
-pub fn entries() -> &'static [Entry] {
+pub fn entries() -> &'static [BlacklistEntry] {
     ENTRIES.get().map_or(&[], Vec::as_slice)
 }
 
@@ -60,7 +60,7 @@ pub fn reason(addr: u64) -> Option<&'static str> {
 pub fn init() {
     let mut list = Vec::new();
     let (start, end) = symbols::entry_text();
-    list.push(Entry {
+    list.push(BlacklistEntry {
         start,
         end,
         reason: "entry from and exit to interrupted code, between saved and live registers",
@@ -82,12 +82,12 @@ pub fn init() {
 }
 
 /// Adds a function. False if it is there already.
-fn add(list: &mut Vec<Entry>, symbol: &Symbol<'_>, reason: &'static str) -> bool {
+fn add(list: &mut Vec<BlacklistEntry>, symbol: &Symbol<'_>, reason: &'static str) -> bool {
     let fresh = !list
         .iter()
         .any(|entry| entry.start <= symbol.start && symbol.start < entry.end);
     if fresh {
-        list.push(Entry {
+        list.push(BlacklistEntry {
             start: symbol.start,
             end: symbol.start + symbol.size,
             reason,
@@ -97,7 +97,7 @@ fn add(list: &mut Vec<Entry>, symbol: &Symbol<'_>, reason: &'static str) -> bool
 }
 
 /// Adds the clones of the functions that are on the list.
-fn add_clones(list: &mut Vec<Entry>) {
+fn add_clones(list: &mut Vec<BlacklistEntry>) {
     let mut names: Vec<_> = list
         .iter()
         .filter_map(|entry| symbols::lookup_addr(entry.start))
@@ -136,7 +136,7 @@ impl Image for Running {
 }
 
 /// Adds `root` and everything that it reaches.
-fn close(list: &mut Vec<Entry>, root: Symbol<'_>, reason: &'static str) {
+fn close(list: &mut Vec<BlacklistEntry>, root: Symbol<'_>, reason: &'static str) {
     hit_path::walk(&Running, &KERNEL, root, |function, _| {
         add(list, function, reason)
     });

@@ -8,7 +8,7 @@
 //! | `blacklist` | 0400 | `0xffffffff80012340-0xffffffff80012350⇥do_breakpoint` |
 //! | `enabled` | 0600 | `1` or `0` |
 //!
-//! The second address in a line of `blacklist` is behind the last byte. `enabled` may be written:
+//! The second address in a line of `blacklist` is after the last byte. `enabled` may be written:
 //! y, t, 1 and on arm all probes; n, f, 0 and off disarm them. The first letter decides, or the
 //! first two.
 //!
@@ -26,6 +26,8 @@
 //!
 //! # Contexts
 //! Task context; everything may sleep.
+
+#![forbid(unsafe_code)]
 
 use core::fmt::{self, Write};
 

@@ -62,7 +62,7 @@ pub fn borrowed_return_address(task: u64, slot_addr: u64) -> Option<u64> {
     (address != trampoline).then_some(address)
 }
 
-/// The address that the registers of a handler stand for. In a pre handler `ip` is behind the
+/// The address that the registers of a handler stand for. In a pre handler `ip` is after the
 /// breakpoint, and the probed address is meant. Any context.
 pub fn probed_ip(ip: u64) -> u64 {
     if PROBES.in_pre_handler() {

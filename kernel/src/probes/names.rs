@@ -6,8 +6,12 @@
 //! # Contexts
 //! Task context.
 
+#![forbid(unsafe_code)]
+
 use alloc::string::String;
-use core::fmt::{self, Write};
+use core::fmt;
+
+use fallible::{OutOfMemory, written};
 
 use crate::symbols::{self, Candidates, LookupError, Symbol};
 use ::probes::ProbeError;
@@ -24,7 +28,7 @@ pub fn lookup(name: &str) -> Result<u64, ProbeError> {
         Err(LookupError::OutOfMemory) => Err(ProbeError::OutOfMemory),
         Err(LookupError::Ambiguous { name, candidates }) => Err(ProbeError::AmbiguousSymbol {
             name,
-            candidates: try_format(format_args!("{}", Candidates(&candidates)))?,
+            candidates: text(format_args!("{}", Candidates(&candidates)))?,
         }),
         Err(LookupError::Unknown { name, nearest }) => {
             let list = Demangled(&nearest);
@@ -34,7 +38,7 @@ pub fn lookup(name: &str) -> Result<u64, ProbeError> {
             };
             Err(ProbeError::UnknownSymbol {
                 name,
-                hint: try_format(format_args!(
+                hint: text(format_args!(
                     "{before}{list}{after} may have been inlined: then probe a caller of it"
                 ))?,
             })
@@ -55,19 +59,7 @@ impl fmt::Display for Demangled<'_, '_> {
     }
 }
 
-/// A string that is refused where `format!` would end the kernel.
-fn try_format(text: fmt::Arguments<'_>) -> Result<String, ProbeError> {
-    struct Fallible(String);
-    impl Write for Fallible {
-        fn write_str(&mut self, piece: &str) -> fmt::Result {
-            self.0.try_reserve(piece.len()).map_err(|_| fmt::Error)?;
-            self.0.push_str(piece);
-            Ok(())
-        }
-    }
-    let mut string = Fallible(String::new());
-    string
-        .write_fmt(text)
-        .map_err(|fmt::Error| ProbeError::OutOfMemory)?;
-    Ok(string.0)
+/// The text, where `format!` would end the kernel.
+fn text(text: fmt::Arguments<'_>) -> Result<String, ProbeError> {
+    written(&text).map_err(|OutOfMemory| ProbeError::OutOfMemory)
 }

@@ -15,7 +15,7 @@ use super::{PROBES, action_code, blacklist, names, text_poke};
 use crate::{
     arch::{gdt, percpu, smp},
     mm::{frame::Frame, init_text, kernel_stack, paging, phys_map, uaccess},
-    symbols::{self, Kind},
+    symbols::{self, SymbolKind},
     sync::RawMutex,
     task,
 };
@@ -174,12 +174,12 @@ impl Host for Kernel {
 /// Text that is found under the registry's lock stays there as long as the lock is held. The
 /// reason: [`init_text::free`] first marks init text as freed, then takes that lock in
 /// `PROBES.text_freed`, and only then unmaps the text.
-fn text_of(kind: Kind) -> Text {
+fn text_of(kind: SymbolKind) -> Text {
     match kind {
-        Kind::Text => Text::Kernel,
-        Kind::Init if init_text::is_freed() => Text::Freed,
-        Kind::Init => Text::Init,
-        Kind::Rodata | Kind::Data | Kind::Bss => Text::No,
+        SymbolKind::Text => Text::Kernel,
+        SymbolKind::Init if init_text::is_freed() => Text::Freed,
+        SymbolKind::Init => Text::Init,
+        SymbolKind::Rodata | SymbolKind::Data | SymbolKind::Bss => Text::No,
     }
 }
 

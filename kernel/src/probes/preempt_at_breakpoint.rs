@@ -9,21 +9,21 @@
 //! in that table leads here:
 //!
 //! ```text
-//!   interrupt, ip in a slot ─► on_interrupt_exit ─► the slot ─► #BP ─► preemptible_breakpoint
-//!       ─► the usual table ─► another task … ─► #BP again
+//!   interrupt, ip in a slot ─► on_interrupt_exit ─► the slot ─► #BP
+//!       ─► preemptible_breakpoint ─► the usual table ─► another task … ─► #BP again
 //! ```
 //!
 //! Other hits cost nothing more, because the usual table does not know of this.
 //!
 //! # Invariants
-//! G1. From the entry on until the usual table is loaded, nothing may be probed: a hit there
+//! PREEMPT-1. From the entry on until the usual table is loaded, nothing may be probed: a hit there
 //!     would come here again. So `preempt_before_hit` is a root of the blacklist.
-//! G2. A task that was preempted here resumes in front of the breakpoint and executes what is
-//!     there then. The breakpoint has not been counted as a hit yet.
+//! PREEMPT-2. A task that was preempted here resumes in front of the breakpoint and executes what
+//!     is there then. The breakpoint has not been counted as a hit yet.
 //!
 //! # Contexts
-//! [`on_interrupt_exit`]: interrupts off. The table may stay loaded while tasks change. A #BP of ring 3
-//! goes to the usual entry and leaves the table loaded.
+//! [`on_interrupt_exit`]: interrupts off. The table may stay loaded while tasks change. A #BP of
+//! ring 3 goes to the usual entry and leaves the table loaded.
 
 use super::gate_entry::gate_entry;
 use crate::{

@@ -7,7 +7,7 @@ use crate::{
     backtrace,
     symbols::{self, Address, Symbol},
 };
-use ::probes::kprobe::Kind;
+use ::probes::kprobe::ProbeKind;
 
 /// Prints as the handler that runs on this CPU, and its probe. For a CPU that runs one
 /// ([`in_probe_handler`](crate::arch::percpu::in_probe_handler)).
@@ -28,10 +28,10 @@ impl fmt::Display for RunningHandler {
             return Ok(());
         };
         let kind = match probe.kind() {
-            Kind::Kprobe => "kprobe",
-            Kind::Jprobe => "jprobe",
-            Kind::Kretprobe => "kretprobe",
-            Kind::Trampoline => "return trampoline",
+            ProbeKind::Kprobe => "kprobe",
+            ProbeKind::Jprobe => "jprobe",
+            ProbeKind::Kretprobe => "kretprobe",
+            ProbeKind::Trampoline => "return trampoline",
         };
         write!(
             f,

@@ -15,8 +15,8 @@
 //! show when the next instruction is over.
 //!
 //! # Invariants
-//! F1. A CPU uses [`TABLE`] only inside [`trace`], with interrupts off and `RECORDER` set.
-//! F2. One call is traced at a time: [`TRACING`] is held.
+//! SINGLE-1. A CPU uses [`TABLE`] only inside [`trace`], with interrupts off and `RECORDER` set.
+//! SINGLE-2. One call is traced at a time: [`TRACING`] is held.
 //!
 //! # Contexts
 //! [`trace`]: task context. The recorder runs on the hit path, so it may not be probed: its two
@@ -44,7 +44,7 @@ const TF: u64 = 1 << 8;
 
 /// The kind of a [`Stop`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Event {
+pub enum StopEvent {
     /// A #BP.
     Breakpoint,
     /// The #DB after an instruction that the probes have single-stepped.
@@ -57,7 +57,7 @@ pub enum Event {
 
 /// The values that a handler or the probes' code may have changed since the last stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct State {
+pub struct StopState {
     /// The content of the call's return slot; `None` once it has been popped.
     pub return_address: Option<u64>,
     /// How often the return handler has run.
@@ -68,13 +68,13 @@ pub struct State {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stop {
     /// Its kind.
-    pub event: Event,
-    /// The address of the breakpoint or of the jump; for a step, the address behind it.
+    pub event: StopEvent,
+    /// The address of the breakpoint or of the jump; for a step, the address after it.
     pub at: u64,
-    /// Where control was next; after a breakpoint, behind the first instruction there.
+    /// Where control was next; after a breakpoint, after the first instruction there.
     pub next: u64,
     /// The state at that moment.
-    pub state: State,
+    pub state: StopState,
     /// Instructions since the stop before it, without those of exception handlers.
     pub instructions: u64,
 }
@@ -87,7 +87,7 @@ pub struct TracedCall {
     /// The address to which the call was to return.
     pub return_address: u64,
     /// The state at its end.
-    pub state: State,
+    pub state: StopState,
     /// Instructions since the last stop.
     pub instructions: u64,
 }
@@ -145,7 +145,7 @@ pub fn trace(
         area: Area::Code,
         trapped: false,
     };
-    // SAFETY: no CPU uses the table, by F1 and F2.
+    // SAFETY: no CPU uses the table, by SINGLE-1 and SINGLE-2.
     unsafe {
         TABLE.fill(|number| match number {
             vector::DEBUG => VirtAddr::from_ptr(trace_debug as *const ()),
@@ -177,7 +177,7 @@ pub fn trace(
         idt::load();
         RECORDER.store(null_mut(), Relaxed);
         // Read here, before interrupts are on: their handlers may call the function, too.
-        recorder.traced.state = State {
+        recorder.traced.state = StopState {
             return_address: None,
             handled: handled.load(Relaxed),
         };
@@ -196,9 +196,9 @@ impl Recorder<'_> {
         }
     }
 
-    fn state(&self, sp: u64) -> State {
+    fn state(&self, sp: u64) -> StopState {
         let live = sp <= self.slot;
-        State {
+        StopState {
             // SAFETY: the slot is on the stack that this code runs on, and has not been popped.
             return_address: live.then(|| unsafe { (self.slot as *const u64).read_volatile() }),
             handled: self.handled.load(Relaxed),
@@ -215,7 +215,7 @@ impl Recorder<'_> {
 
     fn breakpoint(&mut self, regs: &PtRegs) {
         let stop = Stop {
-            event: Event::Breakpoint,
+            event: StopEvent::Breakpoint,
             at: regs.ip.wrapping_sub(1),
             next: 0,
             state: self.state(regs.sp),
@@ -226,7 +226,7 @@ impl Recorder<'_> {
     }
 
     /// Notes that control has come to `ip`, in the state `state`.
-    fn arrive(&mut self, ip: u64, state: State) {
+    fn arrive(&mut self, ip: u64, state: StopState) {
         let area = self.area(ip);
         if self.trapped {
             self.trapped = false;
@@ -235,7 +235,7 @@ impl Recorder<'_> {
             }
         } else if area != self.area {
             self.note(Stop {
-                event: Event::Jump,
+                event: StopEvent::Jump,
                 at: self.last,
                 next: ip,
                 state,
@@ -263,7 +263,7 @@ impl Recorder<'_> {
         }
         if regs.ip != before {
             let stop = Stop {
-                event: Event::Step,
+                event: StopEvent::Step,
                 at: before,
                 next: regs.ip,
                 state,
@@ -279,8 +279,8 @@ impl Recorder<'_> {
 /// Notes a #BP that the probes are about to get.
 #[unsafe(no_mangle)]
 extern "C" fn trace_note_breakpoint(regs: &PtRegs) {
-    // SAFETY: by F1 it points to the frame of `trace` on this CPU, which uses it again only after
-    // the call.
+    // SAFETY: by SINGLE-1 it points to the frame of `trace` on this CPU, which uses it again only
+    // after the call.
     if let Some(recorder) = unsafe { RECORDER.load(Relaxed).as_mut() } {
         recorder.breakpoint(regs);
     }

@@ -1,11 +1,13 @@
 //! Verdicts on all instructions of the kernel: each is judged as a registration would judge it, but
 //! nothing is registered.
 //!
-//! As for a registration, the starts of instructions are found by decoding a function from its
-//! first byte. Bytes that belong to no function (padding between two) do not count as instructions.
+//! The starts of instructions are found by decoding a function from its first byte. Bytes that
+//! belong to no function (padding between two) do not count as instructions.
 //!
 //! # Contexts
 //! Task context; everything may sleep.
+
+#![forbid(unsafe_code)]
 
 use alloc::{collections::BTreeMap, vec::Vec};
 use core::{fmt, ops::Range};
@@ -13,7 +15,7 @@ use core::{fmt, ops::Range};
 use super::{PROBES, blacklist};
 use crate::{
     mm::init_text,
-    symbols::{self, Kind, Symbol},
+    symbols::{self, Symbol, SymbolKind},
 };
 use ::probes::{
     ProbeError,
@@ -60,7 +62,7 @@ pub fn entry(range: Range<u64>) -> Result<(), ProbeError> {
     }
 }
 
-/// Judges an instruction with the code behind it.
+/// Judges an instruction with the code after it.
 fn verdict(insn: &Insn, behind: &[u8]) -> Result<(), ProbeError> {
     let addr = insn.ip();
     match blacklist::reason(addr) {
@@ -87,7 +89,7 @@ impl Survey {
     pub fn take(mut wanted: impl FnMut(&Symbol<'_>) -> bool) -> Result<Self, ProbeError> {
         let mut survey = Self::default();
         for symbol in symbols::functions() {
-            let mapped = symbol.kind == Kind::Text || !init_text::is_freed();
+            let mapped = symbol.kind == SymbolKind::Text || !init_text::is_freed();
             if mapped && wanted(&symbol) {
                 survey.add(&symbol, &function(&symbol)?);
             }
@@ -168,7 +170,7 @@ impl fmt::Display for Survey {
     }
 }
 
-/// Prints a part of a whole in percent, with three digits behind the point.
+/// Prints a part of a whole in percent, with three digits after the point.
 struct Share(usize, usize);
 
 impl fmt::Display for Share {

@@ -13,10 +13,10 @@
 //!   inside a hit.
 //!
 //! # Invariants
-//! W1. A generation number is raised before its IPIs are sent, and the handler of the IPI reports
-//!     the number that it reads. So an answer `n` was given after wait `n` began.
-//! W2. A waiting task keeps its CPU (preemption off) and keeps interrupts on. So two CPUs that wait
-//!     for each other both answer.
+//! POKE-1. A generation number is raised before its IPIs are sent, and the handler of the IPI
+//!     reports the number that it reads. So an answer `n` was given after wait `n` began.
+//! POKE-2. A waiting task keeps its CPU (preemption off) and keeps interrupts on. So two CPUs that
+//!     wait for each other both answer.
 //!
 //! # Contexts
 //! Waits: tasks with interrupts on and no spinlock held. With a lock held, another CPU might spin
@@ -96,7 +96,7 @@ pub unsafe fn store(addr: u64, byte: u8) {
 /// Stores four bytes of kernel text that follow each other.
 ///
 /// # Safety
-/// As for [`store`], with each of them. All are behind a breakpoint, where no CPU executes.
+/// The same as for [`store`], with each of them. All are after a breakpoint, where no CPU executes.
 #[inline(always)]
 pub unsafe fn store_tail(addr: u64, bytes: [u8; 4]) {
     if addr % PAGE_BYTES > PAGE_BYTES - 4 {
@@ -107,7 +107,7 @@ pub unsafe fn store_tail(addr: u64, bytes: [u8; 4]) {
         return;
     }
     let alias = alias_of(addr);
-    // SAFETY: the alias of live text (1) is writable to the end of the page. Nobody fetches these
+    // SAFETY: the alias of live text (1) is writable to the end of the page. No CPU fetches these
     // bytes, so the store may tear.
     unsafe { alias.cast::<[u8; 4]>().write(bytes) };
 }

@@ -11,7 +11,7 @@ use alloc::{boxed::Box, string::String};
 use core::fmt::{self, Write};
 
 use abi::WaitStatus;
-use prompt::{Candidates, Place, syntax::SyntaxError};
+use prompt::{Candidates, WordPlace, syntax::SyntaxError};
 
 use crate::{
     errno::Errno,
@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Finds the words that may stand in a place of a line.
-pub type Complete = fn(&Place) -> Candidates;
+pub type Complete = fn(&WordPlace) -> Candidates;
 
 /// A command.
 pub struct Command {
@@ -31,7 +31,7 @@ pub struct Command {
     pub arguments: &'static str,
     /// Its effect, in a few words.
     pub help: &'static str,
-    /// Carries it out, with the words behind its name, and writes its output.
+    /// Carries it out, with the words after its name, and writes its output.
     pub run: fn(&[&str], &mut dyn Write) -> Result<Next, Failure>,
     /// Finds the words that its arguments can be.
     pub complete: Complete,

@@ -1,24 +1,27 @@
 //! The words that Tab offers: commands, paths, functions, modules and their parameters, programs.
 //!
-//! A command says by its [`Complete`](super::command::Complete) which words its arguments can be. Here are the usual ones.
-//! The file behind `>` is a path in any case.
+//! A command says by its [`Complete`](super::command::Complete) which words its arguments can be:
+//! one of the functions here. They look into the tree of files, the symbols and the list of modules
+//! at the moment of the question, and keep nothing. The file after `>` is a path in any case.
+//!
+//! Names that contain a path are offered piece by piece, a directory or a Rust module at a time.
 
 use alloc::{
     format,
     string::{String, ToString},
 };
 
-use prompt::{Candidates, End, Place};
+use prompt::{Candidates, End, WordPlace};
 
 use super::{command::Command, walkthrough::CALLABLE};
 use crate::{
-    fs::{self, Kind as FileKind, NodeRef},
-    module::{self, State},
-    symbols::{self, Kind, Symbol},
+    fs::{self, FileKind, NodeRef},
+    module::{self, ModuleState},
+    symbols::{self, Symbol, SymbolKind},
 };
 
 /// The words that may stand in a place of a line, where there are these commands.
-pub fn candidates(commands: &[Command], place: &Place) -> Candidates {
+pub fn candidates(commands: &[Command], place: &WordPlace) -> Candidates {
     if place.is_output {
         return paths(place);
     }
@@ -38,17 +41,17 @@ fn words<'a>(words: impl IntoIterator<Item = &'a str>) -> Candidates {
 }
 
 /// The command takes no arguments, or none that are known.
-pub fn nothing(_place: &Place) -> Candidates {
+pub fn nothing(_place: &WordPlace) -> Candidates {
     Candidates::default()
 }
 
 /// Files and directories.
-pub fn paths(place: &Place) -> Candidates {
+pub fn paths(place: &WordPlace) -> Candidates {
     paths_at(place, 0)
 }
 
 /// The same for a path that begins at byte `start` of the word.
-fn paths_at(place: &Place, start: usize) -> Candidates {
+fn paths_at(place: &WordPlace, start: usize) -> Candidates {
     let path = &place.word[start..];
     let name = path.rfind('/').map_or(0, |slash| slash + 1);
     let directory = if name == 0 { "/" } else { &path[..name] };
@@ -67,7 +70,7 @@ fn paths_at(place: &Place, start: usize) -> Candidates {
 }
 
 /// Programs: names in `/bin`, and paths.
-pub fn program(place: &Place) -> Candidates {
+pub fn program(place: &WordPlace) -> Candidates {
     if place.words.len() > 1 {
         return nothing(place);
     }
@@ -82,7 +85,7 @@ pub fn program(place: &Place) -> Candidates {
 }
 
 /// One function of the kernel.
-pub fn function(place: &Place) -> Candidates {
+pub fn function(place: &WordPlace) -> Candidates {
     match place.words.len() {
         1 => functions_at(place, 0),
         _ => nothing(place),
@@ -91,12 +94,12 @@ pub fn function(place: &Place) -> Candidates {
 
 /// The kernel's functions whose code is still there.
 fn functions() -> impl Iterator<Item = Symbol<'static>> {
-    symbols::functions().filter(|symbol| symbol.kind == Kind::Text)
+    symbols::functions().filter(|symbol| symbol.kind == SymbolKind::Text)
 }
 
 /// Functions whose names begin at byte `start` of the word. The path of a Rust function is offered
 /// piece by piece, as directories are. The linker's name is offered for a word that begins like it.
-fn functions_at(place: &Place, start: usize) -> Candidates {
+fn functions_at(place: &WordPlace, start: usize) -> Candidates {
     let typed = &place.word[start..];
     if typed.starts_with("_R") || typed.starts_with("_Z") {
         let mut candidates = Candidates::behind(start);
@@ -120,7 +123,7 @@ fn functions_at(place: &Place, start: usize) -> Candidates {
     candidates
 }
 
-/// Where the pieces of a Rust path begin, the first one aside: behind each `::` that is not inside
+/// Where the pieces of a Rust path begin, the first one aside: after each `::` that is not inside
 /// angle brackets.
 fn pieces(path: &str) -> impl Iterator<Item = usize> {
     let mut depth = 0_usize;
@@ -138,7 +141,7 @@ fn pieces(path: &str) -> impl Iterator<Item = usize> {
 }
 
 /// Functions that `walkthrough` can call.
-pub fn callable(place: &Place) -> Candidates {
+pub fn callable(place: &WordPlace) -> Candidates {
     match place.words.len() {
         1 => words(CALLABLE.iter().map(|(name, ..)| *name)),
         _ => nothing(place),
@@ -146,7 +149,7 @@ pub fn callable(place: &Place) -> Candidates {
 }
 
 /// A module that is loaded.
-pub fn loaded_module(place: &Place) -> Candidates {
+pub fn loaded_module(place: &WordPlace) -> Candidates {
     match place.words.len() {
         1 => words(module::loaded().iter().map(|module| module.name())),
         _ => nothing(place),
@@ -155,10 +158,10 @@ pub fn loaded_module(place: &Place) -> Candidates {
 
 /// A module that is not loaded, and then its parameters. The value of a parameter that names a
 /// function is completed as well.
-pub fn new_module(place: &Place) -> Candidates {
+pub fn new_module(place: &WordPlace) -> Candidates {
     let Some(name) = place.words.get(1) else {
         let modules = module::list().iter();
-        let unloaded = modules.filter(|module| module.state() == State::Unloaded);
+        let unloaded = modules.filter(|module| module.state() == ModuleState::Unloaded);
         return words(unloaded.map(|module| module.name()));
     };
     if let Some((parameter, _)) = place.word.split_once('=') {
@@ -177,7 +180,7 @@ pub fn new_module(place: &Place) -> Candidates {
 
 /// Text. The place in the definition of a probe is a function: `p:NAME FUNCTION` or `r FUNCTION`.
 /// Other words may be paths.
-pub fn text(place: &Place) -> Candidates {
+pub fn text(place: &WordPlace) -> Candidates {
     // A definition is one word in quotes, or several.
     let start = place.word.rfind(char::is_whitespace).map_or(0, |at| at + 1);
     let earlier = place.words[1..].iter().map(String::as_str);

@@ -22,7 +22,7 @@ use probes::{insn::Insn, kprobe::flags};
 use super::command::{Failure, Next};
 use crate::{
     probes::{PROBES, ProbeError, survey},
-    symbols::{self, Kind, Symbol},
+    symbols::{self, Symbol, SymbolKind},
 };
 
 /// Shows a function.
@@ -32,9 +32,11 @@ pub fn disas(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Failure> {
     };
     let symbol = find(place)?;
     match symbol.kind {
-        Kind::Text => {}
-        Kind::Init => return Err(Failure::Freed(symbol)),
-        Kind::Rodata | Kind::Data | Kind::Bss => return Err(Failure::Data(symbol)),
+        SymbolKind::Text => {}
+        SymbolKind::Init => return Err(Failure::Freed(symbol)),
+        SymbolKind::Rodata | SymbolKind::Data | SymbolKind::Bss => {
+            return Err(Failure::Data(symbol));
+        }
     }
     let judged = survey::function(&symbol)?;
     let probes = probes_in(&symbol);

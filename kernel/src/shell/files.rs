@@ -19,7 +19,7 @@ use prompt::syntax::Redirect;
 use super::command::{Failure, Next};
 use crate::{
     errno::Errno,
-    fs::{self, Attributes, CHUNK, File, Kind, NodeRef},
+    fs::{self, Attributes, CHUNK, File, FileKind, NodeRef},
     mm::shared::Shared,
     terminal::Command as Running,
 };
@@ -45,7 +45,7 @@ pub fn ls(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Failure> {
         arguments
     } {
         let attributes = fs::attributes(&root, path.as_bytes()).map_err(failure(path))?;
-        if attributes.kind != Kind::Directory {
+        if attributes.kind != FileKind::Directory {
             entry(out, path.as_bytes(), &attributes)?;
             continue;
         }
@@ -127,7 +127,7 @@ fn read_lines(
     Ok(())
 }
 
-/// How many of the bytes are whole letters: all but those of one that goes on behind them.
+/// How many of the bytes are whole letters: all but those of one that goes on after them.
 fn whole_letters(bytes: &[u8]) -> usize {
     let last = bytes.utf8_chunks().last();
     let unfinished = last.map_or(&[][..], |chunk| chunk.invalid());

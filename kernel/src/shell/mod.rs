@@ -2,14 +2,14 @@
 //!
 //! With `interactive` on the command line, the first task runs it in place of a user program. A
 //! command is a function that gets its arguments and writes text, to the console or to the file
-//! behind `>`. The table [`COMMANDS`] has them all.
+//! after `>`. The table [`COMMANDS`] has them all.
 //!
 //! ```text
 //!   serial line ─► LineReader ─► syntax::parse ─► Command::run ─► console, or file
 //!                      └─ Tab ─► complete::candidates
 //! ```
 //!
-//! Paths are taken from the root directory. As in a shell of POSIX, the file behind `>` is opened,
+//! Paths are taken from the root directory. As in a shell of POSIX, the file after `>` is opened,
 //! and so truncated, before the command runs.
 //!
 //! # Contexts
@@ -20,6 +20,8 @@
 //!
 //! Ctrl-C at the prompt abandons the line. While a command runs, Ctrl-C stops the command and the
 //! programs that it has started.
+
+#![deny(unsafe_code)]
 
 mod command;
 mod complete;

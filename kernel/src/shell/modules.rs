@@ -4,7 +4,7 @@ use alloc::{format, string::String};
 use core::fmt::{self, Write};
 
 use super::command::{Failure, Next, no_arguments};
-use crate::module::{self, AnyParam, State};
+use crate::module::{self, AnyParam, ModuleState};
 
 /// Loads a module.
 pub fn insmod(arguments: &[&str], _out: &mut dyn Write) -> Result<Next, Failure> {
@@ -43,10 +43,10 @@ pub fn lsmod(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Failure> {
     no_arguments(arguments)?;
     for module in module::list() {
         let state = match module.state() {
-            State::Unloaded => "not loaded",
-            State::Coming => "being loaded",
-            State::Live => "loaded",
-            State::Going => "being unloaded",
+            ModuleState::Unloaded => "not loaded",
+            ModuleState::Coming => "being loaded",
+            ModuleState::Live => "loaded",
+            ModuleState::Going => "being unloaded",
         };
         writeln!(
             out,

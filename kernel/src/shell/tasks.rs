@@ -5,7 +5,7 @@ use core::fmt::Write;
 
 use super::command::{Failure, Next, no_arguments};
 use crate::{
-    task::{self, State, exec::run_program_until, process},
+    task::{self, TaskState, exec::run_program_until, process},
     terminal::Command,
 };
 
@@ -15,9 +15,9 @@ pub fn ps(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Failure> {
     writeln!(out, "  PID  PPID STATE    CPU NAME")?;
     for task in task::all() {
         let state = match task.state() {
-            State::Runnable => "runnable",
-            State::Sleeping => "sleeping",
-            State::Dead => "dead",
+            TaskState::Runnable => "runnable",
+            TaskState::Sleeping => "sleeping",
+            TaskState::Dead => "dead",
         };
         let (pid, parent) = (task.pid(), process::parent_pid(task.pid()));
         writeln!(

@@ -16,6 +16,11 @@
 //! Task context, the shell's. While the third form is shown, the optimisation is switched off for
 //! all probes.
 
+#![expect(
+    unsafe_code,
+    reason = "it reads the instructions that a call has executed"
+)]
+
 use alloc::{borrow::ToOwned, boxed::Box, format, string::String, vec, vec::Vec};
 use core::{
     fmt::Write,
@@ -38,7 +43,7 @@ use crate::{
         self, Kretprobe, KretprobeInstance, PROBES, ProbeError, Registered, ReturnMethod,
         StepMethod, hooks,
         kprobe::flags,
-        single_step_trace::{Event, State, Stop, TracedCall, trace},
+        single_step_trace::{Stop, StopEvent, StopState, TracedCall, trace},
     },
     symbols, syscall, task,
     time::ktime_get,
@@ -279,8 +284,8 @@ fn describe(stops: &[Stop], traced: &TracedCall, trampolines: &[Range<u64>]) -> 
     let mut phases: [Vec<Cell>; 2] = Default::default();
     let mut phase = 0;
     for (index, stop) in stops.iter().enumerate() {
-        let returns =
-            stop.event == Event::Jump && trampolines.iter().any(|range| range.start == stop.next);
+        let returns = stop.event == StopEvent::Jump
+            && trampolines.iter().any(|range| range.start == stop.next);
         if returns {
             phase = 1;
         }
@@ -291,13 +296,13 @@ fn describe(stops: &[Stop], traced: &TracedCall, trampolines: &[Range<u64>]) -> 
 }
 
 /// The text for one stop: where it was, what happened, and what had changed when the next one came.
-fn cell(stop: &Stop, after: State, caller: u64) -> Cell {
+fn cell(stop: &Stop, after: StopState, caller: u64) -> Cell {
     let mut lines = wrap("", &place(stop.at));
     let mut say = |text: &str| lines.extend(wrap("  ", text));
     match stop.event {
-        Event::Breakpoint => say("#BP, the breakpoint"),
-        Event::Step => say("#DB, the instruction is stepped"),
-        Event::Jump => {
+        StopEvent::Breakpoint => say("#BP, the breakpoint"),
+        StopEvent::Step => say("#DB, the instruction is stepped"),
+        StopEvent::Jump => {
             let how = mnemonic(stop.at);
             // Between two stops in the probes' own code all instructions are theirs.
             match stop.instructions {
@@ -321,16 +326,16 @@ fn cell(stop: &Stop, after: State, caller: u64) -> Cell {
         _ => {}
     }
     match (stop.event, PROBES.displaced(stop.next)) {
-        (Event::Jump, _) => {}
+        (StopEvent::Jump, _) => {}
         // The trace has seen the instruction after the first one there.
         (
-            Event::Breakpoint,
+            StopEvent::Breakpoint,
             Some(Displaced::Slot { start, .. } | Displaced::Detour { start, .. }),
         ) => {
             say(&format!("goes on at {}", place(start)));
         }
-        (Event::Breakpoint, None) => say(&format!("goes on in {}", function(stop.next))),
-        (Event::Step, _) => say(&format!("goes on at {}", place(stop.next))),
+        (StopEvent::Breakpoint, None) => say(&format!("goes on in {}", function(stop.next))),
+        (StopEvent::Step, _) => say(&format!("goes on at {}", place(stop.next))),
     }
     lines
 }
@@ -374,7 +379,7 @@ fn function(at: u64) -> String {
     name.rsplit("::").next().unwrap_or(&name).to_owned()
 }
 
-/// `text` in lines that fit a column, each behind `indent`.
+/// `text` in lines that fit a column, each after `indent`.
 fn wrap(indent: &str, text: &str) -> Cell {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {
@@ -417,7 +422,7 @@ fn show(out: &mut dyn Write, columns: &[Column]) -> Result<(), Failure> {
     row(out, "", &feet)
 }
 
-/// Writes cells side by side behind the number of their row.
+/// Writes cells side by side after the number of their row.
 fn row(out: &mut dyn Write, number: &str, cells: &[&[String]]) -> Result<(), Failure> {
     let height = cells.iter().map(|cell| cell.len()).max().unwrap_or(0);
     for index in 0..height {

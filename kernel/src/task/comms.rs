@@ -20,7 +20,7 @@ pub fn note(pid: Pid, comm: Comm) {
     KEPT.lock()[pid as usize % PLACES] = (pid, comm);
 }
 
-/// The name of the task `pid`; `<...>` if nobody knows.
+/// The name of the task `pid`; `<...>` if it is not known.
 pub fn of(pid: Pid) -> Comm {
     if pid == IDLE {
         return Comm::new("<idle>");

@@ -1,8 +1,8 @@
 //! The idle task of each CPU: it prints the text that waits, and lets the CPU sleep.
 //!
 //! A CPU that has nothing to do takes no ticks until something is due. Its alarm wakes it, or a
-//! device, or another CPU that has a task for it (S3 of [`super::scheduler`]). The alarm does the
-//! work of the CPU's ticks:
+//! device, or another CPU that has a task for it (SCHED-3 of [`super::scheduler`]). The alarm does
+//! the work of the CPU's ticks:
 //!
 //! - it wakes the sleepers that fell asleep on this CPU;
 //! - it tries again to print, when the console's port has taken nothing;

@@ -5,15 +5,15 @@
 //! [`scheduler::start`] on, and ends in [`scheduler::exit`].
 //!
 //! # Invariants
-//! T1. From `start` on a task holds a reference to itself, which its successor drops after the
+//! TASK-1. From `start` on a task holds a reference to itself, which its successor drops after the
 //!     task's last switch. So a task that can run, waits, or is on its way out is alive, even if no
 //!     other code holds a reference.
-//! T2. A task's kernel stack is given back at the same moment, not when the last reference goes,
-//!     because nothing runs on it any more.
-//! T3. `root` is the root table of `user_space`, or 0. Only the task itself changes the two, in
+//! TASK-2. A task's kernel stack is given back at the same moment, not when the last reference
+//!     goes, because nothing runs on it any more.
+//! TASK-3. `root` is the root table of `user_space`, or 0. Only the task itself changes the two, in
 //!     [`Task::set_user_space`].
-//! T4. The topmost [`PtRegs`] of the kernel stack is the frame with which the task has entered from
-//!     ring 3 or will go there. A kernel thread has it too, unused.
+//! TASK-4. The topmost [`PtRegs`] of the kernel stack is the frame with which the task has entered
+//!     from ring 3 or will go there. A kernel thread has it too, unused.
 
 pub mod comms;
 pub mod exec;
@@ -106,7 +106,7 @@ impl fmt::Debug for Comm {
 /// The state of a task, as the scheduler sees it.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum TaskState {
     /// Runs or wants to.
     Runnable = 0,
     /// Waits to be woken, or is about to.
@@ -123,7 +123,7 @@ pub struct Task {
     /// End of the kernel stack, where entries from ring 3 start.
     pub(crate) stack_top: u64,
     pub(crate) stack_start: u64,
-    /// The stack itself, until the task's last switch (T2). Idle tasks never give theirs back.
+    /// The stack itself, until the task's last switch (TASK-2). Idle tasks never give theirs back.
     stack: SpinLock<Option<KernelStack>>,
     pid: Pid,
     /// The bytes of a [`Comm`], readable without a lock from any context.
@@ -238,7 +238,7 @@ impl Task {
             stack: SpinLock::new(None),
             pid,
             comm: [const { AtomicU64::new(0) }; 2],
-            state: AtomicU8::new(State::Runnable as u8),
+            state: AtomicU8::new(TaskState::Runnable as u8),
             on_cpu: AtomicBool::new(false),
             preempted_at: AtomicU64::new(0),
             last_cpu: AtomicU32::new(0),
@@ -299,16 +299,16 @@ impl Task {
     }
 
     /// Its state.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> TaskState {
         match self.state.load(Ordering::Relaxed) {
-            0 => State::Runnable,
-            1 => State::Sleeping,
-            _ => State::Dead,
+            0 => TaskState::Runnable,
+            1 => TaskState::Sleeping,
+            _ => TaskState::Dead,
         }
     }
 
     /// `SeqCst`, as in [`wait_queue`].
-    fn set_state(&self, state: State) {
+    fn set_state(&self, state: TaskState) {
         self.state.store(state as u8, Ordering::SeqCst);
     }
 
@@ -338,7 +338,7 @@ impl Task {
     pub fn set_user_space(&self, space: Option<Arc<UserSpace>>) -> Option<Arc<UserSpace>> {
         assert!(
             core::ptr::eq(self, current_raw()),
-            "only a task itself changes its user memory (T3)"
+            "only a task itself changes its user memory (TASK-3)"
         );
         let mut current = self.user_space.lock();
         let root = space.as_ref().map(|space| space.root());
@@ -351,7 +351,7 @@ impl Task {
     }
 
     /// Changes the state if it is `from`.
-    fn change_state(&self, from: State, to: State) -> bool {
+    fn change_state(&self, from: TaskState, to: TaskState) -> bool {
         let exchange =
             self.state
                 .compare_exchange(from as u8, to as u8, Ordering::SeqCst, Ordering::SeqCst);
@@ -368,7 +368,7 @@ impl Task {
         self.allowed_cpus.store(cpus, Ordering::Relaxed);
     }
 
-    /// The frame that takes a task to ring 3 (T4).
+    /// The frame that takes a task to ring 3 (TASK-4).
     ///
     /// # Safety
     /// 1. The task has not been started, or it is the caller and the result is not in use twice.
@@ -447,11 +447,11 @@ pub fn current_raw() -> *const Task {
     percpu::current_raw().cast()
 }
 
-/// The running task, for code that keeps its CPU as long as it looks at it. None before the scheduler
-/// is up. Any context, on the hit path, too.
+/// The running task, for code that keeps its CPU as long as it looks at it. None before the
+/// scheduler is up. Any context, on the hit path, too.
 #[inline(always)]
 pub(crate) fn running() -> Option<&'static Task> {
-    // SAFETY: the running task is alive (T1), and the CPU is kept.
+    // SAFETY: the running task is alive (TASK-1), and the CPU is kept.
     unsafe { current_raw().as_ref() }
 }
 
@@ -469,7 +469,7 @@ pub fn try_current() -> Option<TaskRef> {
     if task.is_null() {
         return None;
     }
-    // SAFETY: the running task is in an `Arc`, and alive (T1).
+    // SAFETY: the running task is in an `Arc`, and alive (TASK-1).
     unsafe {
         Arc::increment_strong_count(task);
         Some(Arc::from_raw(task))
@@ -478,7 +478,7 @@ pub fn try_current() -> Option<TaskRef> {
 
 /// Whether the running task has user memory. Any context.
 pub fn current_has_mm() -> bool {
-    // SAFETY: the running task is alive (T1).
+    // SAFETY: the running task is alive (TASK-1).
     let task = unsafe { current_raw().as_ref() };
     task.is_some_and(|task| !task.is_kernel_thread())
 }

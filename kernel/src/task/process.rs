@@ -18,11 +18,11 @@
 //! task gets there.
 //!
 //! # Invariants
-//! P1. `PROCESSES` has an entry for each process. The entry is made before the process executes its
-//!     first instruction. It goes when the parent has taken the status; for an orphan, when it
-//!     ends.
-//! P2. The scheduler releases a zombie's task after its last switch, like any task. The entry keeps
-//!     the status only.
+//! PROCESS-1. `PROCESSES` has an entry for each process. The entry is made before the process
+//!     executes its first instruction. It goes when the parent has taken the status; for an orphan,
+//!     when it ends.
+//! PROCESS-2. The scheduler releases a zombie's task after its last switch, like any task. The
+//!     entry keeps the status only.
 //!
 //! # Contexts and locks
 //! Task context. `PROCESSES` is a spinlock. Values that sleep when they are dropped (a task, a

@@ -14,19 +14,19 @@
 //! ```
 //!
 //! # Invariants
-//! S1. The run queue's lock is held across the switch: the old task takes it, the new one releases
-//!     it. So under the lock each task is either on a CPU, or its registers are saved.
-//! S2. Under the lock, a task is queued at most once, and never while it is on a CPU. An idle task
-//!     is never queued.
-//! S3. A CPU whose bit is set in `idle_cpus` runs its idle task and has not been told to look. The
-//!     code that queues a task clears the bit, sets `need_resched` of that CPU and sends it an
+//! SCHED-1. The run queue's lock is held across the switch: the old task takes it, the new one
+//!     releases it. So under the lock each task is either on a CPU, or its registers are saved.
+//! SCHED-2. Under the lock, a task is queued at most once, and never while it is on a CPU. An idle
+//!     task is never queued.
+//! SCHED-3. A CPU whose bit is set in `idle_cpus` runs its idle task and has not been told to look.
+//!     The code that queues a task clears the bit, sets `need_resched` of that CPU and sends it an
 //!     interrupt.
-//! S4. A preempted task stays runnable, whatever its state says. For example, it may be on its way
-//!     into a wait, with its state set and its condition not yet checked. Only its own call of
+//! SCHED-4. A preempted task stays runnable, whatever its state says. For example, it may be on its
+//!     way into a wait, with its state set and its condition not yet checked. Only its own call of
 //!     [`schedule`] takes it off.
-//! S5. A dead task is released by the task that comes after it on that CPU. From then on its stack
-//!     is not needed any more. The order is: its return-probe instances, its stack, its reference
-//!     to itself (T1).
+//! SCHED-5. A dead task is released by the task that comes after it on that CPU. From then on its
+//!     stack is not needed any more. The order is: its return-probe instances, its stack, its
+//!     reference to itself (TASK-1).
 //!
 //! # Preemption
 //! A running task is preempted in two places, both only when `need_resched` is set:
@@ -46,7 +46,7 @@
 //! any context but NMI and probe handlers. Lock order: a wait queue's or the sleepers' lock, then
 //! the run queue's.
 
-use super::{IDLE, State, TASKS, Task, current_raw, tick};
+use super::{IDLE, TASKS, Task, TaskState, current_raw, tick};
 use crate::{
     arch::{PtRegs, idt::vector, percpu, smp, switch::__switch_to},
     mm::paging,
@@ -68,7 +68,7 @@ use x86_64::{PhysAddr, instructions::interrupts, registers::rflags::RFlags};
 
 struct RunQueue {
     tasks: Queue<Task>,
-    /// See S3.
+    /// See SCHED-3.
     idle_cpus: u64,
     /// The idle task of each CPU.
     idle_tasks: [Option<&'static Task>; MAX_CPUS],
@@ -86,8 +86,8 @@ static TASKS_WAIT: AtomicBool = AtomicBool::new(false);
 impl RunQueue {
     /// Queues a runnable task that is on no CPU, and tells an idle CPU.
     fn push(&mut self, task: &Task) {
-        // SAFETY: callers pass a task that is not queued (S2). It is alive as long as it is not
-        // dead (T1), and a queued task cannot die.
+        // SAFETY: callers pass a task that is not queued (SCHED-2). It is alive as long as it is
+        // not dead (TASK-1), and a queued task cannot die.
         unsafe { self.tasks.push_back(task) };
         TASKS_WAIT.store(true, Ordering::Relaxed);
         let candidates = self.idle_cpus & task.allowed_cpus.load(Ordering::Relaxed);
@@ -104,7 +104,7 @@ impl RunQueue {
         }
     }
 
-    /// Notes whether CPU `cpu` runs its idle task (S3).
+    /// Notes whether CPU `cpu` runs its idle task (SCHED-3).
     fn set_idle(&mut self, cpu: usize, idle: bool) {
         self.idle_cpus = self.idle_cpus & !(1 << cpu) | u64::from(idle) << cpu;
     }
@@ -113,7 +113,8 @@ impl RunQueue {
     fn pop(&mut self, cpu: usize) -> Option<&'static Task> {
         let next = self.tasks.remove(|task| task.may_run_on(cpu));
         TASKS_WAIT.store(self.tasks.front().is_some(), Ordering::Relaxed);
-        // SAFETY: a task that was queued is alive until its last switch (T1), which needs the lock.
+        // SAFETY: a task that was queued is alive until its last switch (TASK-1), which needs the
+        // lock.
         next.map(|task| unsafe { task.as_ref() })
     }
 }
@@ -140,7 +141,7 @@ pub fn init_cpu(stack: Range<u64>) {
 /// Lets a new task run.
 pub fn start(task: Arc<Task>) {
     TASKS.lock().insert(task.pid, Arc::downgrade(&task));
-    // The task's reference to itself (T1), taken back in `finish_switch`.
+    // The task's reference to itself (TASK-1), taken back in `finish_switch`.
     let task = Arc::into_raw(task);
     // SAFETY: alive by that reference.
     RUN_QUEUE.lock().push(unsafe { &*task });
@@ -150,9 +151,9 @@ pub fn start(task: Arc<Task>) {
 pub fn wake(task: &Task) -> bool {
     let mut queue = RUN_QUEUE.lock();
     // Not a plain store, because the task itself may leave its wait meanwhile, and even end.
-    let was_asleep = task.change_state(State::Sleeping, State::Runnable);
+    let was_asleep = task.change_state(TaskState::Sleeping, TaskState::Runnable);
     // A task on a CPU finds itself runnable when it calls `schedule`. A queued one was preempted
-    // before it called that (S4).
+    // before it called that (SCHED-4).
     if was_asleep {
         ttwu_do_wakeup(task, &mut queue);
     }
@@ -180,8 +181,8 @@ pub fn interrupt(task: &Task) {
 /// Ends the running task for good. The caller has already dropped its user memory, and everything
 /// else that may sleep when it is dropped.
 pub fn exit() -> ! {
-    // SAFETY: the running task is alive (T1).
-    unsafe { &*current_raw() }.set_state(State::Dead);
+    // SAFETY: the running task is alive (TASK-1).
+    unsafe { &*current_raw() }.set_state(TaskState::Dead);
     schedule();
     unreachable!("a dead task was run");
 }
@@ -199,8 +200,8 @@ pub extern "C" fn schedule() {
     reschedule(false);
 }
 
-/// Switches tasks because another one is to run (S4). The caller has checked that it may. Called by
-/// its symbol where the last reason against a switch ends: [`percpu::preempt_enable`].
+/// Switches tasks because another one is to run (SCHED-4). The caller has checked that it may.
+/// Called by its symbol where the last reason against a switch ends: [`percpu::preempt_enable`].
 #[unsafe(no_mangle)]
 pub extern "C" fn preempt_schedule() {
     reschedule(true);
@@ -244,7 +245,7 @@ fn is_preemption_due(regs: &PtRegs) -> bool {
 
 /// Lets another task run; this one is to go on at `ip`.
 fn preempt_at(ip: u64) {
-    // SAFETY: the running task is alive (T1).
+    // SAFETY: the running task is alive (TASK-1).
     let task = unsafe { &*current_raw() };
     task.preempted_at.store(ip, Ordering::Relaxed);
     preempt_schedule();
@@ -254,8 +255,8 @@ fn preempt_at(ip: u64) {
 /// Whether a preempted task that waits to run again is to resume at an ip for which `inside` is
 /// true.
 pub fn is_preempted_in(inside: &dyn Fn(u64) -> bool) -> bool {
-    // A preempted task waits in the queue (S4), unless it is an idle one. Under the lock it is
-    // there or on a CPU (S1).
+    // A preempted task waits in the queue (SCHED-4), unless it is an idle one. Under the lock it is
+    // there or on a CPU (SCHED-1).
     let queue = RUN_QUEUE.lock();
     let inside = |task: &Task| inside(task.preempted_at.load(Ordering::Relaxed));
     queue.tasks.any(inside) || queue.idle_tasks.iter().flatten().any(|task| inside(task))
@@ -263,7 +264,7 @@ pub fn is_preempted_in(inside: &dyn Fn(u64) -> bool) -> bool {
 
 /// Whether the running task is an idle one. Any context.
 pub(crate) fn is_idle() -> bool {
-    // SAFETY: the running task is alive (T1).
+    // SAFETY: the running task is alive (TASK-1).
     unsafe { current_raw().as_ref() }.is_none_or(|task| task.pid() == IDLE)
 }
 
@@ -279,7 +280,7 @@ pub fn tick() {
 fn reschedule(preempted: bool) {
     let interrupts_were_on = interrupts::are_enabled();
     interrupts::disable();
-    // SAFETY: the running task is alive (T1).
+    // SAFETY: the running task is alive (TASK-1).
     let task = unsafe { &*current_raw() };
     assert!(
         percpu::preempt_count() == 0,
@@ -291,7 +292,7 @@ fn reschedule(preempted: bool) {
     percpu.clear_need_resched();
     let idle = queue.idle_tasks[cpu].expect("each CPU that switches has an idle task");
     let is_idle = ptr::eq(task, idle);
-    let wants_to_run = !is_idle && (preempted || task.state() == State::Runnable);
+    let wants_to_run = !is_idle && (preempted || task.state() == TaskState::Runnable);
     let next = match queue.pop(cpu) {
         Some(next) => Some(next),
         None if wants_to_run && task.may_run_on(cpu) => None,
@@ -306,7 +307,7 @@ fn reschedule(preempted: bool) {
             queue.push(task);
         }
         let last = context_switch(task, next);
-        // Back again, on some CPU. The task before took the lock for us (S1).
+        // Back again, on some CPU. The task before took the lock for us (SCHED-1).
         let dead = finish_switch(last);
         drop(queue);
         release(dead);
@@ -336,29 +337,30 @@ extern "C" fn context_switch(task: &Task, next: &'static Task) -> *const Task {
             PhysAddr::new(root)
         };
         // SAFETY: the root is the kernel's, or that of the address space of `next`, which `next`
-        // keeps alive (T3).
+        // keeps alive (TASK-3).
         unsafe { paging::load_root(root) };
     }
     // Nothing that may be probed runs between this and the switch itself.
     PROBES.task_switched(next.key());
-    // SAFETY: `task` is current; `next` is ready to run and on no CPU (S1, S2); interrupts are off.
+    // SAFETY: `task` is current; `next` is ready to run and on no CPU (SCHED-1, SCHED-2);
+    // interrupts are off.
     unsafe { __switch_to(task, next) }
 }
 
 /// After a switch, with the queue's lock held: `last` is off this CPU now. Returns it if it is
 /// dead.
 fn finish_switch(last: *const Task) -> Option<*const Task> {
-    // SAFETY: alive until its last switch is over (T1), which is now at the earliest.
+    // SAFETY: alive until its last switch is over (TASK-1), which is now at the earliest.
     let task = unsafe { &*last };
     task.on_cpu.store(false, Ordering::Relaxed);
-    (task.state() == State::Dead && !task.run_link.is_linked()).then_some(last)
+    (task.state() == TaskState::Dead && !task.run_link.is_linked()).then_some(last)
 }
 
-/// Releases what [`finish_switch`] has returned (S5). The queue's lock is free again.
+/// Releases what [`finish_switch`] has returned (SCHED-5). The queue's lock is free again.
 fn release(dead: Option<*const Task>) {
     if let Some(task) = dead {
-        // SAFETY: it is the reference that `start` gave to the task (T1). Its last switch is over,
-        // so no other code takes the reference back.
+        // SAFETY: it is the reference that `start` gave to the task (TASK-1). Its last switch is
+        // over, so no other code takes the reference back.
         let task = unsafe { Arc::from_raw(task) };
         task.release();
     }
@@ -367,7 +369,7 @@ fn release(dead: Option<*const Task>) {
 /// Called by the first stack frame of a new task: ends the switch that led to the task.
 pub(crate) extern "C" fn begin_task(last: *const Task) {
     let dead = finish_switch(last);
-    // SAFETY: the task before took the lock and left its release to us (S1).
+    // SAFETY: the task before took the lock and left its release to us (SCHED-1).
     unsafe { RUN_QUEUE.force_unlock() };
     release(dead);
     interrupts::enable();

@@ -19,7 +19,7 @@
 //! sleepers', the run queue's.
 
 use super::{
-    State, TaskRef, current,
+    TaskRef, TaskState, current,
     scheduler::{schedule, wake},
     sleepers::Sleeper,
 };
@@ -192,7 +192,7 @@ pub(super) fn wait(
     let result = loop {
         // The store is SeqCst: a full barrier before the checks. On the other side, a waker's locks
         // are one between its store and its look at the state.
-        task.set_state(State::Sleeping);
+        task.set_state(TaskState::Sleeping);
         if let Some(queue) = queue {
             queue.add(&waiter);
         }
@@ -213,7 +213,7 @@ pub(super) fn wait(
         }
         schedule();
     };
-    task.set_state(State::Runnable);
+    task.set_state(TaskState::Runnable);
     if let Some(sleeper) = &sleeper {
         sleeper.remove();
     }

@@ -12,7 +12,8 @@
 //!
 //! # Invariants
 //! BUFFER-1. A ring is taken away only while no record is being written to it: recording is paused
-//!     ([`records::pause`]), or the ring is nobody's any more; and a grace period has passed since.
+//!     ([`records::pause`]), or the ring is not in use any more; and a grace period has passed
+//!     since.
 //! BUFFER-2. The lock is held by whoever consumes, clears or changes the rings. Cursors hold it,
 //!     too, so that no ring goes away below them.
 //! BUFFER-3. With spares, who consumes or clears also holds the pair of the CPU ([`Held`]), for one
@@ -20,6 +21,8 @@
 //!
 //! # Contexts
 //! Task context, may sleep.
+
+mod item;
 
 use alloc::alloc::{alloc_zeroed, dealloc};
 use core::{
@@ -31,12 +34,14 @@ use core::{
 
 use alloc::vec::Vec;
 use trace_ring::{
-    Cursor, Event, Merge, Mode, Ring, Stats, layout,
+    Cursor, Merge, Mode, Ring, Stats, layout,
     spare::{Held, may_be_confused},
 };
 
+use self::item::item;
+pub use self::item::{Item, Waiting};
 use super::{
-    records::{self, PREFIX_BYTES, Prefix, RINGS_READY},
+    records::{self, RINGS_READY},
     shared::{OutOfMemory, try_vec},
     snapshot,
 };
@@ -161,9 +166,9 @@ impl Owned {
         self.memory.as_ptr()
     }
 
-    /// The counts of a ring that is nobody's any more, after a grace period (BUFFER-1).
+    /// The counts of a ring that is not in use any more, after a grace period (BUFFER-1).
     fn final_stats(&self) -> Stats {
-        // SAFETY: nobody writes to it.
+        // SAFETY: nothing writes to it.
         unsafe { self.ring.settle() };
         self.ring.stats()
     }
@@ -414,7 +419,7 @@ pub fn resize(kib: usize) -> Result<(), Errno> {
 /// The same, but rings that have that size stay, with their records.
 ///
 /// # Errors
-/// As [`resize`].
+/// The same as [`resize`].
 pub fn set_size_kib(kib: usize) -> Result<(), Errno> {
     match kib.checked_next_multiple_of(PAGE_BYTES / 1024) {
         Some(kib) if kib == size_kib() => Ok(()),
@@ -527,7 +532,7 @@ pub fn free_snapshot() -> Result<(), Errno> {
 /// stay.
 ///
 /// # Errors
-/// As of [`take_snapshot`].
+/// The same as for [`take_snapshot`].
 pub fn arm() -> Result<(), Errno> {
     let mut buffer = BUFFER.lock();
     buffer.ready_for_snapshots()?;
@@ -557,7 +562,7 @@ pub fn unread() -> u64 {
         .sum()
 }
 
-/// The fates of all records since the boot. The numbers agree with each other while nobody records.
+/// The fates of all records since the boot. The numbers agree with each other while no CPU records.
 pub fn totals() -> Totals {
     let buffer = BUFFER.lock();
     settle();
@@ -569,100 +574,6 @@ pub fn totals() -> Totals {
         .map(|cpu| percpu::of(cpu).records_off.load(Ordering::Relaxed))
         .sum();
     totals
-}
-
-/// A thing that a reader meets.
-pub enum Item<'a> {
-    /// A record of an event, without its prefix.
-    Record {
-        cpu: usize,
-        tsc: u64,
-        bytes: &'a [u8],
-    },
-    /// So many records of the CPU are lost before the next one.
-    Lost { cpu: usize, count: u64 },
-}
-
-/// Room for an item that was taken out of the rings and must wait for memory. It has its own.
-pub struct Waiting {
-    cpu: usize,
-    what: What,
-    /// Of a record. There is room for the longest.
-    bytes: Vec<u8>,
-}
-
-enum What {
-    Nothing,
-    /// The time of a record.
-    Record(u64),
-    Lost(u64),
-}
-
-impl Waiting {
-    /// # Errors
-    /// [`OutOfMemory`].
-    pub fn try_new() -> Result<Self, OutOfMemory> {
-        Ok(Self {
-            cpu: 0,
-            what: What::Nothing,
-            bytes: try_vec(layout::MAX_PAYLOAD)?,
-        })
-    }
-
-    /// Has an item wait, in place of any other. Takes no memory.
-    pub fn put(&mut self, item: &Item<'_>) {
-        self.bytes.clear();
-        (self.cpu, self.what) = match *item {
-            Item::Record { cpu, tsc, bytes } => {
-                self.bytes.extend_from_slice(bytes);
-                (cpu, What::Record(tsc))
-            }
-            Item::Lost { cpu, count } => (cpu, What::Lost(count)),
-        };
-    }
-
-    /// The item that waits.
-    pub fn item(&self) -> Option<Item<'_>> {
-        let cpu = self.cpu;
-        match self.what {
-            What::Nothing => None,
-            What::Record(tsc) => Some(Item::Record {
-                cpu,
-                tsc,
-                bytes: &self.bytes,
-            }),
-            What::Lost(count) => Some(Item::Lost { cpu, count }),
-        }
-    }
-
-    /// It waits no more.
-    pub fn clear(&mut self) {
-        self.what = What::Nothing;
-    }
-}
-
-/// Cuts a payload to the bytes that its program has used.
-fn used(payload: &[u8]) -> &[u8] {
-    let (prefix, record) = payload.split_at_checked(PREFIX_BYTES).unwrap_or_default();
-    let used = prefix
-        .first_chunk::<4>()
-        .map_or(0, |bytes| u32::from_le_bytes(*bytes));
-    const { assert!(core::mem::offset_of!(Prefix, used) == 0) };
-    record.get(..used as usize).unwrap_or(record)
-}
-
-fn item<'a>(cpu: usize, event: &Event, payload: &'a [u8]) -> Item<'a> {
-    match event {
-        Event::Lost(count) => Item::Lost { cpu, count: *count },
-        Event::Record(record) => {
-            let len = record.bytes.min(payload.len());
-            Item::Record {
-                cpu,
-                tsc: record.tsc,
-                bytes: used(&payload[..len]),
-            }
-        }
-    }
 }
 
 /// Takes the next record of all CPUs, or of one, out of the rings. False: there is none. A ring
@@ -695,7 +606,7 @@ pub fn consume_while(
     consume_chosen(cpu, |item| item.is_none_or(&mut visit))
 }
 
-/// As [`consume_while`], of one CPU or of all. A ring that was cleared is no item.
+/// The same as [`consume_while`], of one CPU or of all. A ring that was cleared is no item.
 fn consume_chosen(
     cpu: Option<usize>,
     mut visit: impl FnMut(Option<Item<'_>>) -> bool,

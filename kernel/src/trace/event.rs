@@ -18,37 +18,35 @@
 //! # Contexts
 //! Task context, under the lock of the list of events ([`super::events`]).
 
+mod probe;
+
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::{
     fmt::{self, Write},
-    ops::AddAssign,
     sync::atomic::{AtomicU64, Ordering},
 };
 
 use bpf::{Condition, Helper, Label, Reg, Size, verifier::verify};
+use fallible::{copied, written};
 use trace_maps::Map;
 use tracefs::{
-    compile::{self, EventProgram, FILTERED, HITS, UNASKED},
-    definition::{Definition, EventKind},
-    field::LookupError,
+    compile::{self, EventProgram},
+    definition::Definition,
     filter::Filter,
     hist::{self, Hist},
-    memory::{copied, written},
     record::Layout,
-    refusal::{Reason, Refusal},
     trigger::{Action, Trigger},
 };
 
+use self::probe::Loaded;
+pub use self::probe::{Probe, Profile};
 use super::{
     names::KernelSymbols,
-    program::{AttachedCall, AttachedProbe, LoadError, LoadedMap, Program},
+    program::{LoadError, LoadedMap, Program},
     shared::{OutOfMemory, Shared, try_box, try_vec},
     triggers::Taken,
 };
-use crate::{
-    errno::Errno,
-    probes::{Kprobe, Kretprobe, ProbeError, Registered, register},
-};
+use crate::errno::Errno;
 
 /// See the module's text.
 pub struct Event {
@@ -60,7 +58,7 @@ pub struct Event {
     pub filter: Option<Filter>,
     /// The text of the `filter` file after a refusal.
     pub refused_filter: Option<String>,
-    /// Behind `probes`, so that no program has a trigger's slot when that is dropped.
+    /// After `probes`, so that no program has a trigger's slot when that is dropped.
     pub triggers: Vec<ActiveTrigger>,
     /// The maps of its histograms, by name. They outlive programs.
     maps: Vec<(String, Shared<LoadedMap>)>,
@@ -77,212 +75,9 @@ pub struct ActiveTrigger {
     pub trigger: Trigger,
     /// The beginning of the names of its maps.
     name: String,
-    /// Of one that acts on something else than a histogram.
+    /// The slot of one that acts on something else than a histogram.
     pub slot: Option<Taken>,
     pub paused: bool,
-}
-
-/// A probe of an event.
-pub struct Probe {
-    pub definition: Definition,
-    /// Probes are listed in the order of these numbers: that of their definition.
-    pub order: u64,
-    state: State,
-    /// The counts of programs that were detached.
-    before: Profile,
-}
-
-/// How often a probe was hit, and what became of the hits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Profile {
-    /// Hits that were handled. Those that are not counted below were to be recorded.
-    pub hits: u64,
-    /// Hits that the filter has rejected.
-    pub filtered: u64,
-    /// Hits at which the event was off, so that only triggers acted.
-    pub unasked: u64,
-    /// Hits that were not handled. They are not among `hits`.
-    pub misses: u64,
-}
-
-impl Profile {
-    /// The counts of a program.
-    fn of(program: &Program, misses: u64) -> Self {
-        let counts = |name: &str| match program.maps().find(|(known, _)| *known == name) {
-            Some((_, map)) => map.counter(0),
-            None => 0,
-        };
-        let (filtered, unasked) = (counts(FILTERED), counts(UNASKED));
-        Self {
-            hits: program.counter(HITS, 0) + filtered + unasked,
-            filtered,
-            unasked,
-            misses,
-        }
-    }
-}
-
-impl AddAssign for Profile {
-    fn add_assign(&mut self, other: Self) {
-        self.hits += other.hits;
-        self.filtered += other.filtered;
-        self.unasked += other.unasked;
-        self.misses += other.misses;
-    }
-}
-
-/// The probe itself.
-enum State {
-    /// Registered, but disabled.
-    Idle(Holder),
-    Armed(AttachedProbe),
-    ArmedCall(AttachedCall),
-    /// Of the kernel's own, and idle.
-    Absent,
-}
-
-/// A disabled probe.
-#[expect(dead_code, reason = "held for its place")]
-enum Holder {
-    Kprobe(Registered<Box<Kprobe>>),
-    Kretprobe(Registered<Box<Kretprobe>>),
-}
-
-/// The address that a definition asks for.
-fn address(definition: &Definition) -> Result<u64, ProbeError> {
-    match definition.place.address(&KernelSymbols) {
-        Ok(Some(address)) => Ok(address),
-        Err(LookupError::OutOfMemory) => Err(ProbeError::OutOfMemory),
-        Ok(None) | Err(LookupError::NotFound | LookupError::NotUnique(_)) => {
-            Err(ProbeError::NoTarget)
-        }
-    }
-}
-
-fn kprobe(definition: &Definition) -> Result<Kprobe, ProbeError> {
-    Ok(Kprobe::new().at(address(definition)?))
-}
-
-fn kretprobe(definition: &Definition) -> Result<Kretprobe, ProbeError> {
-    let address = address(definition)?;
-    let maxactive = definition.maxactive.unwrap_or(0).into();
-    Ok(Kretprobe::new().at(address).maxactive(maxactive))
-}
-
-fn boxed<T>(probe: T) -> Result<Box<T>, ProbeError> {
-    try_box(probe).map_err(|_| ProbeError::OutOfMemory)
-}
-
-impl Probe {
-    /// Registers the probe of `definition`, disabled. That also checks its place. `order` is larger
-    /// than that of all older ones.
-    ///
-    /// # Errors
-    /// [`Refusal`].
-    pub fn new(definition: Definition, order: u64) -> Result<Self, Refusal> {
-        let state = Self::idle(&definition).map_err(|error| {
-            Refusal::place(match error {
-                ProbeError::MidInstruction { .. } => Reason::BadInstructionBoundary,
-                ProbeError::OutOfMemory => Reason::OutOfMemory,
-                _ => Reason::RegistrationFailed,
-            })
-        })?;
-        Ok(Self {
-            definition,
-            order,
-            state,
-            before: Profile::default(),
-        })
-    }
-
-    /// The probe of an event of the kernel's own. Its place needs no holder.
-    pub fn fixed(definition: Definition) -> Self {
-        Self {
-            definition,
-            order: 0,
-            state: State::Absent,
-            before: Profile::default(),
-        }
-    }
-
-    fn idle(definition: &Definition) -> Result<State, ProbeError> {
-        if definition.fixed {
-            return Ok(State::Absent);
-        }
-        Ok(State::Idle(match definition.kind {
-            EventKind::Probe => Holder::Kprobe(register(boxed(kprobe(definition)?.disabled())?)?),
-            EventKind::Return => {
-                Holder::Kretprobe(register(boxed(kretprobe(definition)?.disabled())?)?)
-            }
-        }))
-    }
-
-    /// Hits and misses so far.
-    pub fn profile(&self) -> Profile {
-        let mut profile = self.before;
-        match &self.state {
-            State::Idle(_) | State::Absent => {}
-            State::Armed(probe) => profile += Profile::of(probe.program(), probe.misses()),
-            State::ArmedCall(call) => profile += Profile::of(call.program(), call.misses()),
-        }
-        profile
-    }
-
-    /// The number of return instances in force, of a return probe that is armed.
-    pub fn maxactive(&self) -> Option<u16> {
-        match &self.state {
-            State::ArmedCall(call) => call.kretprobe().maxactive_in_force().try_into().ok(),
-            State::Idle(Holder::Kretprobe(probe)) => probe.maxactive_in_force().try_into().ok(),
-            _ => self.definition.maxactive,
-        }
-    }
-
-    /// Puts `next` in place of the program that is attached now, if there is one.
-    fn replace(&mut self, next: State) {
-        let (program, misses) = match &self.state {
-            State::Armed(probe) => (Some(probe.program().clone()), probe.stop()),
-            State::ArmedCall(call) => (Some(call.program().clone()), call.stop()),
-            State::Idle(_) | State::Absent => (None, 0),
-        };
-        // This waits until nobody is in the old program any more. Then its count is final.
-        self.state = next;
-        if let Some(program) = program {
-            self.before += Profile::of(&program, misses);
-        }
-        match &self.state {
-            State::Armed(probe) => probe.start(),
-            State::ArmedCall(call) => call.start(),
-            State::Idle(_) | State::Absent => {}
-        }
-    }
-
-    /// Detaches the program, if there is one, and keeps the place.
-    fn disarm(&mut self) {
-        if matches!(self.state, State::Idle(_) | State::Absent) {
-            return;
-        }
-        match (Self::idle(&self.definition), &self.state) {
-            (Ok(idle), _) => self.replace(idle),
-            // Without memory for another probe, this one keeps the place, disabled.
-            (Err(_), State::Armed(probe)) => _ = probe.stop(),
-            (Err(_), State::ArmedCall(call)) => _ = call.stop(),
-            (Err(_), State::Idle(_) | State::Absent) => {}
-        }
-    }
-
-    /// Attaches programs beside what is there, disabled.
-    fn attach(&self, loaded: Loaded) -> Result<State, LoadError> {
-        Ok(match self.definition.kind {
-            EventKind::Probe => {
-                let probe = kprobe(&self.definition)?.disabled();
-                State::Armed(AttachedProbe::new(loaded.hit, probe)?)
-            }
-            EventKind::Return => {
-                let probe = kretprobe(&self.definition)?.disabled();
-                State::ArmedCall(AttachedCall::new(loaded.entry, loaded.hit, probe)?)
-            }
-        })
-    }
 }
 
 /// The parts that a program has.
@@ -306,12 +101,6 @@ pub fn check_loadable(
         verify(program)?;
     }
     Ok(())
-}
-
-/// The programs of a probe.
-struct Loaded {
-    hit: Shared<Program>,
-    entry: Option<Shared<Program>>,
 }
 
 /// The beginning of the names of a histogram's maps.
@@ -516,7 +305,7 @@ impl Event {
     /// Adds a trigger. `slot` is that of one that is no histogram.
     ///
     /// # Errors
-    /// As [`Event::apply_growth`]; then it is not there, and comes back.
+    /// The same as [`Event::apply_growth`]; then it is not there, and comes back.
     pub fn add_trigger(
         &mut self,
         trigger: Trigger,
@@ -545,7 +334,7 @@ impl Event {
     /// Takes a trigger away. Returns it.
     ///
     /// # Errors
-    /// As [`Event::apply`].
+    /// The same as [`Event::apply`].
     pub fn remove_trigger(&mut self, index: usize) -> Result<ActiveTrigger, Errno> {
         let active = self.triggers.remove(index);
         if let Err(errno) = self.apply() {
@@ -560,7 +349,7 @@ impl Event {
     /// Takes all histograms away.
     ///
     /// # Errors
-    /// As [`Event::apply`]; then those that are left stay.
+    /// The same as [`Event::apply`]; then those that are left stay.
     pub fn remove_histograms(&mut self) -> Result<(), Errno> {
         let is_hist = |active: &ActiveTrigger| matches!(active.trigger.action, Action::Hist(_));
         while let Some(last) = self.triggers.iter().rposition(is_hist) {
@@ -572,7 +361,7 @@ impl Event {
     /// Lets a histogram count, or not.
     ///
     /// # Errors
-    /// As [`Event::apply`].
+    /// The same as [`Event::apply`].
     pub fn pause(&mut self, index: usize, paused: bool) -> Result<(), Errno> {
         let old = core::mem::replace(&mut self.triggers[index].paused, paused);
         let result = self.apply();
@@ -603,7 +392,7 @@ impl Event {
     /// One more trigger of another event has the switch, or one less.
     ///
     /// # Errors
-    /// As [`Event::apply`].
+    /// The same as [`Event::apply`].
     pub fn share_switch(&mut self, more: bool) -> Result<(), Errno> {
         if self.switch_users == 0 {
             self.switch.store(self.enabled.into(), Ordering::Relaxed);
@@ -725,7 +514,7 @@ impl Event {
     /// Turns recording on or off, also if a trigger of another event has switched it.
     ///
     /// # Errors
-    /// As [`Event::apply`]; then it is as it was.
+    /// The same as [`Event::apply`]; then it is as it was.
     pub fn enable(&mut self, enabled: bool) -> Result<(), Errno> {
         if self.enabled != enabled {
             self.enabled = enabled;
@@ -741,7 +530,7 @@ impl Event {
     /// Sets or clears the filter.
     ///
     /// # Errors
-    /// As [`Event::apply_growth`]; then the old filter is in force.
+    /// The same as [`Event::apply_growth`]; then the old filter is in force.
     pub fn set_filter(&mut self, filter: Option<Filter>) -> Result<(), Errno> {
         let old = core::mem::replace(&mut self.filter, filter);
         let result = match self.filter {

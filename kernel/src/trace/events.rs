@@ -1,12 +1,19 @@
 //! All events: the commands that define and delete them, and the questions about all or some.
 //!
+//! The list is sorted by group and name, and holds the events of the kernel's own and those that
+//! were defined. A command that is refused has changed nothing, and its refusal is in `error_log`.
+//! Files follow the list by a callback ([`Watcher`]), so this module knows of no file.
+//!
 //! # Contexts
 //! Task context, may sleep. One lock protects the list and all events. Files take it when they are
 //! used, so a file of a deleted event finds that the event is gone.
 
+#![forbid(unsafe_code)]
+
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::fmt::Write;
 
+use fallible::{copied, push, written};
 use tracefs::{
     commands::{Commands, Words},
     compile::compile,
@@ -17,7 +24,6 @@ use tracefs::{
     filter::FilterError,
     hist::{HistError, HistReason},
     line::stack,
-    memory::{copied, push, written},
     record::Layout,
     refusal::{Reason, Refusal},
     trigger::{Action, Change, Line, Trigger, TriggerError},
@@ -44,7 +50,7 @@ struct Entry {
 
 /// The events, by name.
 pub struct Events {
-    /// In the order of the names.
+    /// The events, in the order of the names.
     #[expect(
         clippy::vec_box,
         reason = "an entry is large, and the others move for a new one"
@@ -66,8 +72,8 @@ pub struct Watcher {
     /// An event of this name and number is about to come; if the flag is true, as the first one of
     /// its group. If this fails, it has changed nothing, and the event does not come.
     pub added: fn(&Name, u16, bool) -> Result<(), Errno>,
-    /// An event of this name is gone; if the flag is true, as the last one of its group. It takes no
-    /// memory.
+    /// An event of this name is gone; if the flag is true, as the last one of its group. It takes
+    /// no memory.
     pub removed: fn(&Name, bool),
 }
 
@@ -481,7 +487,7 @@ impl Events {
 
 /// Names and layouts of events.
 pub struct Layouts {
-    /// In the order of their numbers.
+    /// The events, in the order of their numbers.
     list: Vec<(u16, String, Shared<Layout>)>,
     /// Where the last one was: most records are of the same event as the one before.
     last: usize,

@@ -142,7 +142,7 @@ pub struct Tables {
     pub tables: [*const Table; percpu::MAX_CPUS],
     /// How many CPUs have a part of their own: 1 if all share one.
     pub cpus: usize,
-    /// Of an array: where its values are, and the bytes of one. The tables are null then.
+    /// Where the values of an array are, and the bytes of one. The tables are null then.
     pub array: Option<(ArrayPlace, usize)>,
 }
 

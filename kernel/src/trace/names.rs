@@ -10,6 +10,8 @@
 //! Task context. The table is made at the first question, which is in the boot, because the events
 //! of the kernel's own ask. It stays.
 
+#![forbid(unsafe_code)]
+
 use alloc::{borrow::ToOwned, boxed::Box, string::String, vec::Vec};
 use core::{cell::Cell, fmt::Write};
 
@@ -20,14 +22,14 @@ use crate::{
     errno::Errno,
     fs::{File, NodeRef},
     probes::{ProbeError, survey},
-    symbols::{self, Kind, Symbol},
+    symbols::{self, Symbol, SymbolKind},
 };
 
 /// A symbol and its name.
 struct Named {
     start: u64,
     size: u64,
-    kind: Kind,
+    kind: SymbolKind,
     name: Box<str>,
 }
 
@@ -212,7 +214,8 @@ impl Symbols for CachedSymbols {
 pub fn functions(mut visit: impl FnMut(&str) -> Result<(), Errno>) -> Result<(), Errno> {
     let names = names();
     for named in &names.by_address {
-        if named.kind != Kind::Text || named.size == 0 || names.called(&named.name).len() != 1 {
+        if named.kind != SymbolKind::Text || named.size == 0 || names.called(&named.name).len() != 1
+        {
             continue;
         }
         match survey::entry(named.start..named.start + named.size) {

@@ -67,7 +67,7 @@ static TOPS_BUT_LAST: u64 = TOPS >> 8;
 
 /// Copies a text from `rsi` to `rdi`: up to its NUL, which is copied, too, or up to `rdx` bytes,
 /// the last of which then becomes a NUL. `rax`: how many bytes those were; 0 if the text cannot be
-/// read or `rdx` is 0. The bytes behind them, up to `rdx`, are changed. It goes on with `$end`.
+/// read or `rdx` is 0. The bytes after them, up to `rdx`, are changed. It goes on with `$end`.
 ///
 /// # Theory
 /// A word without a zero byte and without a byte above 0x80 has no bit of [`TOPS`] after [`ONES`]
@@ -78,7 +78,7 @@ static TOPS_BUT_LAST: u64 = TOPS >> 8;
 /// is complete if no other byte than its last one is zero. If it is not, or if a word cannot be
 /// read, the bytes that are not copied yet are read one by one: a word may reach into memory that
 /// is not there, and the text not. So are those of a text with less room than a word. The byte that
-/// becomes the NUL in any case is not among them, so nothing behind a shortened text need be there.
+/// becomes the NUL in any case is not among them, so nothing after a shortened text need be there.
 ///
 /// It changes `rax`, `rcx`, `rdx` and the flags. `rcx`: bytes done; `rdx`: where the last word
 /// begins, and for single bytes where the last of them is. It has no frame.
@@ -151,7 +151,7 @@ macro_rules! copy_text {
 
 /// The length of the text at `rdi` with its NUL, at most `rsi`, which is not 0: in `rax`; 0 if it
 /// cannot be read up to there. It goes on with `$end`. The theory of words is that of
-/// [`copy_text!`]; the last one may reach behind `rsi`.
+/// [`copy_text!`]; the last one may reach past `rsi`.
 ///
 /// It changes `rax`, `rcx`, `rdx` and the flags. `rcx`: bytes done. It has no frame.
 ///
@@ -260,7 +260,7 @@ pub(super) unsafe extern "C" fn trace_copy_text(to: *mut u8, from: u64, most: u6
 /// [`copy_text!`] of user memory. `open` as above; `r8b` keeps it.
 ///
 /// # Safety
-/// As for [`trace_copy_text`].
+/// The same as for [`trace_copy_text`].
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn trace_copy_user_text(to: *mut u8, from: u64, most: u64, open: bool) -> u64 {
@@ -306,7 +306,7 @@ pub(super) unsafe extern "C" fn trace_text_length(from: u64, most: u64) -> u64 {
 /// [`text_length!`] of user memory. `open` as above; `r8b` keeps it.
 ///
 /// # Safety
-/// As for [`trace_text_length`].
+/// The same as for [`trace_text_length`].
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn trace_user_text_length(from: u64, most: u64, open: bool) -> u64 {
@@ -456,7 +456,7 @@ pub fn text_length(space: Space, from: u64, most: u64) -> u64 {
 
 /// Copies a text with its NUL, at most `most` bytes, from `from` in `space` to `to`, and returns
 /// how many bytes those were. 0: it cannot be read. The last byte is a NUL also where the text was
-/// cut off. The bytes behind it, up to `most`, are changed.
+/// cut off. The bytes after it, up to `most`, are changed.
 ///
 /// # Safety
 /// `to` may be written for `most` bytes.

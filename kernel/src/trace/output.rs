@@ -3,13 +3,13 @@
 //! # Contexts
 //! Task context, may sleep.
 
+#![forbid(unsafe_code)]
+
 use alloc::{string::String, vec::Vec};
 use core::fmt::{self, Write};
 
-use tracefs::{
-    line::{self, Origin, stack},
-    memory::{Text, written},
-};
+use fallible::{Text, written};
+use tracefs::line::{self, Origin, stack};
 
 use super::{
     buffer::{self, Item, Which},

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! They do what [`Ring::reserve`] and [`Ring::commit`] do, and the texts there say why it is right.
-//! In front of the payload of the program is a [`Prefix`], which says how much of it is in use.
+//! A [`Prefix`] is before the payload of the program, and says how much of it is in use.
 //!
 //! # Invariants
 //! RECORD-1. A record is reserved and submitted on one CPU. It is reserved in the ring that
@@ -343,7 +343,7 @@ unsafe extern "C" fn trace_event_of_size() {
     )
 }
 
-/// The same with room behind it. `rsi`: the size, and in the upper half the type; `rdx`: the room;
+/// The same with room after it. `rsi`: the size, and in the upper half the type; `rdx`: the room;
 /// `rcx`: the most room that a record of this size can have. Its frame is the size with the room,
 /// from where [`reserve!`] needs the registers to where they are free again.
 #[unsafe(naked)]
@@ -496,7 +496,7 @@ pub(super) fn write_stack(frames: &[u64], flags: u8) {
     if record.is_null() {
         return;
     }
-    // SAFETY: the record has the header and so many bytes behind it, and is aligned to 8. It is
+    // SAFETY: the record has the header and so many bytes after it, and is aligned to 8. It is
     // this hit's. Volatile, so that the compiler makes it no call of `memcpy`.
     unsafe {
         let with_flags = record.add(2).read() | flags;

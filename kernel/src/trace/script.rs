@@ -24,7 +24,7 @@
 //! RUN-2. Each program begins with the count of its hit, which the kernel puts in front of it. So
 //!     the books do not depend on the script's compiler.
 //! RUN-3. A request is served when its record comes out of the ring, between the records before and
-//!     behind it.
+//!     after it.
 //! RUN-4. One script runs at a time, because the trace buffer has one reader. While it runs, the
 //!     buffer keeps its oldest records when it is full, unless the script is a flight recorder
 //!     ([`How::overwrite`]). Afterwards its mode is what it was.
@@ -116,10 +116,10 @@ pub struct Session {
     attached: Vec<Attached>,
     timers: Vec<Timer>,
     ends: Vec<Shared<Program>>,
-    /// By their numbers in the script.
+    /// The maps, by their numbers in the script.
     maps: Vec<Shared<LoadedMap>>,
     requests: Vec<Request>,
-    /// By attachment.
+    /// The counters of hits, by attachment.
     hits: Vec<Shared<LoadedMap>>,
     /// Records are to be read.
     has_ring: bool,
@@ -156,10 +156,7 @@ impl Session {
     pub fn start(script: &Script, how: How, out: &mut dyn Outlet) -> Result<Self, Refusal> {
         let turn = Turn::take()?;
         let loader = Loader::new(script)?;
-        let has_ring = script
-            .maps
-            .iter()
-            .any(|map| map.kind == script::MapKind::Ring);
+        let has_ring = script.maps.iter().any(|map| map.kind == bpf::MapKind::Ring);
         let mut session = Self {
             attached: try_vec(script.attachments.len())?,
             timers: try_vec(script.attachments.len())?,

@@ -14,7 +14,7 @@
 //! entered the kernel. It goes by frame pointers, with which the user programs are built.
 //!
 //! # Invariants
-//! STACKS-1. A walk reads only from the stack pointer up to the end of the stack that it is in
+//! FRAMES-1. A walk reads only from the stack pointer up to the end of the stack that it is in
 //!     (FAST-2). Stacks are mapped to their end, so no read faults.
 //!
 //! # Contexts
@@ -190,7 +190,7 @@ unsafe fn walk(sample: &Sample, skip: usize, to: *mut u64, most: usize) -> usize
     count
 }
 
-/// Writes the frames of the program in ring 3, without the first `skip`, to `to`, and behind them
+/// Writes the frames of the program in ring 3, without the first `skip`, to `to`, and after them
 /// the two words of the task's name. Returns how many words, at most `most`; none if the task has
 /// no program, or if no frame is left.
 ///
@@ -198,7 +198,7 @@ unsafe fn walk(sample: &Sample, skip: usize, to: *mut u64, most: usize) -> usize
 /// interrupted before it had set up its own is there, and its caller is not.
 ///
 /// # Safety
-/// As of [`walk`].
+/// The same as for [`walk`].
 #[inline(always)]
 unsafe fn walk_program(sample: &Sample, skip: usize, to: *mut u64, most: usize) -> usize {
     let Some(task) = task::running() else {
@@ -216,7 +216,7 @@ unsafe fn walk_program(sample: &Sample, skip: usize, to: *mut u64, most: usize) 
         if !is_of_task || task.pid() == 0 {
             return 0;
         }
-        // SAFETY: T4 of `task`, and the task runs here, above this frame.
+        // SAFETY: TASK-4 of `task`, and the task runs here, above this frame.
         let regs = unsafe { &*regs };
         // A task that has never been in ring 3.
         if regs.cs & 3 != 3 {
@@ -278,7 +278,7 @@ impl Place {
     /// The walk began with the registers of interrupted code of this CPU, which waits.
     #[inline(always)]
     unsafe fn go_up_usual(&mut self, table: &FastTable) -> bool {
-        // SAFETY: see STACKS-1.
+        // SAFETY: see FRAMES-1.
         let read = |address: u64| unsafe { (address as *const u64).read_volatile() };
         !self.walker.interrupted && self.walker.step_usual(table, self.end, read)
     }
@@ -287,10 +287,10 @@ impl Place {
     /// this place is kept, if it is a borrowed one.
     ///
     /// # Safety
-    /// As above, and `frame` may be written.
+    /// The same as above, and `frame` may be written.
     #[inline(never)]
     unsafe fn go_up(&mut self, table: &FastTable, frame: *mut u64) -> bool {
-        // SAFETY: see STACKS-1.
+        // SAFETY: see FRAMES-1.
         let read = |address: u64| unsafe { (address as *const u64).read_volatile() };
         let mut found = self.walker.step(table, self.end, read);
         // SAFETY: by the contract.
@@ -340,7 +340,7 @@ pub fn print(stacks: &Stacks, number: u64, to: &mut impl fmt::Write) -> fmt::Res
     };
     for &frame in frames.get(..count).unwrap_or_default() {
         // The first address of a function is where a probe was, or an interrupt. No call returns
-        // there, save behind a call that never returns.
+        // there, save after a call that never returns.
         let is_start = symbols::lookup_addr(frame).is_some_and(|symbol| symbol.start == frame);
         let address = if is_start {
             Address::of_instruction(frame)

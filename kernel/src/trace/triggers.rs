@@ -4,8 +4,8 @@
 //! says what to do and how often.
 //!
 //! # Invariants
-//! T1. A slot is taken before a program has its number, and free again when no program has it:
-//!     after the grace period of its unregistration. So a hit never acts for another trigger.
+//! DEED-1. A slot is taken before a program has its number, and free again when no program has
+//!     it: after the grace period of its unregistration. So a hit never acts for another trigger.
 //!
 //! # Contexts and ordering
 //! [`trace_trigger`]: on the hit path, any context; it only loads, stores and exchanges. Slots are
@@ -42,7 +42,7 @@ struct Slot {
     deed: AtomicU64,
     /// How often it still acts.
     left: AtomicU64,
-    /// Of another event: its switch. Null if recording as a whole is switched.
+    /// The switch of another event. Null if recording as a whole is switched.
     switch: AtomicPtr<AtomicU64>,
 }
 
@@ -54,7 +54,7 @@ static SLOTS: [Slot; MOST] = [const {
     }
 }; MOST];
 
-/// A slot in use. Free again when it is dropped (T1).
+/// A slot in use. Free again when it is dropped (DEED-1).
 pub struct Taken(usize);
 
 impl Taken {

@@ -8,11 +8,25 @@
 //!     assert_eq!(calls, [2, 1]);
 //! }
 //! ```
-//! in a module of this crate, one for each subject. The test runs in task context, in the kernel
-//! thread `kernel_init`, after a complete boot. It passes if it returns and fails by panicking. As
-//! a panic ends the kernel, a test that passes leaves things as it found them: probes unregistered,
-//! threads ended. `cargo test handler_order` runs it; `cargo test handler_order -- --nocapture`
-//! shows the guest's log too.
+//! in a module for its subject, in one of the folders:
+//!
+//! ```text
+//!   probes          what the probes do in this kernel
+//!   instructions    displaced instructions: each does what it does without a probe
+//!   interruptions   what comes in the middle of a hit
+//!   tracing         programs on probes, scripts, events, stacks, Linux's files
+//!   kernel          the kernel under the probes
+//!   load            everything at once and at random
+//!   platform        the suite that a process runs as well, and what it sees of this kernel
+//!   tools           what several tests use
+//!   harness         the list of the tests, the runner, the tests of both
+//! ```
+//! A test's name is its path below the folder: `hits::a_mirror_is_seen`, not `probes::hits::…`. So
+//! a file may move, and no two of them have the same name. The test runs in task context, in the
+//! kernel thread `kernel_init`, after a complete boot. It passes if it returns and fails by
+//! panicking. As a panic ends the kernel, a test that passes leaves things as it found them: probes
+//! unregistered, threads ended. `cargo test handler_order` runs it; `cargo test handler_order --
+//! --nocapture` shows the guest's log too.
 //!
 //! The attribute takes options, in any order:
 //!
@@ -31,9 +45,6 @@
 //! that needs a boot of its own gets one by a command line of its own. After a test that panics or
 //! resets the machine, the harness boots again and goes on with the rest. A test whose time is over
 //! is ended by a panic, too: any CPU's tick sees to it.
-//!
-//! The probes' suite (`kernel/probes/tests/suite`), which a process runs as well, is part of this
-//! crate: `platform` has what it needs.
 #![no_std]
 
 extern crate alloc;
@@ -41,70 +52,16 @@ extern crate alloc;
 #[macro_use]
 extern crate guest_test_attribute;
 
-mod acceptance;
-mod backtraces;
-mod between_instructions;
-mod blacklist;
-mod calls;
-mod case_methods;
-mod case_outcome;
-mod case_runner;
-mod code_places;
-mod command_line;
-mod concurrency;
-mod debugger;
-mod displaced_instructions;
-mod disturbed_hits;
-mod handler_context;
-mod handler_rules;
-mod handlers;
-mod handlers_keep_their_cpu;
-mod heap;
-mod historic;
-mod hits;
-mod instruction_forms;
-mod instruction_fuzz;
-mod interrupts_and_nmis;
-mod kallsyms;
-mod modules;
-mod nmi;
-mod numbered_targets;
-mod optimization;
-mod own_code;
+mod harness;
+mod instructions;
+mod interruptions;
+mod kernel;
+mod load;
 mod platform;
-mod preserved_registers;
-mod printk;
-mod probe_files;
-mod processor_single_step;
-mod program_probes;
-mod programs;
-mod protection;
-mod rare_exceptions;
-mod registration_errors;
-mod registry;
-mod regressions;
-mod runner;
-mod self_test;
-mod several_returns;
-mod shortage;
-mod single_stepped_hits;
-mod stepping;
-mod stores_to_text;
-mod stress;
-#[path = "../../../kernel/probes/tests/suite/mod.rs"]
-mod suite;
-mod tasks;
-mod trace_files;
-mod trace_programs;
-mod trace_scripts;
-mod trace_sources;
-mod trace_stacks;
-mod trace_stress;
-mod unusual_instructions;
-mod user_memory;
-mod virtual_files;
-mod whole_kernel;
+mod probes;
+mod tools;
+mod tracing;
 
 #[doc(hidden)]
-pub use registry::Registered;
-pub use runner::run;
+pub use harness::registry::Registered;
+pub use harness::runner::run;

@@ -6,7 +6,8 @@
 use abi::open;
 use alloc::{format, string::String, vec, vec::Vec};
 use bpf::{
-    AluOp, Builder, Helper, Kind, MapDef, MapIndex, MapKind, Reg::*, Size::B8, context::Register,
+    AluOp, Builder, Helper, MapDef, MapIndex, MapKind, ProgramKind, Reg::*, Size::B8,
+    context::Register,
 };
 use kernel::{
     fs,
@@ -108,7 +109,7 @@ fn records(_: &Program, _: MapIndex) -> u64 {
     buffer::written()
 }
 
-/// Measures the requested rows. `suffix` stands behind the names: how hits come.
+/// Measures the requested rows. `suffix` stands after the names: how hits come.
 ///
 /// # Errors
 /// That of the first program or probe that is refused.
@@ -121,7 +122,7 @@ pub fn measure(suffix: &str) -> Result<(), LoadError> {
         if !wanted(&name) {
             continue;
         }
-        let mut b = Builder::new(Kind::Probe);
+        let mut b = Builder::new(ProgramKind::Probe);
         let map = (row.program)(&mut b);
         b.exit(0);
         let program = Program::load(b.finish()?)?;
@@ -283,7 +284,7 @@ fn all_functions() -> Vec<u64> {
         judged.is_ok_and(|judged| judged.first().is_some_and(|first| first.verdict.is_ok()))
     };
     symbols::functions()
-        .filter(|function| function.kind == symbols::Kind::Text)
+        .filter(|function| function.kind == symbols::SymbolKind::Text)
         .filter(can_be_probed)
         .map(|function| function.start)
         .collect()
@@ -309,7 +310,7 @@ fn count_by_function(suffix: &str) -> Result<(), LoadError> {
             true => all_functions(),
             false => vec![function],
         };
-        let mut b = Builder::new(Kind::Probe);
+        let mut b = Builder::new(ProgramKind::Probe);
         let calls = b.map(MapDef::counters_by_key("calls", 8, KEYS));
         count_by_result(b.call(Helper::FuncIp), calls).exit(0);
         let program = Program::load(b.finish()?)?;
@@ -328,7 +329,7 @@ fn attach_all(suffix: &str) -> Result<(), LoadError> {
     }
     let addresses = all_functions();
     for is_measured in [false, true] {
-        let mut b = Builder::new(Kind::Probe);
+        let mut b = Builder::new(ProgramKind::Probe);
         let map = count(&mut b);
         b.exit(0);
         let program = Program::load(b.finish()?)?;
@@ -419,7 +420,7 @@ fn stacks(suffix: &str) -> Result<(), LoadError> {
     if !wanted(&name) {
         return Ok(());
     }
-    let mut b = Builder::new(Kind::Probe);
+    let mut b = Builder::new(ProgramKind::Probe);
     let stacks = b.map(MapDef {
         name: "stacks".into(),
         kind: MapKind::Stacks,
@@ -467,7 +468,7 @@ fn latency(name: &str) -> Result<(), LoadError> {
     if !wanted(name) {
         return Ok(());
     }
-    let mut entry = Builder::new(Kind::Entry { data: 8 });
+    let mut entry = Builder::new(ProgramKind::Entry { data: 8 });
     let of_entry = entry.map(MapDef::histogram("ticks"));
     entry
         .call(Helper::Tsc)
@@ -475,7 +476,7 @@ fn latency(name: &str) -> Result<(), LoadError> {
         .call(Helper::EntryData)
         .store(R0, 0, B8, R6)
         .exit(0);
-    let mut on_return = Builder::new(Kind::Return { data: 8 });
+    let mut on_return = Builder::new(ProgramKind::Return { data: 8 });
     let ticks = on_return.map(MapDef::histogram("ticks"));
     assert_eq!(of_entry, ticks);
     on_return

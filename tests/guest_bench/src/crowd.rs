@@ -67,7 +67,7 @@ impl Crowd {
         Self::on(0..size)
     }
 
-    /// A crowd of `size` probes, none of them registered, with two free instructions behind each:
+    /// A crowd of `size` probes, none of them registered, with two free instructions after each:
     /// room for a jump of 5 bytes.
     ///
     /// # Panics

@@ -14,8 +14,8 @@ use std::{
 pub use std::sync::atomic::Ordering;
 
 use crate::{
-    explore::{Weakness, is_weak},
     memory,
+    weakness::{Weakness, is_weak},
 };
 
 thread_local! {

@@ -1,7 +1,7 @@
 //! Runs a model in its interleavings, as it is or with a weakness.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::RefCell,
     panic::{self, AssertUnwindSafe},
     sync::{
         Arc,
@@ -9,33 +9,12 @@ use std::{
     },
 };
 
-use crate::{atomic, memory};
-
-/// A part of the code that can be left out, to see a model fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Weakness {
-    /// Stores order nothing before them.
-    Release,
-    /// Loads order nothing behind them.
-    Acquire,
-    /// Fences do nothing.
-    Fence,
-    /// A comparing exchange is a load and a store.
-    Exchange,
-    /// No task waits for hits that are under way.
-    Grace,
-    /// A pop does not raise the tag of a free list.
-    Tag,
-    /// A pop reads the head before the tag.
-    HeadBeforeTag,
-    /// The breakpoint is in the text before the site is in the table.
-    ArmFirst,
-    /// An interrupt that finds its CPU in a hit says that it found it elsewhere.
-    AlwaysQuiescent,
-}
+use crate::{
+    atomic, memory,
+    weakness::{self, Weakness},
+};
 
 thread_local! {
-    static WEAKNESS: Cell<Option<Weakness>> = const { Cell::new(None) };
     /// The first panic of the exploration that says something.
     static CAUSE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
@@ -45,11 +24,6 @@ thread_local! {
 const UNWINDING: &str = "/generator-";
 /// Of a failure that is not the model's: it had too many steps.
 const GAVE_UP: &str = "exceeded maximum number of branches";
-
-/// Whether this execution leaves `weakness` out.
-pub(crate) fn is_weak(weakness: Weakness) -> bool {
-    WEAKNESS.get() == Some(weakness)
-}
 
 /// The result of a run.
 #[derive(Clone, Debug)]
@@ -75,7 +49,7 @@ pub fn explore(model: fn(), preemptions: Option<usize>, weakness: Option<Weaknes
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = preemptions;
     builder.max_branches = 20_000;
-    WEAKNESS.set(weakness);
+    weakness::set(weakness);
     CAUSE.set(None);
     let before = panic::take_hook();
     panic::set_hook(Box::new(|panic| {
@@ -95,7 +69,7 @@ pub fn explore(model: fn(), preemptions: Option<usize>, weakness: Option<Weaknes
         });
     }));
     panic::set_hook(before);
-    WEAKNESS.set(None);
+    weakness::set(None);
     Exploration {
         interleavings: count.load(Ordering::Relaxed),
         failure: result.err().map(|_| CAUSE.take().unwrap_or_default()),

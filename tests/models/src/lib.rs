@@ -43,13 +43,15 @@ mod registry;
 mod stand_ins;
 mod trace_maps;
 mod trace_ring;
+mod weakness;
 
 #[path = "../../../kernel/src/probes/text_poke.rs"]
 #[allow(dead_code)]
 mod text_poke;
 
-pub use explore::{Exploration, Weakness, explore};
+pub use explore::{Exploration, explore};
 use memory::{alloc, alloc_zeroed, dealloc};
 use stand_ins::{arch, hint, insn, limits, mm, pt_regs, sync, time};
+pub use weakness::Weakness;
 
 pub use probes::error;

@@ -1,4 +1,8 @@
 //! The models.
+//!
+//! Each entry of [`ALL`] names a function that is run in all interleavings, how many preemptions
+//! they have at the most, and the weaknesses that it must notice. The modules have one part of the
+//! probes or of tracing each; what several of them need is here.
 
 mod counters;
 mod grace;
@@ -228,8 +232,8 @@ pub const ALL: &[Model] = &[
 
 use crate::{
     data::{site::Site, trap_ip::TrapIp},
-    explore::is_weak,
     memory::Content,
+    weakness::is_weak,
 };
 use core::sync::atomic::{
     AtomicBool,

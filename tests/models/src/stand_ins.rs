@@ -15,67 +15,6 @@ pub(crate) mod pt_regs {
     pub(crate) use probes::PtRegs;
 }
 
-pub(crate) mod method {
-    pub(crate) use probes::StepMethod;
-}
-
-pub(crate) mod detour {
-    pub(crate) struct Detour;
-}
-
-pub(crate) mod per_cpu {
-    use core::sync::atomic::AtomicU64;
-
-    pub(crate) struct PerCpu {
-        pub(crate) counter_part: AtomicU64,
-    }
-}
-
-pub(crate) mod jprobe {
-    use crate::data::kprobe::Kprobe;
-
-    pub(crate) struct Jprobe {
-        pub(crate) entry: Option<()>,
-    }
-
-    impl Jprobe {
-        /// No kprobe of a model is part of one.
-        pub(crate) fn of(_: &Kprobe) -> Option<&Self> {
-            None
-        }
-    }
-}
-
-pub(crate) mod kretprobe {
-    use core::sync::atomic::{AtomicPtr, AtomicU64};
-    use std::alloc::Layout;
-
-    use crate::data::{instance::Holder, kprobe::Kprobe};
-
-    pub(crate) struct KretprobeCore {
-        pub(crate) enter: Option<()>,
-        pub(crate) lone_holder: AtomicPtr<Holder>,
-        pub(crate) trampoline: AtomicU64,
-    }
-
-    impl KretprobeCore {
-        pub(crate) const fn new(enter: Option<()>, _: Layout) -> Self {
-            Self {
-                enter,
-                lone_holder: AtomicPtr::new(std::ptr::null_mut()),
-                trampoline: AtomicU64::new(0),
-            }
-        }
-
-        /// No kprobe of a model is part of one.
-        pub(crate) fn of(_: &Kprobe) -> Option<&Self> {
-            None
-        }
-
-        pub(crate) fn set_alone(&self, _: bool) {}
-    }
-}
-
 pub(crate) mod sync {
     pub(crate) use crate::atomic;
 }
@@ -181,7 +120,7 @@ pub(crate) mod arch {
             [const { AtomicBool::new(false) }; super::percpu::MAX_CPUS];
 
         /// The handler of an interrupt sees all stores before the interrupt was sent: a message of
-        /// the local APIC is ordered behind stores (Intel SDM vol. 3A, 10.12.3 for the
+        /// the local APIC is ordered after stores (Intel SDM vol. 3A, 10.12.3 for the
         /// memory-mapped one).
         pub(crate) fn send_ipi(cpu: usize, _vector: u8) {
             PENDING[cpu].swap(true, Ordering::Release);

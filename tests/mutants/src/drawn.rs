@@ -48,7 +48,7 @@ pub struct Drawn {
     pub name: String,
     pub file: String,
     package: String,
-    /// Line and column of the first and behind the last character, counted from 1.
+    /// Line and column of the first and after the last character, counted from 1.
     start: (usize, usize),
     end: (usize, usize),
     replacement: String,

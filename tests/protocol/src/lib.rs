@@ -37,3 +37,9 @@ pub const TIME_IS_OVER: &str = "its time is over";
 /// The kernel command line's argument that selects tests by their index in the section: see
 /// [`parse_selection`].
 pub const PARAMETER: &str = "guest_tests.run";
+
+/// Returns the name of a test, under which it is listed: the path of its function without the crate
+/// and the folder of its file. So a file may move to another folder.
+pub fn name(path: &str) -> Option<&str> {
+    path.splitn(3, "::").nth(2)
+}

@@ -1,4 +1,8 @@
 //! The pictures: SVG, put together by hand, as two small ones need no library.
+//!
+//! [`growth`] has the cost of a hit over the number of probes, and [`kinds`] the cost of each kind.
+//! Coordinates are those of the picture in pixels, from its upper left corner; only `Picture::y`
+//! knows the vertical scale, which begins at 0.
 
 use std::fmt::Write;
 

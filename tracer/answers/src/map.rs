@@ -1,13 +1,13 @@
 //! The entries of a map: its keys and values, those of all CPUs together.
 //!
-//! A map has a part on each CPU, so the entries of one key come from several of them. They are added
-//! up or compared here, as the map's [`Class`] says. Nothing is locked: the bytes are a copy.
+//! A map has a part on each CPU, so the entries of one key come from several of them. They are
+//! added up or compared here, as the map's [`Class`] says. Nothing is locked: the bytes are a copy.
 
 use alloc::{collections::BTreeMap, vec::Vec};
 use core::fmt::{self, Write};
 
 use trace_interface::{
-    frame::Entry,
+    frame::MapEntry,
     shape::Shape,
     view::{Class, MapView},
 };
@@ -22,15 +22,15 @@ use crate::{
 pub type Key = Vec<Value>;
 
 /// The entries of a map, added up over the CPUs, by value and then by key.
-pub(crate) fn entries(map: &MapView, entries: &[Entry], context: &Context) -> Vec<(Key, Value)> {
+pub(crate) fn entries(map: &MapView, entries: &[MapEntry], context: &Context) -> Vec<(Key, Value)> {
     let bytes = key_bytes(map);
-    let mut grouped: BTreeMap<&[u8], Vec<&Entry>> = BTreeMap::new();
+    let mut grouped: BTreeMap<&[u8], Vec<&MapEntry>> = BTreeMap::new();
     for entry in entries {
         let key = entry.key.get(..bytes).unwrap_or(&entry.key);
         grouped.entry(key).or_default().push(entry);
     }
     // The same call stack may have two numbers, so equal keys are put together as values.
-    let mut merged: Vec<(Key, Vec<&Entry>)> = Vec::new();
+    let mut merged: Vec<(Key, Vec<&MapEntry>)> = Vec::new();
     let has_stack = map.keys.iter().any(has_stack);
     for (key, entries) in grouped {
         let key = self::key(map, key, context);
@@ -78,8 +78,8 @@ pub(crate) fn key(map: &MapView, mut bytes: &[u8], context: &Context) -> Key {
 }
 
 /// The value of a key, of the entries of all CPUs. None if nothing was counted.
-fn value(map: &MapView, entries: &[&Entry], context: &Context) -> Option<Value> {
-    let word = |entry: &Entry, number: usize| {
+fn value(map: &MapView, entries: &[&MapEntry], context: &Context) -> Option<Value> {
+    let word = |entry: &MapEntry, number: usize| {
         let bytes = entry.value.get(8 * number..).unwrap_or(&[]);
         bytes.first_chunk().copied().map_or(0, u64::from_le_bytes)
     };

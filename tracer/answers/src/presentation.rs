@@ -12,7 +12,7 @@ use alloc::{
 use core::fmt::{self, Write};
 
 use trace_interface::{
-    frame::{Books, Entry, Frame},
+    frame::{Books, Frame, MapEntry},
     shape::Shape,
     view::{Class, HEADER, Part, Record, VALUES, View},
 };
@@ -33,7 +33,7 @@ pub struct Presentation {
     context: Context,
     /// Maps that were asked for and have not come: the map, entries, divisor, and the key.
     waiting: Vec<(u32, u64, u64, Option<Vec<u8>>)>,
-    latest: BTreeMap<u32, Vec<Entry>>,
+    latest: BTreeMap<u32, Vec<MapEntry>>,
     clock: Option<Clock>,
 }
 
@@ -220,7 +220,7 @@ impl Presentation {
     /// Those of `out`.
     pub fn live(
         &self,
-        maps: &BTreeMap<u32, Vec<Entry>>,
+        maps: &BTreeMap<u32, Vec<MapEntry>>,
         symbols: &dyn Symbolize,
         out: &mut dyn Write,
     ) -> fmt::Result {
@@ -236,7 +236,7 @@ impl Presentation {
     /// [`Self::maps`]. See [`Self::live`].
     pub fn live_maps(
         &self,
-        maps: &BTreeMap<u32, Vec<Entry>>,
+        maps: &BTreeMap<u32, Vec<MapEntry>>,
     ) -> impl Iterator<Item = (&str, Vec<(Key, Value)>)> {
         self.by_name().into_iter().filter_map(|map| {
             let name = self.view.maps.get(map as usize)?.name.as_deref()?;
@@ -351,7 +351,7 @@ impl Presentation {
     fn map(
         &mut self,
         map: u32,
-        entries: &[Entry],
+        entries: &[MapEntry],
         symbols: &dyn Symbolize,
         out: &mut dyn Write,
     ) -> Result<Event, fmt::Error> {
@@ -382,10 +382,10 @@ impl Presentation {
                 None => self.write_map(map, entries, (top, divisor), symbols, out)?,
                 Some(key) => {
                     let bytes = map::key_bytes(&self.view.maps[map as usize]);
-                    let of_key = |entry: &&Entry| {
+                    let of_key = |entry: &&MapEntry| {
                         entry.key.get(..bytes).is_some_and(|of| key.starts_with(of))
                     };
-                    let entries: Vec<Entry> = entries.iter().filter(of_key).cloned().collect();
+                    let entries: Vec<MapEntry> = entries.iter().filter(of_key).cloned().collect();
                     self.write_map(map, &entries, (0, 1), symbols, out)?;
                 }
             }
@@ -393,7 +393,7 @@ impl Presentation {
         Ok(Event::Map { name })
     }
 
-    fn entries(&self, map: u32, entries: &[Entry]) -> Vec<(Key, Value)> {
+    fn entries(&self, map: u32, entries: &[MapEntry]) -> Vec<(Key, Value)> {
         let map = self.view.maps.get(map as usize);
         map.map_or_else(Vec::new, |map| map::entries(map, entries, &self.context))
     }
@@ -401,7 +401,7 @@ impl Presentation {
     fn write_map(
         &self,
         map: u32,
-        entries: &[Entry],
+        entries: &[MapEntry],
         (top, divisor): (u64, u64),
         symbols: &dyn Symbolize,
         out: &mut dyn Write,

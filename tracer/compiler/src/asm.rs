@@ -19,33 +19,11 @@ use bpf::{
     context::Register,
 };
 
+use crate::memory::{Memory, Place, step};
+
 /// A place that jumps name before it is known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Label(u16);
-
-/// A place in memory of the program's own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) base: Reg,
-    pub(crate) offset: i16,
-}
-
-impl Place {
-    pub(crate) const fn stack(offset: i16) -> Self {
-        Self {
-            base: Reg::R10,
-            offset,
-        }
-    }
-
-    /// So many bytes further.
-    pub(crate) const fn at(self, bytes: u32) -> Self {
-        Self {
-            base: self.base,
-            offset: self.offset.wrapping_add(bytes as i16),
-        }
-    }
-}
 
 #[derive(Default)]
 pub(crate) struct Asm {
@@ -53,16 +31,7 @@ pub(crate) struct Asm {
     labels: Vec<Option<usize>>,
     /// The script's numbers of the maps that the program uses.
     pub(crate) maps: Vec<u32>,
-    /// Bytes of the stack in use, and the most that were.
-    used: u32,
-    deepest: u32,
-    /// Bytes of the stack that are never given back.
-    kept: u32,
-    /// Memory that is zero when the program begins.
-    zeroed: Vec<(Place, u32)>,
     pub(crate) forgetful: bool,
-    /// Whether `r9` is used.
-    pub(crate) shares: bool,
     /// Whether `r6` is used.
     needs_context: bool,
 }
@@ -86,38 +55,6 @@ impl Asm {
 
     pub(crate) fn place(&mut self, label: Label) {
         self.labels[usize::from(label.0)] = Some(self.insns.len());
-    }
-
-    /// Takes stack: a multiple of 8 bytes. The offset is that from `r10`.
-    pub(crate) fn take(&mut self, bytes: u32) -> i16 {
-        self.used = self.used.saturating_add(bytes.next_multiple_of(8));
-        self.deepest = self.deepest.max(self.used);
-        // `stack_fits` finds out if it does not fit.
-        -(self.used.min(16_384) as i16)
-    }
-
-    /// To give back what is taken from now on.
-    pub(crate) fn mark(&self) -> u32 {
-        self.used
-    }
-
-    pub(crate) fn release(&mut self, mark: u32) {
-        self.used = mark.max(self.kept);
-    }
-
-    /// Never gives back the stack that is taken now.
-    pub(crate) fn keep_all(&mut self) {
-        self.kept = self.used;
-    }
-
-    /// Memory that is zero when the program begins.
-    pub(crate) fn zero_first(&mut self, place: Place, bytes: u32) {
-        self.zeroed.push((place, bytes));
-    }
-
-    /// Bytes of stack beyond those that there are.
-    pub(crate) fn stack_fits(&self) -> bool {
-        self.deepest as usize <= STACK_BYTES
     }
 
     pub(crate) fn mov(&mut self, dst: Reg, operand: impl Into<Operand>) {
@@ -307,24 +244,23 @@ impl Asm {
     }
 
     /// The instructions with their beginning, and jumps resolved.
-    pub(crate) fn finish(mut self) -> Vec<Insn> {
+    pub(crate) fn finish(mut self, memory: &Memory) -> Vec<Insn> {
         let body = core::mem::take(&mut self.insns);
-        let sets_stack = self.forgetful && self.deepest > 0;
+        let sets_stack = self.forgetful && memory.deepest() > 0;
         if self.needs_context || sets_stack {
             self.mov(Reg::R6, Reg::R1);
         }
         if sets_stack {
-            let bytes = self.deepest.min(STACK_BYTES as u32);
+            let bytes = memory.deepest().min(STACK_BYTES as u32);
             self.forgetful = false;
             self.fill(Place::stack(-(bytes as i16)), bytes);
         }
-        let zeroed = core::mem::take(&mut self.zeroed);
         if !sets_stack {
-            for (place, bytes) in zeroed {
-                self.zero(place, bytes);
+            for (place, bytes) in memory.zeroed() {
+                self.zero(*place, *bytes);
             }
         }
-        if self.shares {
+        if memory.shares {
             self.call(Helper::EntryData);
             self.mov(Reg::R9, Reg::R0);
         }
@@ -338,16 +274,6 @@ impl Asm {
             }
         }
         self.insns
-    }
-}
-
-/// The largest step of a copy.
-pub(crate) fn step(left: impl Into<u64>) -> u8 {
-    match left.into() {
-        8.. => 8,
-        4.. => 4,
-        2.. => 2,
-        _ => 1,
     }
 }
 

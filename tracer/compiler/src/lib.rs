@@ -1,7 +1,7 @@
 //! The tracer's compiler: from the tree of a text to programs.
 //!
 //! ```text
-//!   trace_language::tree::Script ──┐
+//!   trace_language::tree::Tree ────┐
 //!                                  ├─ compile ─► Compiled { script, view }
 //!   trace_interface::Kernel ───────┘                          │       │
 //!                                              kernel: runs it       trace_answers: reads by it
@@ -24,9 +24,26 @@ extern crate alloc;
 mod asm;
 mod compile;
 mod format;
+mod functions;
+mod memory;
+mod names;
 mod number;
+mod object;
+mod options;
+mod places;
+mod program;
+mod sources;
+mod tables;
+mod types;
+mod values;
 
-pub use compile::{Compiled, Options, Origin, compile, events};
+pub use compile::{Compiled, Origin, compile};
+pub use functions::{FUNCTIONS, Function, Role};
+pub use options::Options;
+pub use sources::events;
+
+/// A part of the compiled text, or the reason why there is none.
+type Lowered<T> = Result<T, trace_language::Diagnostic>;
 
 #[cfg(test)]
 mod tests;

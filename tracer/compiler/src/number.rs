@@ -1,13 +1,16 @@
-//! Numbers and conditions: how they are calculated at a hit.
+//! Numbers and conditions: what is to be calculated at a hit, and of what kind the result is.
+//!
+//! They are descriptions. Nothing here emits an instruction.
 //!
 //! All numbers have 64 bits and wrap. Division by zero gives zero, the remainder of it the
 //! dividend, and shifts take their count modulo 64.
 
-use alloc::boxed::Box;
+use alloc::{boxed::Box, rc::Rc};
 
-use bpf::{AluOp, Condition, Helper, Insn, Reg, USER_STACK, Width, context::Register};
+use bpf::{AluOp, Condition, Width, context::Register};
+use trace_interface::{shape::Shape, symbols::TypeId};
 
-use crate::asm::{Asm, Label, Place};
+use crate::memory::Place;
 
 /// A calculation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -225,7 +228,7 @@ impl Number {
     }
 
     /// Whether it is calculated in one register, without a call.
-    fn is_simple(&self) -> bool {
+    pub(crate) fn is_simple(&self) -> bool {
         matches!(
             self,
             Self::Constant(_) | Self::Register(_) | Self::Own(_) | Self::OwnPart { .. }
@@ -298,429 +301,127 @@ impl Test {
     }
 }
 
-/// The things that numbers need beside instructions: keys and texts, which the compiler stores.
-pub(crate) trait Stores {
-    fn asm(&mut self) -> &mut Asm;
+/// The kind of a number.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Kind {
+    /// A number of the text. It takes the type of what it is calculated with.
+    Literal,
+    Integer {
+        bytes: u8,
+        signed: bool,
+    },
+    Boolean,
+    Character,
+    /// An address; of what, if that is known.
+    Pointer {
+        to: Option<TypeId>,
+        space: Space,
+    },
+    Symbol {
+        with_offset: bool,
+    },
+    Probe,
+    Stack {
+        map: u32,
+        is_user: bool,
+    },
+    Time {
+        format: Rc<str>,
+    },
+}
 
-    /// Stores a key in the stack, and tells where.
-    fn store_key(&mut self, stored: usize) -> Place;
+impl Kind {
+    pub(crate) const UNSIGNED: Self = Self::Integer {
+        bytes: 8,
+        signed: false,
+    };
+    pub(crate) const SIGNED: Self = Self::Integer {
+        bytes: 8,
+        signed: true,
+    };
 
-    /// Goes to `label` if the comparison of texts comes out as `is`.
-    fn branch_on_text(&mut self, comparison: usize, is: bool, label: Label);
+    /// An address of the kernel's memory, of nothing in particular.
+    pub(crate) const ADDRESS: Self = Self::Pointer {
+        to: None,
+        space: Space::Kernel,
+    };
 
-    /// Calculates a number into `r0`. `r1` to `r5` are lost.
-    fn number(&mut self, number: &Number) {
-        let asm = self.asm();
-        match number {
-            Number::Constant(value) => asm.set(Reg::R0, *value),
-            simple if simple.is_simple() => asm.simple(Reg::R0, simple),
-            Number::Pid => {
-                asm.call(Helper::PidTgid);
-                asm.alu(AluOp::ShiftRight, Reg::R0, 32);
-            }
-            Number::Tid => {
-                asm.call(Helper::PidTgid);
-                asm.push(Insn::Alu {
-                    width: Width::W32,
-                    op: AluOp::Mov,
-                    dst: Reg::R0,
-                    operand: Reg::R0.into(),
-                });
-            }
-            Number::Cpu => asm.call(Helper::CpuId),
-            Number::Ip => {
-                asm.context_pointer(Reg::R1);
-                asm.call(Helper::FuncIp);
-            }
-            Number::ReturnAddress => asm.call(Helper::ReturnAddress),
-            Number::Nanoseconds { clock } => self.time(*clock, false),
-            Number::Elapsed { clock } => self.time(*clock, true),
-            Number::Load {
-                space: Space::User,
-                address,
-                offset,
-                bytes,
-                signed,
-            } => {
-                self.number(address);
-                let asm = self.asm();
-                let mark = asm.mark();
-                let read = Place::stack(asm.take(8));
-                asm.mov(Reg::R3, Reg::R0);
-                if *offset != 0 {
-                    asm.set(Reg::R1, offset.cast_unsigned());
-                    asm.alu(AluOp::Add, Reg::R3, Reg::R1);
-                }
-                asm.address(Reg::R1, read);
-                asm.set(Reg::R2, (*bytes).into());
-                asm.call(Helper::ReadUser);
-                asm.load(Reg::R0, read, *bytes, *signed);
-                asm.release(mark);
-            }
-            Number::TextLength { address, most } => {
-                self.pair(address, most);
-                let asm = self.asm();
-                // A constant length is in no register.
-                match most.constant() {
-                    Some(most) => asm.set(Reg::R2, most),
-                    None => asm.mov(Reg::R2, Reg::R1),
-                }
-                asm.mov(Reg::R1, Reg::R0);
-                let (user, end) = (asm.label(), asm.label());
-                // Addresses of the kernel have the highest bit.
-                asm.branch(Condition::GreaterOrEqual, Reg::R1, 0, user);
-                asm.call(Helper::StrLen);
-                asm.jump(end);
-                asm.place(user);
-                asm.call(Helper::UserStrLen);
-                asm.place(end);
-            }
-            Number::Load {
-                space: Space::Kernel,
-                address,
-                offset,
-                bytes,
-                signed,
-            } => {
-                self.number(address);
-                let asm = self.asm();
-                let offset = match i16::try_from(*offset) {
-                    Ok(offset) => offset,
-                    Err(_) => {
-                        asm.set(Reg::R1, offset.cast_unsigned());
-                        asm.alu(AluOp::Add, Reg::R0, Reg::R1);
-                        0
-                    }
-                };
-                let base = Reg::R0;
-                asm.load(Reg::R0, Place { base, offset }, *bytes, *signed);
-            }
-            Number::Alu(op, left, right) => {
-                self.pair(left, right);
-                match right.constant().and_then(small) {
-                    Some(imm) => self.asm().alu(*op, Reg::R0, imm),
-                    None => self.asm().alu(*op, Reg::R0, Reg::R1),
-                }
-            }
-            Number::Extended {
-                number,
-                bytes,
-                signed,
-            } => {
-                self.number(number);
-                self.asm().extend(*bytes, *signed);
-            }
-            Number::Test(test) => {
-                let asm = self.asm();
-                let (no, end) = (asm.label(), asm.label());
-                self.branch(test, false, no);
-                let asm = self.asm();
-                asm.mov(Reg::R0, 1);
-                asm.jump(end);
-                asm.place(no);
-                asm.mov(Reg::R0, 0);
-                asm.place(end);
-            }
-            Number::Select {
-                test,
-                then,
-                otherwise,
-            } => {
-                let asm = self.asm();
-                let (no, end) = (asm.label(), asm.label());
-                self.branch(test, false, no);
-                self.number(then);
-                let asm = self.asm();
-                asm.jump(end);
-                asm.place(no);
-                self.number(otherwise);
-                self.asm().place(end);
-            }
-            Number::Stack { map, is_user } => {
-                asm.context_pointer(Reg::R1);
-                asm.map(Reg::R2, *map);
-                asm.set(Reg::R3, if *is_user { USER_STACK } else { 0 });
-                asm.call(Helper::StackId);
-            }
-            Number::Frames {
-                map,
-                is_user,
-                number,
-            } => {
-                self.number(number);
-                let asm = self.asm();
-                asm.mov(Reg::R2, Reg::R0);
-                asm.map(Reg::R1, *map);
-                asm.call(Helper::CountFrames);
-                if *is_user {
-                    // Without the name of the program.
-                    let end = asm.label();
-                    asm.branch(Condition::Equal, Reg::R0, 0, end);
-                    asm.alu(AluOp::Sub, Reg::R0, 2);
-                    asm.place(end);
-                }
-            }
-            Number::Keys { map } => {
-                asm.map(Reg::R1, *map);
-                asm.call(Helper::CountKeys);
-            }
-            Number::Element { map, key } => {
-                self.look_up(*map, key);
-                let asm = self.asm();
-                let end = asm.label();
-                asm.branch(Condition::Equal, Reg::R0, 0, end);
-                let base = Reg::R0;
-                asm.load(Reg::R0, Place { base, offset: 0 }, 8, false);
-                asm.place(end);
-            }
-            Number::OfCpus {
-                map,
-                key,
-                word,
-                greatest,
-            } => {
-                let mark = asm.mark();
-                let place = self.store_key(key.stored);
-                let asm = self.asm();
-                asm.map(Reg::R1, *map);
-                asm.address(Reg::R2, place);
-                asm.set(Reg::R3, (*word).into());
-                asm.call(match greatest {
-                    true => Helper::MostOfCpus,
-                    false => Helper::SumOfCpus,
-                });
-                asm.release(mark);
-            }
-            Number::HasKey { map, key } => {
-                self.look_up(*map, key);
-                let asm = self.asm();
-                let end = asm.label();
-                asm.branch(Condition::Equal, Reg::R0, 0, end);
-                asm.mov(Reg::R0, 1);
-                asm.place(end);
-            }
-            Number::Step {
-                place,
-                delta,
-                value_before,
-            } => {
-                asm.load(Reg::R0, *place, 8, false);
-                asm.mov(Reg::R1, Reg::R0);
-                asm.set(Reg::R2, delta.cast_unsigned());
-                asm.alu(AluOp::Add, Reg::R1, Reg::R2);
-                if !value_before {
-                    asm.mov(Reg::R0, Reg::R1);
-                }
-                asm.store(*place, 8, Reg::R1);
-            }
-            Number::ElementStep {
-                map,
-                key,
-                delta,
-                value_before,
-            } => {
-                let mark = asm.mark();
-                let place = self.store_key(key.stored);
-                let asm = self.asm();
-                asm.map(Reg::R1, *map);
-                asm.address(Reg::R2, place);
-                asm.set(Reg::R3, delta.cast_unsigned());
-                asm.call(Helper::AddByKey);
-                asm.map(Reg::R1, *map);
-                asm.address(Reg::R2, place);
-                asm.call(Helper::MapLookup);
-                asm.release(mark);
-                let end = asm.label();
-                asm.branch(Condition::Equal, Reg::R0, 0, end);
-                let base = Reg::R0;
-                asm.load(Reg::R0, Place { base, offset: 0 }, 8, false);
-                if *value_before {
-                    asm.set(Reg::R1, delta.cast_unsigned());
-                    asm.alu(AluOp::Sub, Reg::R0, Reg::R1);
-                }
-                asm.place(end);
-            }
-            // The simple ones.
-            Number::Register(_) | Number::Own(_) | Number::OwnPart { .. } => {}
+    pub(crate) const fn is_signed(&self) -> bool {
+        matches!(self, Self::Literal | Self::Integer { signed: true, .. })
+    }
+
+    /// Whose memory an address of this kind is one of.
+    pub(crate) const fn space(&self) -> Space {
+        match self {
+            Self::Pointer { space, .. } => *space,
+            _ => Space::Kernel,
         }
     }
 
-    /// `r0` = the value of a key, or null.
-    fn look_up(&mut self, map: u32, key: &Key) {
-        let mark = self.asm().mark();
-        let place = self.store_key(key.stored);
-        let asm = self.asm();
-        asm.map(Reg::R1, map);
-        asm.address(Reg::R2, place);
-        asm.call(Helper::MapLookup);
-        asm.release(mark);
+    /// Whether it can be calculated with.
+    pub(crate) const fn is_number(&self) -> bool {
+        !matches!(self, Self::Stack { .. } | Self::Probe | Self::Time { .. })
     }
 
-    /// `r0 = left`, and `r1 = right` unless it is a small constant.
-    fn pair(&mut self, left: &Number, right: &Number) {
-        if right.is_simple() {
-            self.number(left);
-            if right.constant().and_then(small).is_none() {
-                self.asm().simple(Reg::R1, right);
-            }
-            return;
-        }
-        let mark = self.asm().mark();
-        self.number(left);
-        let asm = self.asm();
-        let kept = Place::stack(asm.take(8));
-        asm.store(kept, 8, Reg::R0);
-        self.number(right);
-        let asm = self.asm();
-        asm.mov(Reg::R1, Reg::R0);
-        asm.load(Reg::R0, kept, 8, false);
-        asm.release(mark);
-    }
-
-    /// Goes to `label` if the test comes out as `is`. `r0` to `r5` are lost.
-    fn branch(&mut self, test: &Test, is: bool, label: Label) {
-        match test {
-            Test::Constant(constant) => {
-                if *constant == is {
-                    self.asm().jump(label);
-                }
-            }
-            Test::NotZero(number) => {
-                self.number(number);
-                let condition = match is {
-                    true => Condition::NotEqual,
-                    false => Condition::Equal,
-                };
-                self.asm().branch(condition, Reg::R0, 0, label);
-            }
-            Test::Compare(condition, left, right) => {
-                self.pair(left, right);
-                let condition = if is { *condition } else { negated(*condition) };
-                match right.constant().and_then(small) {
-                    Some(imm) => self.asm().branch(condition, Reg::R0, imm, label),
-                    None => self.asm().branch(condition, Reg::R0, Reg::R1, label),
-                }
-            }
-            Test::And(left, right) | Test::Or(left, right) => {
-                // An `and` that is false, or an `or` that is true, is so by either side.
-                if matches!(test, Test::And(..)) != is {
-                    self.branch(left, is, label);
-                    self.branch(right, is, label);
-                } else {
-                    let end = self.asm().label();
-                    self.branch(left, !is, end);
-                    self.branch(right, is, label);
-                    self.asm().place(end);
-                }
-            }
-            Test::Not(test) => self.branch(test, !is, label),
-            Test::Text(comparison) => self.branch_on_text(*comparison, is, label),
+    /// How it is stored, in keys, values and records.
+    pub(crate) fn shape(&self) -> Shape {
+        match self {
+            Self::Literal => Shape::Signed(8),
+            Self::Integer { signed: true, .. } => Shape::Signed(8),
+            Self::Integer { signed: false, .. } => Shape::Unsigned(8),
+            Self::Boolean => Shape::Flag,
+            Self::Character => Shape::Character,
+            Self::Pointer { .. } => Shape::Address,
+            Self::Symbol { with_offset } => Shape::Symbol {
+                with_offset: *with_offset,
+            },
+            Self::Probe => Shape::Probe,
+            Self::Stack { map, is_user } => Shape::Stack {
+                map: *map,
+                is_user: *is_user,
+            },
+            Self::Time { format } => Shape::Time {
+                format: format.clone(),
+            },
         }
     }
 
-    /// Nanoseconds of the clock, since the machine or the script has started.
-    fn time(&mut self, clock: u32, since_start: bool) {
-        let asm = self.asm();
-        let mark = asm.mark();
-        let ticks = Place::stack(asm.take(8));
-        let key = Place::stack(asm.take(8));
-        asm.call(Helper::Tsc);
-        asm.store(ticks, 8, Reg::R0);
-        // The verifier must know the index, or it would take the value for one that may be missing.
-        asm.push(Insn::Store {
-            base: key.base,
-            offset: key.offset,
-            size: bpf::Size::B4,
-            value: 0.into(),
-        });
-        asm.map(Reg::R1, clock);
-        asm.address(Reg::R2, key);
-        asm.call(Helper::MapLookup);
-        let of_value = |offset| Place {
-            base: Reg::R0,
-            offset,
-        };
-        asm.load(Reg::R1, ticks, 8, false);
-        if since_start {
-            asm.load(Reg::R2, of_value(8), 8, false);
-            asm.alu(AluOp::Sub, Reg::R1, Reg::R2);
-        }
-        // ticks * scale / 2^24, the upper and the lower half of the ticks each for itself, because
-        // the product has more than 64 bits.
-        asm.load(Reg::R2, of_value(0), 8, false);
-        asm.mov(Reg::R0, Reg::R1);
-        asm.alu(AluOp::ShiftRight, Reg::R0, 32);
-        asm.alu(AluOp::Mul, Reg::R0, Reg::R2);
-        asm.alu(AluOp::ShiftLeft, Reg::R0, 8);
-        asm.push(Insn::Alu {
-            width: Width::W32,
-            op: AluOp::Mov,
-            dst: Reg::R1,
-            operand: Reg::R1.into(),
-        });
-        asm.alu(AluOp::Mul, Reg::R1, Reg::R2);
-        asm.alu(AluOp::ShiftRight, Reg::R1, 24);
-        asm.alu(AluOp::Add, Reg::R0, Reg::R1);
-        asm.release(mark);
+    /// The kind of a number that was stored so, with its bytes and whether it is signed.
+    pub(crate) fn stored(shape: &Shape) -> Option<(Self, u8, bool)> {
+        Some(match shape {
+            Shape::Unsigned(bytes) => (Self::UNSIGNED, *bytes, false),
+            Shape::Signed(bytes) => (Self::SIGNED, *bytes, true),
+            Shape::Boolean => (Self::Boolean, 1, false),
+            Shape::Flag => (Self::Boolean, 8, false),
+            Shape::Character => (Self::Character, 4, false),
+            Shape::Address => (Self::ADDRESS, 8, false),
+            Shape::Symbol { with_offset } => (
+                Self::Symbol {
+                    with_offset: *with_offset,
+                },
+                8,
+                false,
+            ),
+            _ => return None,
+        })
+    }
+
+    /// The kind of a number that a map holds so.
+    pub(crate) fn in_map(shape: &Shape) -> Option<Self> {
+        Some(match shape {
+            Shape::Unsigned(8) => Self::UNSIGNED,
+            Shape::Signed(8) => Self::SIGNED,
+            Shape::Flag => Self::Boolean,
+            _ => return None,
+        })
     }
 }
 
-impl Asm {
-    /// `dst = ` a number that needs one register.
-    fn simple(&mut self, dst: Reg, number: &Number) {
-        match number {
-            Number::Constant(value) => self.set(dst, *value),
-            Number::Register(register) => self.context(dst, *register),
-            Number::Own(place) => self.load(dst, *place, 8, false),
-            Number::OwnPart {
-                place,
-                bytes,
-                signed,
-            } => self.load(dst, *place, *bytes, *signed),
-            _ => {}
-        }
-    }
-
-    /// Extends the low bytes of `r0`.
-    fn extend(&mut self, bytes: u8, signed: bool) {
-        let bits = bytes * 8;
-        if signed && matches!(bits, 8 | 16 | 32) {
-            self.push(Insn::SignExtend {
-                width: Width::W64,
-                bits,
-                dst: Reg::R0,
-                src: Reg::R0,
-            });
-        } else {
-            let unused = i32::from(64 - bits);
-            self.alu(AluOp::ShiftLeft, Reg::R0, unused);
-            let back = match signed {
-                true => AluOp::ShiftRightSigned,
-                false => AluOp::ShiftRight,
-            };
-            self.alu(back, Reg::R0, unused);
-        }
-    }
-}
-
-/// The number as an immediate operand.
-fn small(number: u64) -> Option<i32> {
-    i32::try_from(number.cast_signed()).ok()
-}
-
-fn negated(condition: Condition) -> Condition {
-    match condition {
-        Condition::Equal => Condition::NotEqual,
-        Condition::NotEqual => Condition::Equal,
-        // Not used: bits are tested by `and` and a comparison.
-        Condition::AnyBit => Condition::Equal,
-        Condition::Above => Condition::BelowOrEqual,
-        Condition::AboveOrEqual => Condition::Below,
-        Condition::Below => Condition::AboveOrEqual,
-        Condition::BelowOrEqual => Condition::Above,
-        Condition::Greater => Condition::LessOrEqual,
-        Condition::GreaterOrEqual => Condition::Less,
-        Condition::Less => Condition::GreaterOrEqual,
-        Condition::LessOrEqual => Condition::Greater,
-    }
+/// A number, and when there is one.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Counted {
+    pub(crate) number: Number,
+    pub(crate) kind: Kind,
+    /// It means something only if this holds.
+    pub(crate) present: Test,
 }

@@ -2,9 +2,12 @@
 
 mod arithmetic;
 mod fake;
+mod functions;
 mod fuzz;
 mod loops;
 mod maps;
 mod messages;
 mod rendering;
+mod user;
 mod values;
+mod world;

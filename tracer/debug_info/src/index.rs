@@ -3,7 +3,7 @@
 //!
 //! INDEX-1. The file begins with the hash of the code that makes it, the length, the hash and the
 //!     stamp of the kernel's file, and the hash of its own rest. Where the stamp differs, the hash
-//!     decides. An index that is damaged or of another kernel is made anew: nobody is asked.
+//!     decides. An index that is damaged or of another kernel is made anew without a question.
 //! INDEX-2. Rows are numbers of 4 bytes. Addresses count from [`Index::base`], entries from the
 //!     beginning of `.debug_info`. A row that leads outside of the index is read as none.
 
@@ -55,7 +55,7 @@ pub struct Index {
     hash: u64,
     stamp: u64,
     pub base: u64,
-    /// Of each table: where it begins in `bytes`, and its number of rows.
+    /// Where each table begins in `bytes`, and its number of rows.
     tables: [(usize, usize); COLUMNS.len()],
     text: usize,
 }
@@ -311,7 +311,7 @@ struct Subprogram {
 struct Builder {
     units: Vec<u64>,
     subprograms: HashMap<u64, Subprogram>,
-    /// Of each copy: the function's entry, the address, and its own entry.
+    /// The copies: the function's entry, the address, and its own entry.
     inlined: Vec<(u64, u64, u64)>,
     globals: Vec<(String, u64)>,
     files: Vec<(String, u64)>,

@@ -114,7 +114,7 @@ pub fn table(session: &Session, start: u64) -> Vec<At> {
         };
         found.push(row);
     }
-    // A beginning comes behind an end at the same address. Of several rows at an address the
+    // A beginning comes after an end at the same address. Of several rows at an address the
     // last one holds.
     found.sort_by_key(|row| (row.address, !row.end));
     found
@@ -122,8 +122,8 @@ pub fn table(session: &Session, start: u64) -> Vec<At> {
 
 /// The row that holds at an address.
 pub fn at(table: &[At], address: u64) -> Option<&At> {
-    let behind = table.partition_point(|row| row.address <= address);
-    table.get(behind.checked_sub(1)?)
+    let next = table.partition_point(|row| row.address <= address);
+    table.get(next.checked_sub(1)?)
 }
 
 /// The path of a file of a unit's table, as one names it: from the directory of the build on.

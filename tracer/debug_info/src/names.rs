@@ -7,6 +7,7 @@
 //! NAMES-2. Generic arguments may be left out. Where they are given, they are the first ones, each
 //!     by its last segments; `_`, `*` and a single capital letter stand for any.
 
+use ::names::distance_with_swaps;
 use trace_interface::symbols::glob;
 
 /// Splits a path at each `::` that is not inside of brackets.
@@ -186,7 +187,7 @@ fn segment(pattern: &str, part: &str) -> bool {
     }
 }
 
-/// Of `<A as B>`: A and B.
+/// The A and the B of `<A as B>`.
 fn implementation(segment: &str) -> Option<Vec<&str>> {
     let inner = segment.strip_prefix('<')?.strip_suffix('>')?;
     Some(split(inner, " as "))
@@ -223,7 +224,7 @@ pub fn nearest<'a>(
             let lower = candidate.to_lowercase();
             // A part of a name is nearer than another name of the same length.
             let within = wanted.len() >= 3 && lower.contains(&wanted);
-            let distance = distance(&wanted, &lower, limit);
+            let distance = distance_with_swaps(&wanted, &lower, limit);
             match (distance, within) {
                 (Some(0), _) => Some((0, candidate)),
                 (Some(distance), false) => Some((2 * distance, candidate)),
@@ -239,34 +240,6 @@ pub fn nearest<'a>(
         .map(|(_, name)| name)
         .take(count)
         .collect()
-}
-
-/// How many letters must be put in, left out, replaced or swapped with their neighbour to make one
-/// text from the other; None if they are more than `limit`.
-fn distance(a: &str, b: &str, limit: usize) -> Option<usize> {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    if a.len().abs_diff(b.len()) > limit {
-        return None;
-    }
-    let mut before: Vec<usize> = Vec::new();
-    let mut last: Vec<usize> = (0..=b.len()).collect();
-    for (i, letter) in a.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, other) in b.iter().enumerate() {
-            let mut least = (last[j] + usize::from(letter != other))
-                .min(last[j + 1] + 1)
-                .min(row[j] + 1);
-            if i > 0 && j > 0 && *letter == b[j - 1] && a[i - 1] == *other {
-                least = least.min(before[j - 1] + 1);
-            }
-            row.push(least);
-        }
-        if row.iter().all(|distance| *distance > limit) {
-            return None;
-        }
-        before = std::mem::replace(&mut last, row);
-    }
-    last.last().copied().filter(|distance| *distance <= limit)
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ impl Programs {
             // Symbols of assembly may have no size.
             (offset < symbol.bytes.max(1) || symbol.bytes == 0).then_some((symbol, offset))
         };
-        // Behind a call that never returns the address is that of the next function.
+        // After a call that never returns the address is that of the next function.
         let found = within(address).filter(|(_, offset)| *offset > 0);
         let found = found.or_else(|| {
             let (symbol, offset) = within(address.checked_sub(1)?)?;

@@ -2,7 +2,7 @@
 //!
 //! The debug information often says of such an argument that it is in the frame all the time. Until
 //! it has been stored there it is in the register that it came in. Of others it says where they are
-//! only from behind these instructions on: what they moved tells where it was at the entry.
+//! only after these instructions: what they moved tells where it was at the entry.
 
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
@@ -149,7 +149,7 @@ impl Prologue {
         })
     }
 
-    /// An expression that holds at an address behind the beginning, as one of the entry.
+    /// An expression that holds at an address after the beginning, as one of the entry.
     pub fn at_entry(&self, expression: &Expression, address: u64) -> Option<Expression> {
         Some(match expression {
             Expression::Constant(value) => Expression::Constant(*value),
@@ -190,26 +190,11 @@ fn argument(offset: i64) -> Expression {
 }
 
 fn general(register: iced_x86::Register) -> Option<Register> {
-    use iced_x86::Register as Known;
-    Some(match register.full_register() {
-        Known::RAX => Register::Ax,
-        Known::RBX => Register::Bx,
-        Known::RCX => Register::Cx,
-        Known::RDX => Register::Dx,
-        Known::RSI => Register::Si,
-        Known::RDI => Register::Di,
-        Known::RBP => Register::Bp,
-        Known::RSP => Register::Sp,
-        Known::R8 => Register::R8,
-        Known::R9 => Register::R9,
-        Known::R10 => Register::R10,
-        Known::R11 => Register::R11,
-        Known::R12 => Register::R12,
-        Known::R13 => Register::R13,
-        Known::R14 => Register::R14,
-        Known::R15 => Register::R15,
-        _ => return None,
-    })
+    let register = register.full_register();
+    let number = u8::try_from(register.number()).ok();
+    number
+        .filter(|_| register.is_gpr64())
+        .and_then(Register::numbered)
 }
 
 fn store(instruction: &Instruction) -> Option<Store> {

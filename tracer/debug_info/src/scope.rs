@@ -23,7 +23,8 @@ pub struct Scope {
 pub enum Kind {
     Function,
     Block,
-    /// Of the function with that entry, called at that line of that file of the unit's table.
+    /// A copy of the function with that entry, called at that line of that file of the unit's
+    /// table.
     Inlined {
         origin: u64,
         file: u64,

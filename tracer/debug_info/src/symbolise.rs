@@ -10,7 +10,7 @@ use crate::{
 pub struct Frame {
     /// Its path, as in [`trace_interface::symbols::Function::path`].
     pub function: String,
-    /// How many bytes the address is behind the function's beginning; none of a copy.
+    /// How many bytes the address is after the function's beginning; none for a copy.
     pub offset: Option<u64>,
     /// File and line: of the address, or of the call of the frame before.
     pub place: Option<(String, u32)>,
@@ -34,7 +34,7 @@ impl DebugInfo {
     /// The functions that an address is in, innermost first: copies that were inlined, and last the
     /// one with code of its own. None if no function of the kernel is there.
     ///
-    /// Of a return address on a stack, ask for the byte before it: it belongs to the call.
+    /// For a return address on a stack, ask for the byte before it: it belongs to the call.
     pub fn symbolise(&self, address: u64) -> Vec<Frame> {
         let Some(row) = self.index.function_at(address) else {
             return Vec::new();

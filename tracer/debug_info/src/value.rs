@@ -140,7 +140,7 @@ fn divide(a: Expression, b: &Expression) -> Result<Expression, String> {
     Ok(binary(Operation::ShiftRightSigned, rounded, shift))
 }
 
-/// The state behind the operations that have been read.
+/// The state after the operations that have been read.
 enum Now {
     /// An address or a value, on the stack.
     Stack,

@@ -34,7 +34,7 @@ pub enum Frame {
         bytes: Vec<u8>,
     },
     /// A map as it is at this point of the stream.
-    Map { map: u32, entries: Vec<Entry> },
+    Map { map: u32, entries: Vec<MapEntry> },
     /// Call stacks that entries and records name by their number: innermost address first.
     Stack {
         map: u32,
@@ -60,7 +60,7 @@ pub enum Frame {
 
 /// A key and a value of a map. Maps with a table for each CPU have an entry for each of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct MapEntry {
     pub cpu: u32,
     pub key: Vec<u8>,
     pub value: Vec<u8>,

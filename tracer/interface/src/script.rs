@@ -14,6 +14,7 @@
 
 use alloc::{string::String, vec::Vec};
 
+use bpf::{MapDef, ProgramKind};
 use serde::{Deserialize, Serialize};
 
 /// The type of records that scripts write; no event has it.
@@ -30,7 +31,7 @@ pub const OPTIONAL: u32 = u32::MAX;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Script {
     pub version: u32,
-    pub maps: Vec<Map>,
+    pub maps: Vec<MapDef>,
     pub programs: Vec<Program>,
     pub attachments: Vec<Attachment>,
     /// The number of the probe in the text that each attachment was made for. The places of a probe
@@ -41,49 +42,20 @@ pub struct Script {
     pub requests: Vec<Request>,
 }
 
-/// Same as [`bpf::MapDef`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Map {
-    pub name: String,
-    pub kind: MapKind,
-    pub key_size: u32,
-    pub value_size: u32,
-    pub entries: u32,
-}
-
-/// Same as [`bpf::MapKind`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum MapKind {
-    Array,
-    PerCpuArray,
-    Hash,
-    PerCpuHash,
-    Stacks,
-    Ring,
-}
-
 /// A program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
-    pub kind: Kind,
+    pub kind: ProgramKind,
     /// The instructions in the form of [`bpf::wire`].
     pub code: Vec<u8>,
     /// Indices into [`Script::maps`], in the order of the program's own numbers.
     pub maps: Vec<u32>,
 }
 
-/// Same as [`bpf::Kind`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
-    Probe,
-    Entry { data: u32 },
-    Return { data: u32 },
-}
-
 /// Where and when programs run. Numbers are indices into [`Script::programs`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Attachment {
-    /// Runs a program of [`Kind::Probe`] at each of these instructions.
+    /// Runs a program of [`ProgramKind::Probe`] at each of these instructions.
     Probe { program: u32, addresses: Vec<u64> },
     /// Runs programs at the entry and the return of calls of each of these functions.
     Call {
@@ -91,8 +63,8 @@ pub enum Attachment {
         on_return: u32,
         functions: Vec<u64>,
     },
-    /// Runs a program of [`Kind::Probe`] at an event source of the kernel, by its name, for example
-    /// `sched:sched_switch`, with the registers of the probed place.
+    /// Runs a program of [`ProgramKind::Probe`] at an event source of the kernel, by its name, for
+    /// example `sched:sched_switch`, with the registers of the probed place.
     Source { program: u32, name: String },
     /// Runs once, before anything is attached. Its context is all zero.
     Begin { program: u32 },

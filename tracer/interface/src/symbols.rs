@@ -7,6 +7,7 @@ use alloc::{boxed::Box, rc::Rc, string::String, vec::Vec};
 use core::fmt;
 
 pub use bpf::context::Register;
+pub use names::glob;
 
 /// A function of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub struct Function {
 
 /// Where a program reads values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct ProbePlace {
     /// The probed address; for a return, the function's.
     pub address: u64,
     pub moment: Moment,
@@ -54,13 +55,13 @@ pub trait Kernel {
     fn line(&self, file: &str, line: u32) -> Result<Vec<u64>, Unavailable>;
 
     /// The names that [`Kernel::variable`] knows at a place: arguments first, in their order.
-    fn variables(&self, place: Place) -> Vec<String>;
+    fn variables(&self, place: ProbePlace) -> Vec<String>;
 
     /// An argument or local variable, by its name in the source.
     ///
     /// # Errors
     /// [`Unavailable`]: it is optimised out there, or there is no such name.
-    fn variable(&self, place: Place, name: &str) -> Result<Variable, Unavailable>;
+    fn variable(&self, place: ProbePlace, name: &str) -> Result<Variable, Unavailable>;
 
     /// The result of the function that begins at an address, when it has returned. A result that is
     /// too large for registers is where a register pointed at the entry.
@@ -122,36 +123,6 @@ pub trait Symbolize {
     }
 }
 
-/// Whether `*` (any text) and `?` (a character) of a pattern can be replaced so that it is the
-/// text.
-pub fn glob(pattern: &str, text: &str) -> bool {
-    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
-    let (mut p, mut t) = (0, 0);
-    // Where to go on when what follows the last star does not fit.
-    let mut again: Option<(usize, usize)> = None;
-    while t < text.len() {
-        match pattern.get(p) {
-            Some(b'*') => {
-                again = Some((p + 1, t));
-                p += 1;
-            }
-            Some(&byte) if byte == text[t] || byte == b'?' => {
-                p += 1;
-                t += 1;
-            }
-            _ => {
-                let Some((after, from)) = again else {
-                    return false;
-                };
-                again = Some((after, from + 1));
-                p = after;
-                t = from + 1;
-            }
-        }
-    }
-    pattern[p..].iter().all(|byte| *byte == b'*')
-}
-
 /// Why a value cannot be had, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable {
@@ -180,20 +151,20 @@ pub struct Variable {
     pub pieces: Vec<Piece>,
 }
 
-/// Some bytes of a value.
+/// Some bytes of a value. `Of` is how numbers are described.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct Piece<Of = Expression> {
     pub bytes: u32,
-    pub source: Source,
+    pub source: Source<Of>,
 }
 
 /// Where bytes of a value are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum Source<Of = Expression> {
     /// The bytes in memory from that address on.
-    Memory(Expression),
+    Memory(Of),
     /// The low bytes of a number.
-    Value(Expression),
+    Value(Of),
     /// Nowhere: the compiler left it out, or they are padding.
     Missing,
 }

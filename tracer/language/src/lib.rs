@@ -5,7 +5,7 @@
 //! session:vfs_read { $at = nsecs; } return { @[func] = hist(nsecs - $at); }
 //! ```
 //!
-//! [`parse`] makes a [`tree::Script`] of a text, or reports all that is wrong with it: where, why
+//! [`parse`] makes a [`tree::Tree`] of a text, or reports all that is wrong with it: where, why
 //! and the next step.
 //!
 //! LANGUAGE-1. No text makes it panic, and none makes it recurse deeper than [`MAX_DEPTH`].

@@ -15,7 +15,7 @@ use alloc::{format, string::String, vec::Vec};
 use crate::{
     diagnostic::{Diagnostic, quoted},
     lexer::{self, Token},
-    tree::{Clause, Expression, Name, ReturnPart, Script, Span},
+    tree::{Clause, Expression, Name, ReturnPart, Span, Tree},
 };
 
 /// How deep blocks and expressions may be nested, together. A level takes up to 3.6 KiB of stack
@@ -35,7 +35,7 @@ type Parsed<T> = Result<T, Diagnostic>;
 ///
 /// # Errors
 /// All that is found wrong with it, in the order of the text.
-pub fn parse(text: &str) -> Result<Script, Vec<Diagnostic>> {
+pub fn parse(text: &str) -> Result<Tree, Vec<Diagnostic>> {
     parse_with(text, &[])
 }
 
@@ -45,7 +45,7 @@ pub fn parse(text: &str) -> Result<Script, Vec<Diagnostic>> {
 ///
 /// # Errors
 /// Same as [`parse`].
-pub fn parse_with(text: &str, arguments: &[&str]) -> Result<Script, Vec<Diagnostic>> {
+pub fn parse_with(text: &str, arguments: &[&str]) -> Result<Tree, Vec<Diagnostic>> {
     parse_with_room(text, arguments, || true)
 }
 
@@ -58,7 +58,7 @@ pub fn parse_with_room(
     text: &str,
     arguments: &[&str],
     has_room: fn() -> bool,
-) -> Result<Script, Vec<Diagnostic>> {
+) -> Result<Tree, Vec<Diagnostic>> {
     let mut parser = Parser::new(text, arguments);
     parser.has_room = has_room;
     if text.starts_with("#!") {
@@ -66,7 +66,7 @@ pub fn parse_with_room(
     }
     let clauses = parser.clauses();
     if parser.diagnostics.is_empty() {
-        Ok(Script { clauses })
+        Ok(Tree { clauses })
     } else {
         Err(parser.diagnostics)
     }

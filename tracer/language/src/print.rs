@@ -1,4 +1,7 @@
 //! A tree as text, which makes the same tree again, except for the spans.
+//!
+//! Parentheses stand around an operand that binds less than its operator. The last line of a trace
+//! names open loops so, and tests read what was printed again.
 
 use core::fmt::{self, Display, Formatter, Write};
 
@@ -6,7 +9,7 @@ use crate::{
     parser::is_plain_pattern,
     tree::{
         Arm, Binary, Block, Clause, Expression, ExpressionKind, Map, Name, Pattern, PatternKind,
-        Probe, ProbeKind, ReturnPart, Script, Statement, StatementKind, Target, TypeKind, TypeName,
+        Probe, ProbeKind, ReturnPart, Statement, StatementKind, Target, Tree, TypeKind, TypeName,
     },
 };
 
@@ -42,7 +45,7 @@ impl Display for Quoted<'_> {
     }
 }
 
-impl Display for Script {
+impl Display for Tree {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         list(f, &self.clauses, "\n")
     }

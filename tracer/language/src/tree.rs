@@ -47,7 +47,7 @@ pub struct Name {
 
 /// A whole program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Script {
+pub struct Tree {
     pub clauses: Vec<Clause>,
 }
 

@@ -1,11 +1,14 @@
 //! Random trees come back from their text; random and damaged texts make no panic.
+//!
+//! Trees are compared without their spans, which are those of the printed text. Damaged texts are
+//! good ones of which some letters were changed.
 
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use trace_language::{
     parse,
     tree::{
         Arm, Binary, Binding, Block, Clause, Expression, ExpressionKind, Map, Name, Pattern,
-        PatternKind, Probe, ProbeKind, ReturnPart, Script, Span, Statement, StatementKind, Target,
+        PatternKind, Probe, ProbeKind, ReturnPart, Span, Statement, StatementKind, Target, Tree,
         TypeKind, TypeName, Unary,
     },
 };
@@ -312,7 +315,7 @@ fn clause() -> impl Strategy<Value = Clause> {
 }
 
 /// A tree as text, without the places.
-fn shape(tree: &Script) -> String {
+fn shape(tree: &Tree) -> String {
     let text = format!("{tree:?}");
     let mut shape = String::new();
     let mut rest = text.as_str();
@@ -328,7 +331,7 @@ proptest! {
 
     #[test]
     fn random_trees_come_back_from_their_text(clauses in vec(clause(), 1..3)) {
-        let tree = Script { clauses };
+        let tree = Tree { clauses };
         let text = tree.to_string();
         match parse(&text) {
             Ok(again) => prop_assert_eq!(shape(&again), shape(&tree), "{}", text),

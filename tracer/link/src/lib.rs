@@ -29,6 +29,7 @@
 //! TRACE-2. All messages come before [`Event::End`], because the thread that has the guest waits
 //!     for the end of the socket first.
 
+mod event;
 mod maps;
 mod messages;
 mod ram;
@@ -37,6 +38,7 @@ mod shared;
 mod trace;
 mod watchdog;
 
+pub use event::Event;
 pub use maps::LiveMap;
 pub use request::{Request, Transport};
-pub use trace::{Ender, Event, Trace};
+pub use trace::{Ender, Trace};

@@ -8,7 +8,7 @@ use std::{
 
 use trace_wire::{MemoryPlace, Reader, WireError};
 
-use crate::{shared::Shared, trace::Event};
+use crate::{event::Event, shared::Shared};
 
 /// Where messages come from.
 pub struct Messages {

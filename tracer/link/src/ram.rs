@@ -1,6 +1,6 @@
 //! The guest's memory, as this process sees it: QEMU has it as a file that both map. [`Ram`] is the
-//! whole memory, [`Words`] are pieces of it that the guest has told of, and [`Inbox`] is the reading
-//! end of the ring of bytes there.
+//! whole memory, [`Words`] are pieces of it that the guest has told of, and [`Inbox`] is the
+//! reading end of the ring of bytes there.
 //!
 //! # Invariants
 //! RAM-1. The mapping stays until the value is dropped, and has as many bytes as the machine's

@@ -29,10 +29,10 @@ use boot::{
     prerequisites::Install,
     qemu::Machine,
 };
-use trace_wire::{Control, OPTIONS_FILE, Options, SCRIPT_FILE, WireError};
+use trace_wire::{Control, OPTIONS_FILE, Options, SCRIPT_FILE};
 
 use crate::{
-    LiveMap, Request, Transport,
+    Event, LiveMap, Request, Transport,
     messages::Messages,
     shared::{Shared, memory_file},
     watchdog::Watchdog,
@@ -43,25 +43,6 @@ const LOOK: Duration = Duration::from_millis(250);
 
 /// Events that are read ahead. When they are not taken, the kernel waits.
 const UNREAD_EVENTS: usize = 1024;
-
-/// An event of a traced guest.
-#[derive(Debug)]
-pub enum Event {
-    /// The kernel has sent this: a `trace_interface::Frame`, encoded.
-    Message(Vec<u8>),
-    /// The kernel's messages cannot be read any more. No further ones come.
-    Damaged(WireError),
-    /// The guest wrote this to its log.
-    Log(Vec<u8>),
-    /// It ended. Nothing comes after it.
-    End(guest::End),
-    /// It could not be run.
-    Failed(anyhow::Error),
-    /// There was nothing until the deadline.
-    Deadline,
-    /// The watchdog found that it does not get on. It has been killed, and its end comes next.
-    Hung,
-}
 
 /// A guest that traces itself; killed when dropped.
 #[derive(Debug)]

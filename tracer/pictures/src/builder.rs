@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use crate::model::{Call, Counter, Instant, Run, Seen, Task, Timeline, WallClock};
 
 /// So many returns without an entry may hold everything before them. More are not plausible: they
-/// come from a gap that nobody told of.
+/// come from a gap that was not told.
 const OUTER_CALLS: u32 = 32;
 
 /// Collects records and makes a [`Timeline`].
@@ -55,7 +55,7 @@ struct Draft {
     outer: u32,
 }
 
-/// Of a task.
+/// What is known of a task.
 #[derive(Clone, Debug)]
 struct State {
     first: u64,
@@ -237,7 +237,7 @@ impl Builder {
         self.lost(reason, records);
     }
 
-    /// Records were lost, nobody knows where. An overwritten ring is such a case.
+    /// Records were lost at an unknown place. An overwritten ring is such a case.
     pub fn lost(&mut self, reason: &str, records: u64) {
         let lost = &mut self.timeline.lost;
         match lost.iter_mut().find(|(known, _)| known == reason) {
@@ -292,7 +292,7 @@ impl Builder {
         let whole = |draft: &Draft| self.tasks[&draft.call.tid].whole;
         let (mut drafts, others): (Vec<_>, Vec<_>) = self.drafts.drain(..).partition(whole);
         // Of two calls with the same times, the outer one returns last. Of two that took no time,
-        // nobody knows.
+        // the order is not known.
         drafts.sort_by_key(|draft| {
             let (call, order) = (&draft.call, draft.order);
             let order = if call.begin == call.end {

@@ -25,11 +25,11 @@ const WIDTH: f64 = 1200.0;
 const MARGIN: f64 = 10.0;
 const TOP: usize = 44;
 const BOTTOM: usize = 12;
-/// Of a box, with the line below it.
+/// The height of a box, with the line below it.
 const ROW: usize = 19;
-/// Of a letter. The font has a fixed width.
+/// The width of a letter. The font has a fixed width.
 const LETTER: f64 = 7.2;
-/// Narrower boxes are not drawn: nobody could see them, and there may be many.
+/// Narrower boxes are not drawn: they could not be seen, and there may be many.
 const NARROWEST: f64 = 0.1;
 
 const STYLE: &str = include_str!("flame.css");

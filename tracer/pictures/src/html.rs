@@ -25,7 +25,7 @@ use std::{
 use crate::{
     escape::{Json, Xml},
     flame,
-    model::{Books, HeatMap, Histogram, Seen, Stacks, Timeline},
+    model::{Books, Call, HeatMap, Histogram, Seen, Stacks, Timeline},
     units::{duration, grouped, percent},
 };
 
@@ -372,10 +372,49 @@ fn joined<T: Display>(items: impl IntoIterator<Item = T>) -> String {
 /// PAGE-1.
 fn data(timeline: &Timeline) -> String {
     let (begin, end) = timeline.span();
-    let groups = timeline.calls_by_task();
     let mut texts = Texts::default();
-    let mut columns: [Vec<i64>; 9] = Default::default();
-    let mut arguments = Vec::new();
+    let groups = timeline.calls_by_task();
+    let (positions, tasks) = tasks(timeline, &groups);
+    let calls = calls(begin, &groups, &positions, &mut texts);
+    let instants = instants(timeline, &positions, &mut texts);
+    let runs = timeline.runs.iter().map(|run| {
+        let from = run.begin.saturating_sub(begin);
+        let length = run.end.saturating_sub(run.begin);
+        format!("[{},{},{from},{length}]", run.cpu, positions[&run.tid])
+    });
+    let counters = timeline.counters.iter().map(|counter| {
+        let samples = counter
+            .samples
+            .iter()
+            .filter(|(_, value)| value.is_finite());
+        let samples =
+            samples.map(|&(time, value)| format!("[{},{value}]", time.saturating_sub(begin)));
+        format!(
+            "[{},{},[{}]]",
+            Json(&counter.name),
+            Json(&counter.unit),
+            joined(samples)
+        )
+    });
+    format!(
+        "{{\"length\":{},\"cpus\":{},\"tasks\":[{}],\"runs\":[{}],\"instants\":[{}],\
+         \"counters\":[{}],\"calls\":{{{}}},\"texts\":[{}]}}",
+        end - begin,
+        timeline.cpus,
+        joined(tasks),
+        joined(runs),
+        joined(instants),
+        joined(counters),
+        joined(calls),
+        joined(texts.list.iter().map(|text| Json(text))),
+    )
+}
+
+/// The calls of a task, with its number.
+type Group<'a> = (u32, Vec<&'a Call>);
+
+/// The tasks, those with calls first, and the position of each by its number.
+fn tasks(timeline: &Timeline, groups: &[Group]) -> (HashMap<u32, usize>, Vec<String>) {
     let mut tasks = Vec::new();
     let mut positions = HashMap::new();
     let instants = timeline.instants.iter().map(|instant| instant.tid);
@@ -388,7 +427,19 @@ fn data(timeline: &Timeline) -> String {
             tasks.len() - 1
         });
     }
-    for (tid, calls) in &groups {
+    (positions, tasks)
+}
+
+/// The columns of the table of calls, each with its name. Times are counted from `begin` on.
+fn calls<'a>(
+    begin: u64,
+    groups: &[Group<'a>],
+    positions: &HashMap<u32, usize>,
+    texts: &mut Texts<'a>,
+) -> Vec<String> {
+    let mut columns: [Vec<i64>; 9] = Default::default();
+    let mut arguments = Vec::new();
+    for (tid, calls) in groups {
         let mut before = begin;
         for call in calls {
             let text = |text: usize| text as i64;
@@ -441,12 +492,17 @@ fn data(timeline: &Timeline) -> String {
         .map(|(name, column)| format!("\"{name}\":[{}]", joined(column)))
         .collect();
     calls.push(format!("\"arguments\":[{}]", joined(arguments)));
-    let runs = timeline.runs.iter().map(|run| {
-        let from = run.begin.saturating_sub(begin);
-        let length = run.end.saturating_sub(run.begin);
-        format!("[{},{},{from},{length}]", run.cpu, positions[&run.tid])
-    });
-    let instants: Vec<String> = timeline
+    calls
+}
+
+/// What happened at moments.
+fn instants<'a>(
+    timeline: &'a Timeline,
+    positions: &HashMap<u32, usize>,
+    texts: &mut Texts<'a>,
+) -> Vec<String> {
+    let (begin, _) = timeline.span();
+    timeline
         .instants
         .iter()
         .map(|instant| {
@@ -457,33 +513,7 @@ fn data(timeline: &Timeline) -> String {
             let (at, task) = (instant.time.saturating_sub(begin), positions[&instant.tid]);
             format!("[{task},{at},{},{name},[{numbers}]]", instant.cpu)
         })
-        .collect();
-    let counters = timeline.counters.iter().map(|counter| {
-        let samples = counter
-            .samples
-            .iter()
-            .filter(|(_, value)| value.is_finite());
-        let samples =
-            samples.map(|&(time, value)| format!("[{},{value}]", time.saturating_sub(begin)));
-        format!(
-            "[{},{},[{}]]",
-            Json(&counter.name),
-            Json(&counter.unit),
-            joined(samples)
-        )
-    });
-    format!(
-        "{{\"length\":{},\"cpus\":{},\"tasks\":[{}],\"runs\":[{}],\"instants\":[{}],\
-         \"counters\":[{}],\"calls\":{{{}}},\"texts\":[{}]}}",
-        end - begin,
-        timeline.cpus,
-        joined(tasks),
-        joined(runs),
-        joined(instants),
-        joined(counters),
-        joined(calls),
-        joined(texts.list.iter().map(|text| Json(text))),
-    )
+        .collect()
 }
 
 #[cfg(test)]

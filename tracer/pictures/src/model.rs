@@ -141,7 +141,7 @@ pub struct Histogram {
 pub struct HistogramRow {
     /// As it is shown, for example `[4, 8)`.
     pub label: String,
-    /// The first value of the range, and the first one behind it.
+    /// The first value of the range, and the first one after it.
     pub low: i128,
     pub high: i128,
     pub count: u64,
@@ -160,7 +160,7 @@ pub struct HeatMap {
     pub counts: Vec<Vec<u64>>,
 }
 
-/// Of a probe: what became of its hits.
+/// What became of the hits of a probe.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Books {
     /// As the user wrote it, for example `kprobe:vfs_write`.

@@ -22,10 +22,10 @@ use crate::{
     units::grouped,
 };
 
-/// Of `Trace`.
+/// The field of `Trace`.
 const PACKET: u32 = 1;
 
-/// Of `TracePacket`.
+/// Fields of `TracePacket`.
 mod packet {
     pub const CLOCK_SNAPSHOT: u32 = 6;
     pub const TIMESTAMP: u32 = 8;
@@ -37,7 +37,7 @@ mod packet {
     pub const FIRST_PACKET_ON_SEQUENCE: u32 = 87;
 }
 
-/// Of `ClockSnapshot`, and of its `Clock`.
+/// Fields of `ClockSnapshot`, and of its `Clock`.
 mod clock {
     pub const CLOCKS: u32 = 1;
     pub const CLOCK_ID: u32 = 1;
@@ -47,7 +47,7 @@ mod clock {
     pub const BOOTTIME: u64 = 6;
 }
 
-/// Of `TrackDescriptor` and of what it holds.
+/// Fields of `TrackDescriptor` and of what it holds.
 mod track {
     pub const UUID: u32 = 1;
     pub const NAME: u32 = 2;
@@ -66,7 +66,7 @@ mod track {
     pub const COUNTER_UNIT_NAME: u32 = 6;
 }
 
-/// Of `TrackEvent`.
+/// Fields of `TrackEvent`.
 mod event {
     pub const CATEGORY_IIDS: u32 = 3;
     pub const DEBUG_ANNOTATIONS: u32 = 4;
@@ -80,7 +80,7 @@ mod event {
     pub const COUNTER: u64 = 4;
 }
 
-/// Of `DebugAnnotation`.
+/// Fields of `DebugAnnotation`.
 mod annotation {
     pub const NAME_IID: u32 = 1;
     pub const UINT_VALUE: u32 = 3;
@@ -88,7 +88,7 @@ mod annotation {
     pub const STRING_VALUE: u32 = 6;
 }
 
-/// Of `InternedData`, and of what it holds.
+/// Fields of `InternedData`, and of what it holds.
 mod interned {
     pub const EVENT_CATEGORIES: u32 = 1;
     pub const EVENT_NAMES: u32 = 2;

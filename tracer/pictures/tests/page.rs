@@ -78,7 +78,7 @@ impl Browser {
         places.find(|place| place.is_file()).map(Self)
     }
 
-    /// The document after its scripts ran. `script` runs behind them.
+    /// The document after its scripts ran. `script` runs after them.
     fn document(&self, name: &str, text: &str, script: &str) -> Result<String, Failed> {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         std::fs::create_dir_all(&folder)?;

@@ -1,4 +1,4 @@
-//! The flight recorder: what it records when nobody says anything else, and how the last calls are
+//! The flight recorder: what it records unless a program says it, and how the last calls are
 //! read from the rings of a kernel that has died.
 //!
 //! ```text
@@ -19,7 +19,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use bpf::{
-    AluOp, BuildError, Builder, Condition, Helper, MapDef,
+    AluOp, BuildError, Builder, Condition, Helper, MapDef, ProgramKind,
     Reg::{self, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10},
     Size::B8,
     context::{self, Register},
@@ -28,8 +28,8 @@ use pictures::{Builder as Pictures, Timeline};
 use trace_answers::{Event, Presentation, Symbolize};
 use trace_interface::{
     Frame,
-    frame::Entry,
-    script::{Attachment, Kind, Map, MapKind, Program, RECORD_TYPE, Request, Script, VERSION},
+    frame::MapEntry,
+    script::{Attachment, Program, RECORD_TYPE, Request, Script, VERSION},
 };
 use trace_link::LiveMap;
 use trace_ring::image::{Image, ImageError};
@@ -70,11 +70,8 @@ fn copy(b: &mut Builder, to: usize, from: i16) {
     b.load(R1, R10, from, B8).store(R0, to as i16, B8, R1);
 }
 
-fn program(
-    kind: Kind,
-    mut b: Builder,
-    build: impl FnOnce(&mut Builder),
-) -> Result<Program, BuildError> {
+fn program(kind: ProgramKind, build: impl FnOnce(&mut Builder)) -> Result<Program, BuildError> {
+    let mut b = Builder::new(kind);
     build(&mut b);
     let program = b.finish()?;
     let code = bpf::wire::encode(&program.insns).map_err(|_| BuildError::TooLong)?;
@@ -92,8 +89,7 @@ fn program(
 pub fn script(functions: &[u64]) -> Result<Script, BuildError> {
     const FUNC: i16 = -8;
     const NAME: i16 = FUNC - COMM_BYTES as i16;
-    let kind = Kind::Entry { data: 0 };
-    let entry = program(kind, Builder::new(bpf::Kind::Entry { data: 0 }), |b| {
+    let entry = program(ProgramKind::Entry { data: 0 }, |b| {
         const KEPT: [Reg; ARGUMENTS.len()] = [R7, R8, R9];
         for (reg, argument) in KEPT.into_iter().zip(ARGUMENTS) {
             b.load_register(reg, argument);
@@ -113,8 +109,7 @@ pub fn script(functions: &[u64]) -> Result<Script, BuildError> {
             copy(b, COMM + 8, NAME + 8);
         });
     })?;
-    let kind = Kind::Return { data: 0 };
-    let on_return = program(kind, Builder::new(bpf::Kind::Return { data: 0 }), |b| {
+    let on_return = program(ProgramKind::Return { data: 0 }, |b| {
         b.load_register(R6, Register::Ax)
             .call(Helper::FuncIp)
             .store(R10, FUNC, B8, R0);
@@ -125,13 +120,7 @@ pub fn script(functions: &[u64]) -> Result<Script, BuildError> {
     })?;
     Ok(Script {
         version: VERSION,
-        maps: vec![Map {
-            name: "ring".into(),
-            kind: MapKind::Ring,
-            key_size: 0,
-            value_size: 0,
-            entries: 0,
-        }],
+        maps: vec![MapDef::ring("ring")],
         programs: vec![entry, on_return],
         attachments: vec![Attachment::Call {
             entry: Some(0),
@@ -244,7 +233,7 @@ pub fn timeline(recording: &Recording, tsc_hz: u64, name: impl Fn(u64) -> String
     pictures.finish()
 }
 
-/// A request of a user's program that nobody serves, as the program has it. The kernel serves none,
+/// A request of a user's program that is not served, as the program has it. The kernel serves none,
 /// because it reads no records while it is recorded.
 pub fn unserved(script: &Script) -> Option<&'static str> {
     let mut requests = script.requests.iter();
@@ -274,7 +263,7 @@ pub fn lines(
     let mut text = String::new();
     let mut pictures = Pictures::new();
     presentation.frame(started, symbols, &mut text)?;
-    let mut maps: BTreeMap<u32, Vec<Entry>> = BTreeMap::new();
+    let mut maps: BTreeMap<u32, Vec<MapEntry>> = BTreeMap::new();
     for part in live {
         for (key, words) in &part.entries {
             match key.first_chunk() {
@@ -287,7 +276,7 @@ pub fn lines(
                     };
                     presentation.frame(&frame, symbols, &mut text)?;
                 }
-                _ => maps.entry(part.map).or_default().push(Entry {
+                _ => maps.entry(part.map).or_default().push(MapEntry {
                     cpu: part.cpu,
                     key: key.clone(),
                     value: words.iter().copied().flat_map(u64::to_le_bytes).collect(),
@@ -341,13 +330,8 @@ mod tests {
     fn the_programs_are_taken_by_the_verifier() {
         let script = script(&[1, 2]).unwrap();
         for program in &script.programs {
-            let kind = match program.kind {
-                Kind::Probe => bpf::Kind::Probe,
-                Kind::Entry { data } => bpf::Kind::Entry { data },
-                Kind::Return { data } => bpf::Kind::Return { data },
-            };
             let program = bpf::Program {
-                kind,
+                kind: program.kind,
                 insns: bpf::wire::decode(&program.code).unwrap(),
                 maps: vec![MapDef::ring("ring")],
             };

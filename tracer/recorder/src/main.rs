@@ -4,6 +4,8 @@
 //! Standard output has the guest's log and then the last calls. Messages of this program go
 //! to standard error. A program or an option that is wrong is refused before a machine starts.
 
+#![forbid(unsafe_code)]
+
 mod options;
 
 use std::{

@@ -1,4 +1,8 @@
 //! The command line of `cargo run -- trace`.
+//!
+//! The options of the build and of the machine are those of `cargo run` ([`boot::options`]). Words
+//! that are no options are the program, or the name of a ready one, and its arguments. Options that
+//! users know from bpftrace and that have another name here lead to that name.
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -30,7 +34,7 @@ use crate::ready;
     after_help = ready::help()
 )]
 pub struct Options {
-    /// The program, or the name of a ready one, and behind it its arguments: `$1`, `$2` and so on
+    /// The program, or the name of a ready one, and after it its arguments: `$1`, `$2` and so on
     #[arg(value_name = "PROGRAM", required_unless_present_any = ["file", "list", "program"])]
     pub words: Vec<String>,
     /// The program; all words are its arguments

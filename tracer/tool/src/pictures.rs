@@ -1,4 +1,8 @@
 //! Pictures of a trace: a timeline, a flame graph, a page.
+//!
+//! Their material is gathered while the trace runs: calls and instants from its records, the books
+//! of the probes, and the text that was shown. Histograms and call stacks are taken from the maps
+//! at the end. The crate `pictures` draws. What it is given has no type of the tracer.
 
 use std::{fs, io::BufWriter, path::Path};
 
@@ -15,7 +19,7 @@ use trace_interface::{Frame, frame};
 
 use crate::{options::Options, source::Source};
 
-/// The first value of a record that tells of a call. No program prints it by chance. Behind it are
+/// The first value of a record that tells of a call. No program prints it by chance. After it come
 /// the function, the nanoseconds, the result or an empty text, and names and values of arguments.
 pub const CALL: &str = "\u{1}call";
 

@@ -46,6 +46,11 @@ fn with_texts(program: &str, arguments: &[String]) -> Result<String, usize> {
 }
 
 impl Source {
+    /// The arguments, as the parser takes them.
+    pub fn arguments(&self) -> Vec<&str> {
+        self.arguments.iter().map(String::as_str).collect()
+    }
+
     /// The program that the options name.
     pub fn of(options: &Options) -> Result<Self> {
         let source = Self::as_written(options)?;

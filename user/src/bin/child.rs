@@ -1,5 +1,6 @@
 //! The program of the workload's children. It prints who it is and exits with the code in its
 //! argument, 0 by default.
+#![forbid(unsafe_code)]
 #![no_std]
 #![no_main]
 

@@ -4,6 +4,7 @@
 //!
 //! The argument is the number of children, 3 by default. It exits with 0 only if every call did
 //! what it should and every child exited with the code that it was given.
+#![forbid(unsafe_code)]
 #![no_std]
 #![no_main]
 

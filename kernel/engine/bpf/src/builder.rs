@@ -1,10 +1,10 @@
 //! A small assembler: instructions one after the other, with labels for jumps.
 //!
 //! ```
-//! use bpf::{Builder, Condition, Helper, Kind, MapDef, Reg::*, context::Register};
+//! use bpf::{Builder, Condition, Helper, ProgramKind, MapDef, Reg::*, context::Register};
 //!
 //! // Counts the calls whose first argument is not zero.
-//! let mut b = Builder::new(Kind::Probe);
+//! let mut b = Builder::new(ProgramKind::Probe);
 //! let calls = b.map(MapDef::counters("calls", 1));
 //! let end = b.label();
 //! b.load_register(R2, Register::Di);
@@ -19,8 +19,8 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::{
-    AluOp, Condition, Helper, Insn, Kind, MOST_INSNS, MOST_MAPS, MapDef, MapIndex, Operand,
-    Program, Reg, Size, Target, Width, context::Register,
+    AluOp, Condition, Helper, Insn, MOST_INSNS, MOST_MAPS, MapDef, MapIndex, Operand, Program,
+    ProgramKind, Reg, Size, Target, Width, context::Register,
 };
 
 /// A place in the program that jumps name before it is known.
@@ -62,7 +62,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    pub fn new(kind: Kind) -> Self {
+    pub fn new(kind: ProgramKind) -> Self {
         Self {
             program: Program {
                 kind,

@@ -33,31 +33,67 @@ pub enum Register {
     Ss,
 }
 
+/// Each register with its name and, if instructions name it, its number. In the order of the
+/// context.
+const TABLE: [(Register, &str, Option<u8>); 21] = [
+    (Register::R15, "r15", Some(15)),
+    (Register::R14, "r14", Some(14)),
+    (Register::R13, "r13", Some(13)),
+    (Register::R12, "r12", Some(12)),
+    (Register::Bp, "bp", Some(5)),
+    (Register::Bx, "bx", Some(3)),
+    (Register::R11, "r11", Some(11)),
+    (Register::R10, "r10", Some(10)),
+    (Register::R9, "r9", Some(9)),
+    (Register::R8, "r8", Some(8)),
+    (Register::Ax, "ax", Some(0)),
+    (Register::Cx, "cx", Some(1)),
+    (Register::Dx, "dx", Some(2)),
+    (Register::Si, "si", Some(6)),
+    (Register::Di, "di", Some(7)),
+    (Register::OrigAx, "orig_ax", None),
+    (Register::Ip, "ip", None),
+    (Register::Cs, "cs", None),
+    (Register::Flags, "flags", None),
+    (Register::Sp, "sp", Some(4)),
+    (Register::Ss, "ss", None),
+];
+
 impl Register {
     /// All of them, in the order of the context.
-    pub const ALL: [Self; 21] = [
-        Self::R15,
-        Self::R14,
-        Self::R13,
-        Self::R12,
-        Self::Bp,
-        Self::Bx,
-        Self::R11,
-        Self::R10,
-        Self::R9,
-        Self::R8,
-        Self::Ax,
-        Self::Cx,
-        Self::Dx,
-        Self::Si,
-        Self::Di,
-        Self::OrigAx,
-        Self::Ip,
-        Self::Cs,
-        Self::Flags,
-        Self::Sp,
-        Self::Ss,
-    ];
+    pub const ALL: [Self; TABLE.len()] = {
+        let mut all = [Self::R15; TABLE.len()];
+        let mut index = 0;
+        while index < all.len() {
+            all[index] = TABLE[index].0;
+            assert!(all[index] as usize == index);
+            index += 1;
+        }
+        all
+    };
+
+    /// Its name, as in Linux's `pt_regs`.
+    pub const fn name(self) -> &'static str {
+        TABLE[self as usize].1
+    }
+
+    /// The register of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|register| register.name() == name)
+    }
+
+    /// Its number in machine code, if it is a general register.
+    pub const fn number(self) -> Option<u8> {
+        TABLE[self as usize].2
+    }
+
+    /// The general register of that number.
+    pub fn numbered(number: u8) -> Option<Self> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|register| register.number() == Some(number))
+    }
 
     /// Its offset in the context, in bytes.
     pub const fn offset(self) -> i16 {

@@ -93,10 +93,10 @@ pub enum Helper {
     /// are left room for. Returns their place as [`Helper::AppendStr`] does.
     AppendBytes,
     /// `()`: the data that the entry and the return of one call share. Zero at the entry. Not for a
-    /// [`Probe`](crate::Kind::Probe).
+    /// [`Probe`](crate::ProgramKind::Probe).
     EntryData,
     /// `()`: where the call of a return program returns to. For a
-    /// [`Return`](crate::Kind::Return) only.
+    /// [`Return`](crate::ProgramKind::Return) only.
     ReturnAddress,
     /// `(number)`: acts as the trigger of that number says, for example switches recording off. 1,
     /// or 0 if nothing is to be done: no trigger has the number, or it has acted as often as it
@@ -136,15 +136,17 @@ pub const USER_STACK: u64 = 0x100;
 /// The errors that helpers return, negated as they return them.
 pub mod errno {
     /// The key is not there.
-    pub const ENOENT: i64 = -2;
+    pub const ENOENT: i64 = -(abi::errno::ENOENT as i64);
     /// There is no room, or the array has no such index.
-    pub const E2BIG: i64 = -7;
+    pub const E2BIG: i64 = -(abi::errno::E2BIG as i64);
     /// The memory cannot be read, or there is no call stack.
-    pub const EFAULT: i64 = -14;
+    pub const EFAULT: i64 = -(abi::errno::EFAULT as i64);
+    /// The key is in the hands of an operation that this one has interrupted.
+    pub const EBUSY: i64 = -(abi::errno::EBUSY as i64);
     /// The key is there already.
-    pub const EEXIST: i64 = -17;
+    pub const EEXIST: i64 = -(abi::errno::EEXIST as i64);
     /// There are no such flags.
-    pub const EINVAL: i64 = -22;
+    pub const EINVAL: i64 = -(abi::errno::EINVAL as i64);
 }
 
 /// The type of an argument.

@@ -1,4 +1,8 @@
 //! One instruction, decoded.
+//!
+//! Most operands that the instruction set does not have cannot be written down. The others, for
+//! example a sign extension of 7 bits, are refused by the verifier and by the wire form. A jump
+//! names the instruction that it leads to, by its number.
 
 /// A register: `r0` to `r9`, and `r10`, the frame pointer, which is read-only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

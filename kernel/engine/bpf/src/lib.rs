@@ -25,6 +25,7 @@
 //! a hit.
 
 #![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
 
 extern crate alloc;
 
@@ -47,7 +48,7 @@ pub use insn::{
     AluOp, AtomicOp, Condition, Insn, MapIndex, Operand, Reg, Size, Swap, Target, Width,
 };
 pub use map::{MapDef, MapError, MapKind};
-pub use program::{Kind, Program};
+pub use program::{Program, ProgramKind};
 pub use verified::{Cost, Fact, Memory, Verified};
 
 /// Bytes of a program's stack, below `r10`.

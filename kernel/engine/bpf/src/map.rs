@@ -1,10 +1,14 @@
 //! Maps: the memory that a program's hits share with each other and with the reader.
+//!
+//! Kinds and limits of maps are said here only: programs and scripts define maps so, and
+//! `trace_maps` makes what [`MapDef::check`] has passed.
 
 use alloc::borrow::Cow;
 use core::fmt;
 
 /// The kind of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum MapKind {
     /// Values by index, one array for all CPUs.
     Array,
@@ -23,16 +27,19 @@ pub enum MapKind {
 
 /// A map that a program wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MapDef {
     /// A name that is known beforehand takes no memory.
     pub name: Cow<'static, str>,
     pub kind: MapKind,
-    /// Bytes of a key: 4 for arrays (an index) and stacks, 1 to 64 for hashes, 0 for a ring.
+    /// Bytes of a key: 4 for arrays (an index) and stacks, 1 to [`MapDef::MOST_KEY_BYTES`] for
+    /// hashes, 0 for a ring.
     pub key_size: u32,
-    /// Bytes of a value: 1 to 4096 for arrays, 8 to 256 and a multiple of 8 for hashes, 8 times the
-    /// frames (1 to 127) for stacks, 0 for a ring.
+    /// Bytes of a value: 1 to [`MapDef::MOST_ARRAY_VALUE_BYTES`] for arrays, a multiple of 8 up to
+    /// [`MapDef::MOST_HASH_VALUE_BYTES`] for hashes, 8 times the frames (1 to
+    /// [`MapDef::MOST_FRAMES`]) for stacks, 0 for a ring.
     pub value_size: u32,
-    /// Most values: 1 to 2^20.
+    /// Most values: 1 to [`MapDef::MOST_ENTRIES`].
     pub entries: u32,
 }
 
@@ -72,7 +79,16 @@ impl fmt::Display for MapError {
 impl core::error::Error for MapError {}
 
 impl MapDef {
+    /// The most values of a map.
     pub const MOST_ENTRIES: u32 = 1 << 20;
+    /// The most bytes of a key.
+    pub const MOST_KEY_BYTES: u32 = 64;
+    /// The most bytes of an array's value.
+    pub const MOST_ARRAY_VALUE_BYTES: u32 = 4096;
+    /// The most bytes of a hash's value.
+    pub const MOST_HASH_VALUE_BYTES: u32 = 256;
+    /// The most frames of a call stack.
+    pub const MOST_FRAMES: u32 = 127;
 
     /// An array of `entries` counters for each CPU.
     pub fn counters(name: impl Into<Cow<'static, str>>, entries: u32) -> Self {
@@ -122,9 +138,11 @@ impl MapDef {
     /// [`MapError`].
     pub fn check(&self) -> Result<(), MapError> {
         let (keys, values, step) = match self.kind {
-            MapKind::Array | MapKind::PerCpuArray => (4..=4, 1..=4096, 1),
-            MapKind::Hash | MapKind::PerCpuHash => (1..=64, 8..=256, 8),
-            MapKind::Stacks => (4..=4, 8..=127 * 8, 8),
+            MapKind::Array | MapKind::PerCpuArray => (4..=4, 1..=Self::MOST_ARRAY_VALUE_BYTES, 1),
+            MapKind::Hash | MapKind::PerCpuHash => {
+                (1..=Self::MOST_KEY_BYTES, 8..=Self::MOST_HASH_VALUE_BYTES, 8)
+            }
+            MapKind::Stacks => (4..=4, 8..=Self::MOST_FRAMES * 8, 8),
             MapKind::Ring => (0..=0, 0..=0, 1),
         };
         if !keys.contains(&self.key_size) {

@@ -6,7 +6,8 @@ use crate::{Insn, MapDef};
 
 /// Where a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum ProgramKind {
     /// Runs at any probed instruction.
     Probe,
     /// Runs at the entry of a call, before the program of its return. They share `data` bytes. If
@@ -16,7 +17,7 @@ pub enum Kind {
     Return { data: u32 },
 }
 
-impl Kind {
+impl ProgramKind {
     /// Bytes that the entry and the return share; 0 at a probe.
     pub const fn shared_bytes(self) -> u32 {
         match self {
@@ -29,7 +30,7 @@ impl Kind {
 /// See the module's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    pub kind: Kind,
+    pub kind: ProgramKind,
     pub insns: Vec<Insn>,
     /// The maps that [`Insn::LoadMap`] counts through.
     pub maps: Vec<MapDef>,

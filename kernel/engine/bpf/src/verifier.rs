@@ -11,20 +11,20 @@
 //! ```
 //!
 //! # The promises about a program that it takes
-//! V1. A load reaches the context, the stack, a value of a map, the record, the entry data, or goes
-//!     through a number and is marked [`Memory::Kernel`](crate::Memory::Kernel). A store or an
-//!     atomic operation never reaches the context or goes through a number.
-//! V2. All bytes of such an access are inside. Bytes of the stack are written before they are read.
-//!     A record may hold old bytes where the program writes none.
-//! V3. A helper gets what [`Helper::arguments`](crate::Helper::arguments) says. It writes all bytes
-//!     of a [`Writable`](crate::Argument::Writable) argument, because the verifier takes them as
-//!     written.
-//! V4. At most one record is reserved at a time. It is submitted or discarded on every path, once,
-//!     and not used afterwards.
-//! V5. Every path ends with [`Insn::Exit`] and a number in `r0`, after at most
+//! VERIFIER-1. A load reaches the context, the stack, a value of a map, the record, the entry data,
+//!     or goes through a number and is marked [`Memory::Kernel`](crate::Memory::Kernel). A store or
+//!     an atomic operation never reaches the context or goes through a number.
+//! VERIFIER-2. All bytes of such an access are inside. Bytes of the stack are written before they
+//!     are read. A record may hold old bytes where the program writes none.
+//! VERIFIER-3. A helper gets what [`Helper::arguments`](crate::Helper::arguments) says. It writes
+//!     all bytes of a [`Writable`](crate::Argument::Writable) argument, because the verifier takes
+//!     them as written.
+//! VERIFIER-4. At most one record is reserved at a time. It is submitted or discarded on every
+//!     path, once, and not used afterwards.
+//! VERIFIER-5. Every path ends with [`Insn::Exit`] and a number in `r0`, after at most
 //!     [`MOST_PATH`] steps. A call counts for [`STEPS_OF_CALL`], a load of kernel memory for
 //!     [`STEPS_OF_KERNEL_LOAD`], because a fault of it takes long; any other instruction for 1.
-//! V6. [`Fact`](crate::Fact)s hold on all paths.
+//! VERIFIER-6. [`Fact`](crate::Fact)s hold on all paths.
 //!
 //! # Pointers
 //! A pointer of the program is copied, moved by a number between bounds, and compared with 0. It
@@ -60,7 +60,7 @@ use crate::{
     sign_extend,
 };
 
-/// The most steps of one path. See V5.
+/// The most steps of one path. See VERIFIER-5.
 pub const MOST_PATH: u32 = 65_536;
 /// The steps that a call counts for on a path.
 pub const STEPS_OF_CALL: u32 = 32;

@@ -1,5 +1,9 @@
 //! Whatever the verifier takes runs in the checking interpreter without an objection, and as the
 //! verifier's facts say.
+//!
+//! A second run has the facts written into the program: the stack is reached by `r10` at the known
+//! place, and code that no path reaches stops it. Both must end alike. What was seen is counted, so
+//! that a generator that drifts away is noticed.
 
 use std::{ops::Range, thread};
 

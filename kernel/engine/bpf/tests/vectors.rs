@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bpf::{
-    AluOp, Condition, Insn, Kind, Program,
+    AluOp, Condition, Insn, Program, ProgramKind,
     wire::{decode, encode},
 };
 use bpf_cases::{Vector, vectors};
@@ -15,7 +15,7 @@ const COUNT: usize = 309;
 fn program(vector: &Vector) -> Program {
     let insns = decode(&vector.wire).unwrap_or_else(|error| panic!("{}: {error}", vector.name));
     Program {
-        kind: Kind::Probe,
+        kind: ProgramKind::Probe,
         insns,
         maps: vec![],
     }

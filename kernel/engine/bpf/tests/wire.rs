@@ -1,4 +1,7 @@
 //! The wire form: what is encoded is decoded again, and each refusal names its slot.
+//!
+//! Both directions are tried with random instructions and random slots. Single instructions are
+//! pinned to the bytes of RFC 9669, because two mistakes of the same kind would cancel out.
 
 use bpf::{
     AluOp, AtomicOp, Condition, Helper, Insn, MOST_INSNS, MapIndex, Operand, Reg, Size, Swap,

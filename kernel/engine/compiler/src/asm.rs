@@ -23,7 +23,6 @@ pub const R8: Gpr = Gpr(8);
 pub const R9: Gpr = Gpr(9);
 pub const R10: Gpr = Gpr(10);
 pub const R11: Gpr = Gpr(11);
-pub const R12: Gpr = Gpr(12);
 pub const R13: Gpr = Gpr(13);
 pub const R14: Gpr = Gpr(14);
 pub const R15: Gpr = Gpr(15);

@@ -24,11 +24,11 @@
 //! the rounds end.
 //!
 //! # Invariants
-//! C1. A register of the machine that the form keeps has, at `ret`, the content that it had at the
-//!     entry. The same holds for the flags.
-//! C2. All instructions that may fault are loads that [`mend()`] knows.
-//! C3. A count in a map of one CPU is one instruction, so that an interrupt, also an NMI, comes
-//!     before or after it.
+//! COMPILED-1. A register of the machine that the form keeps has, at `ret`, the content that it had
+//!     at the entry. The same holds for the flags.
+//! COMPILED-2. All instructions that may fault are loads that [`mend()`] knows.
+//! COMPILED-3. A count in a map of one CPU is one instruction, so that an interrupt, also an NMI,
+//!     comes before or after it.
 //!
 //! # Contexts
 //! [`compile`] runs in task context. It allocates, and returns an error if there is no memory.
@@ -42,7 +42,8 @@ extern crate alloc;
 use alloc::vec::Vec;
 use core::fmt;
 
-use bpf::{Helper, Kind, Verified};
+use bpf::{Helper, ProgramKind, Verified};
+use fallible::OutOfMemory;
 
 mod asm;
 mod assign;
@@ -69,10 +70,17 @@ pub enum Form {
     /// holds.
     Breakpoint,
     /// Called as a C function `(_, context, shared data, function address, return address) -> u8`.
-    /// The last three are for [`Kind::Entry`] and [`Kind::Return`], and the last only for a return.
-    /// The context is laid out as [`bpf::context`] says, but for [`Kind::Probe`] `ip` is the probed
-    /// address + 1. The result is 1 if the program of an entry returned another number than 0.
+    /// The last three are for [`ProgramKind::Entry`] and [`ProgramKind::Return`], and the last only
+    /// for a return. The context is laid out as [`bpf::context`] says, but for
+    /// [`ProgramKind::Probe`] `ip` is the probed address + 1. The result is 1 if the program of an
+    /// entry returned another number than 0.
     Handler,
+}
+
+impl Form {
+    fn is_jump(self) -> bool {
+        matches!(self, Self::Jump { .. })
+    }
 }
 
 /// The frame of [`Form::Breakpoint`]: where its fields are, counted from the end of the return
@@ -253,7 +261,7 @@ pub enum CompileError {
     OutOfMemory,
     /// A program of an entry or a return has the form of a handler only.
     Form {
-        kind: Kind,
+        kind: ProgramKind,
     },
     /// There is not one memory for each map.
     Maps {
@@ -296,6 +304,12 @@ impl fmt::Display for CompileError {
 
 impl core::error::Error for CompileError {}
 
+impl From<OutOfMemory> for CompileError {
+    fn from(_: OutOfMemory) -> Self {
+        Self::OutOfMemory
+    }
+}
+
 /// Compiles `program` for one form. `maps` are its maps, in their order.
 ///
 /// # Errors
@@ -307,7 +321,7 @@ pub fn compile(
     machine: &Machine,
 ) -> Result<Code, CompileError> {
     let kind = program.program().kind;
-    if kind != Kind::Probe && form != Form::Handler {
+    if kind != ProgramKind::Probe && form != Form::Handler {
         return Err(CompileError::Form { kind });
     }
     let expected = program.program().maps.len();

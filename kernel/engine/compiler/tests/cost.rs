@@ -1,7 +1,11 @@
 //! How many instructions a hit executes in the routine, with its `ret`.
+//!
+//! The code is decoded and followed along the path of the hit, so the numbers are exact and the
+//! same on every machine. A number that grows fails; one that shrinks is written down as the new
+//! bound.
 
 use bpf::{
-    Builder, Condition, Helper, Kind, MapDef, Program,
+    Builder, Condition, Helper, MapDef, Program, ProgramKind,
     Reg::{R1, R2, R3, R4, R6, R10},
     Size,
     context::Register,
@@ -90,14 +94,14 @@ fn executed(code: &Code, taken: &[bool]) -> usize {
 }
 
 fn count() -> Program {
-    let mut b = Builder::new(Kind::Probe);
+    let mut b = Builder::new(ProgramKind::Probe);
     let calls = b.map(MapDef::counters("calls", 1));
     b.add(calls, 0, 1).exit(0);
     b.finish().unwrap()
 }
 
 fn log2_of_di() -> Program {
-    let mut b = Builder::new(Kind::Probe);
+    let mut b = Builder::new(ProgramKind::Probe);
     let buckets = b.map(MapDef::histogram("buckets"));
     b.load_register(R1, Register::Di)
         .call(Helper::Log2)
@@ -110,7 +114,7 @@ fn log2_of_di() -> Program {
 }
 
 fn count_by_di() -> Program {
-    let mut b = Builder::new(Kind::Probe);
+    let mut b = Builder::new(ProgramKind::Probe);
     let calls = b.map(MapDef::counters_by_key("calls", 8, 1024));
     b.load_register(R2, Register::Di)
         .store(R10, -8, Size::B8, R2)
@@ -125,7 +129,7 @@ fn count_by_di() -> Program {
 
 /// A record of these arguments, if `di` is 5 or there is no `filter`.
 fn event(arguments: &[Register], filter: bool) -> Program {
-    let mut b = Builder::new(Kind::Probe);
+    let mut b = Builder::new(ProgramKind::Probe);
     let ring = b.map(MapDef::ring("ring"));
     let end = b.label();
     b.mov(R6, R1);
@@ -199,7 +203,7 @@ fn a_hit_executes_no_more_instructions_than_this() {
 /// A program that ends early because nothing is recorded needs no register for that.
 #[test]
 fn asking_whether_records_are_taken_is_a_comparison_in_memory() {
-    let mut b = Builder::new(Kind::Probe);
+    let mut b = Builder::new(ProgramKind::Probe);
     let end = b.label();
     b.call(Helper::NotRecording)
         .branch(Condition::NotEqual, bpf::Reg::R0, 0, end)
@@ -216,7 +220,7 @@ fn asking_whether_records_are_taken_is_a_comparison_in_memory() {
 /// A record that is not taken costs a hit no register, and no call.
 #[test]
 fn a_record_that_is_not_taken_is_only_counted() {
-    let mut b = Builder::new(Kind::Probe);
+    let mut b = Builder::new(ProgramKind::Probe);
     let ring = b.map(MapDef::ring("ring"));
     let end = b.label();
     b.load_map(bpf::Reg::R1, ring)

@@ -3,8 +3,8 @@
 mod machine;
 
 use bpf::{
-    AluOp, Helper, Insn, Kind, MapDef, MapIndex, MapKind, Operand, Program, Reg, Size, Target,
-    Width, context::Register, verifier::verify, wire::decode,
+    AluOp, Helper, Insn, MapDef, MapIndex, MapKind, Operand, Program, ProgramKind, Reg, Size,
+    Target, Width, context::Register, verifier::verify, wire::decode,
 };
 use bpf_cases::{Vector, vectors};
 use bpf_interpreter::TestMachine;
@@ -137,7 +137,7 @@ fn program(vector: &Vector, hides: bool) -> Program {
         entries: 1,
     };
     with_result(&Program {
-        kind: Kind::Probe,
+        kind: ProgramKind::Probe,
         insns,
         maps: vec![memory],
     })

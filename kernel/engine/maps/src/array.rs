@@ -26,7 +26,7 @@ use core::{
 use crate::block::{Block, OutOfMemory, checked_product};
 
 /// The most bytes of a value of an array.
-pub const MAX_ARRAY_VALUE_BYTES: usize = 4096;
+pub const MAX_ARRAY_VALUE_BYTES: usize = bpf::MapDef::MOST_ARRAY_VALUE_BYTES as usize;
 
 /// The least bytes of a CPU's part: a cache line.
 const LEAST_PART_BYTES: usize = 64;

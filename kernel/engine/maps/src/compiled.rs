@@ -13,15 +13,15 @@ use crate::{
 };
 
 /// Lost: there is no room for another key (E2BIG).
-pub const FULL: i64 = -7;
+pub const FULL: i64 = bpf::errno::E2BIG;
 /// Lost: the key is in the hands of another operation (EBUSY).
-pub const BUSY: i64 = -16;
+pub const BUSY: i64 = bpf::errno::EBUSY;
 /// The key is in the map, and the flags say that it must not be (EEXIST).
-pub const PRESENT: i64 = -17;
+pub const PRESENT: i64 = bpf::errno::EEXIST;
 /// The key is not in the map (ENOENT).
-pub const ABSENT: i64 = -2;
+pub const ABSENT: i64 = bpf::errno::ENOENT;
 /// There are no such flags (EINVAL).
-pub const NO_SUCH_FLAGS: i64 = -22;
+pub const NO_SUCH_FLAGS: i64 = bpf::errno::EINVAL;
 
 /// Flags of an update: in any case.
 pub const ANY: u64 = 0;

@@ -2,45 +2,21 @@
 
 use core::{error::Error, fmt};
 
-use crate::{
-    block::OutOfMemory,
-    definition::{Kind, MAX_CPUS, MAX_ENTRIES},
-};
+use crate::block::OutOfMemory;
 
 /// Why a map cannot be made. Nothing was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapError {
-    /// Keys have another size.
-    KeySize {
-        /// The kind of the map.
-        kind: Kind,
-        /// The size in the definition.
-        found: usize,
-        /// The least that the kind takes.
-        least: usize,
-        /// The most that the kind takes.
-        most: usize,
-    },
-    /// Values have another size.
-    ValueSize {
-        /// The kind of the map.
-        kind: Kind,
-        /// The size in the definition.
-        found: usize,
-        /// The least that the kind takes.
-        least: usize,
-        /// The most that the kind takes.
-        most: usize,
-    },
-    /// There are too many entries, or none.
-    Entries {
-        /// The number in the definition.
-        found: usize,
-    },
+    /// The definition is out of range.
+    Definition(bpf::MapError),
+    /// A ring has no memory of its own: the trace buffer is the ring.
+    Ring,
     /// There are too many CPUs, or none.
     Cpus {
         /// The number that the caller gave.
         found: usize,
+        /// The most that a map takes.
+        most: usize,
     },
     /// There is no memory.
     OutOfMemory(OutOfMemory),
@@ -60,35 +36,13 @@ impl Error for OutOfMemory {}
 
 impl fmt::Display for MapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let size = |f: &mut fmt::Formatter<'_>, part, kind: Kind, found, least, most| {
-            write!(
-                f,
-                "a {part} of {found} bytes was found where the map ({kind}) expects {least} to \
-                 {most}; change the size of the {part}, or choose another kind of map"
-            )
-        };
         match *self {
-            Self::KeySize {
-                kind,
-                found,
-                least,
-                most,
-            } => size(f, "key", kind, found, least, most),
-            Self::ValueSize {
-                kind,
-                found,
-                least,
-                most,
-            } => size(f, "value", kind, found, least, most),
-            Self::Entries { found } => write!(
+            Self::Definition(error) => error.fmt(f),
+            Self::Ring => f.write_str("a ring has no memory of its own; use the trace buffer"),
+            Self::Cpus { found, most } => write!(
                 f,
-                "{found} entries were found where a map expects 1 to {MAX_ENTRIES}; change their \
-                 number"
-            ),
-            Self::Cpus { found } => write!(
-                f,
-                "{found} CPUs were found where a map expects 1 to {MAX_CPUS}; make maps after the \
-                 CPUs are counted"
+                "{found} CPUs were found where a map expects 1 to {most}; make maps after the CPUs \
+                 are counted"
             ),
             Self::OutOfMemory(error) => error.fmt(f),
         }
@@ -96,6 +50,12 @@ impl fmt::Display for MapError {
 }
 
 impl Error for MapError {}
+
+impl From<bpf::MapError> for MapError {
+    fn from(error: bpf::MapError) -> Self {
+        Self::Definition(error)
+    }
+}
 
 impl From<OutOfMemory> for MapError {
     fn from(error: OutOfMemory) -> Self {

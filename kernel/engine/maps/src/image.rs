@@ -16,9 +16,10 @@
 
 use core::sync::atomic::Ordering::{self, Relaxed};
 
+use bpf::MapDef;
+
 use crate::{
     array::MAX_ARRAY_VALUE_BYTES,
-    definition::MAX_ENTRIES,
     map::Map,
     stacks::{self, MAX_FRAMES, copy_frames},
     table::{Copied, MAX_KEY_BYTES, MAX_VALUE_BYTES, Read, VALUE, key_words, read_slot},
@@ -50,7 +51,7 @@ pub struct Part {
 }
 
 /// The most slots of any map.
-const MAX_SLOTS: u32 = 8 * MAX_ENTRIES as u32;
+const MAX_SLOTS: u32 = 8 * MapDef::MOST_ENTRIES;
 
 impl Layout {
     /// The layout as numbers.
@@ -227,8 +228,10 @@ mod tests {
     use core::sync::atomic::AtomicU64;
     use std::{collections::BTreeMap, vec::Vec};
 
+    use bpf::MapKind;
+
     use super::*;
-    use crate::{Definition, Kind, When};
+    use crate::When;
 
     /// All entries of a map, read by address as another process does.
     fn read(map: &Map) -> BTreeMap<(usize, Vec<u8>), Vec<u64>> {
@@ -251,19 +254,20 @@ mod tests {
         found
     }
 
-    fn map(kind: Kind, key_size: usize, value_size: usize, entries: usize) -> Map {
-        let definition = Definition {
+    fn map(kind: MapKind, key_size: u32, value_size: u32, entries: u32) -> Map {
+        let def = MapDef {
+            name: "map".into(),
             kind,
             key_size,
             value_size,
             entries,
         };
-        Map::new(&definition, 3).unwrap()
+        Map::new(&def, 3).unwrap()
     }
 
     #[test]
     fn arrays_and_hashes_are_read_as_they_are() {
-        for (kind, cpus) in [(Kind::Array, 1), (Kind::PerCpuArray, 3)] {
+        for (kind, cpus) in [(MapKind::Array, 1), (MapKind::PerCpuArray, 3)] {
             let map = map(kind, 4, 16, 5);
             let Map::Array(array) = &map else { panic!() };
             let mut expected = BTreeMap::new();
@@ -275,9 +279,9 @@ mod tests {
             assert_eq!(read(&map), expected);
         }
         // Keys of one word and of several, the one whose word is that of a free slot among them.
-        for (kind, cpus) in [(Kind::Hash, 1), (Kind::PerCpuHash, 3)] {
+        for (kind, cpus) in [(MapKind::Hash, 1), (MapKind::PerCpuHash, 3)] {
             for key_size in [1, 8, 21] {
-                let map = map(kind, key_size, 24, 40);
+                let map = map(kind, key_size as u32, 24, 40);
                 let Map::Hash(hash) = &map else { panic!() };
                 let mut expected = BTreeMap::new();
                 for cpu in 0..cpus {
@@ -295,14 +299,14 @@ mod tests {
                     assert!(hash.delete(cpu, &gone.1));
                     expected.remove(&gone);
                 }
-                assert_eq!(read(&map), expected, "{kind}, {key_size}");
+                assert_eq!(read(&map), expected, "{kind:?}, {key_size}");
             }
         }
     }
 
     #[test]
     fn stacks_are_read_with_their_numbers() {
-        let map = map(Kind::Stacks, 4, 8 * 4, 10);
+        let map = map(MapKind::Stacks, 4, 8 * 4, 10);
         let Map::Stacks(stacks) = &map else { panic!() };
         stacks.insert(&[9]).unwrap();
         stacks.clear();

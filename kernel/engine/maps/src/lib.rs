@@ -7,11 +7,13 @@
 //!   tasks           read, sum up, clear                                           tasks
 //! ```
 //!
-//! | kind | what it is | file |
+//! | [`bpf::MapKind`] | what it is | file |
 //! |---|---|---|
-//! | [`Kind::Array`], [`Kind::PerCpuArray`] | by index; shared, or for each CPU | `array.rs` |
-//! | [`Kind::Hash`], [`Kind::PerCpuHash`] | by key; shared, or for each CPU | `hash.rs` |
-//! | [`Kind::Stacks`] | stack traces by number | `stacks.rs` |
+//! | `Array`, `PerCpuArray` | by index; shared, or for each CPU | `array.rs` |
+//! | `Hash`, `PerCpuHash` | by key; shared, or for each CPU | `hash.rs` |
+//! | `Stacks` | stack traces by number | `stacks.rs` |
+//!
+//! A definition is a program's [`bpf::MapDef`], whose limits are those of all maps.
 //!
 //! [`image`] reads the memory of any of them from outside, for example from another process.
 //!
@@ -38,7 +40,6 @@ extern crate std;
 mod array;
 mod block;
 pub mod compiled;
-mod definition;
 mod error;
 mod hash;
 pub mod image;
@@ -49,7 +50,6 @@ mod table;
 
 pub use array::{Array, ArrayPlace, Lent};
 pub use block::OutOfMemory;
-pub use definition::{Definition, Kind};
 pub use error::MapError;
 pub use hash::{Hash, LostCounts, Summary, TABLE_SHIFT};
 pub use map::Map;

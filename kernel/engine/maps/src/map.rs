@@ -1,13 +1,24 @@
 //! A map of any kind, made from its definition.
 
+use bpf::{MapDef, MapKind};
+
 use crate::{
-    array::{Array, MAX_ARRAY_VALUE_BYTES},
-    definition::{Definition, Kind, MAX_CPUS, MAX_ENTRIES},
+    array::Array,
     error::MapError,
     hash::{Hash, LostCounts},
     stacks::{MAX_FRAMES, Stacks},
     table::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Shape},
 };
+
+// The tables have room for whatever a definition may ask for.
+const _: () = assert!(
+    MAX_KEY_BYTES == MapDef::MOST_KEY_BYTES as usize
+        && MAX_VALUE_BYTES == MapDef::MOST_HASH_VALUE_BYTES as usize
+        && MAX_FRAMES == MapDef::MOST_FRAMES as usize
+);
+
+/// The most CPUs.
+const MAX_CPUS: usize = 1 << 12;
 
 /// A map.
 pub enum Map {
@@ -21,53 +32,31 @@ pub enum Map {
 
 impl Map {
     /// Makes a map for `cpus` CPUs and takes all its memory.
-    pub fn new(definition: &Definition, cpus: usize) -> Result<Self, MapError> {
-        let &Definition {
-            kind,
-            key_size,
-            value_size,
-            entries,
-        } = definition;
-        let (key_limits, value_limits) = match kind {
-            Kind::Array | Kind::PerCpuArray => ((4, 4), (1, MAX_ARRAY_VALUE_BYTES)),
-            Kind::Hash | Kind::PerCpuHash => ((1, MAX_KEY_BYTES), (8, MAX_VALUE_BYTES)),
-            Kind::Stacks => ((4, 4), (8, MAX_FRAMES * 8)),
-        };
+    ///
+    /// # Errors
+    /// [`MapError`]: [`MapDef::check`] does not pass the definition, or there is no memory.
+    pub fn new(def: &MapDef, cpus: usize) -> Result<Self, MapError> {
+        def.check()?;
         if !(1..=MAX_CPUS).contains(&cpus) {
-            return Err(MapError::Cpus { found: cpus });
-        }
-        if !(1..=MAX_ENTRIES).contains(&entries) {
-            return Err(MapError::Entries { found: entries });
-        }
-        let (least, most) = key_limits;
-        if !(least..=most).contains(&key_size) {
-            return Err(MapError::KeySize {
-                kind,
-                found: key_size,
-                least,
-                most,
+            return Err(MapError::Cpus {
+                found: cpus,
+                most: MAX_CPUS,
             });
         }
-        let (least, most) = value_limits;
-        if !(least..=most).contains(&value_size) {
-            return Err(MapError::ValueSize {
-                kind,
-                found: value_size,
-                least,
-                most,
-            });
-        }
+        let value_bytes = def.value_size as usize;
+        let entries = def.entries as usize;
         let shape = Shape {
-            key_bytes: key_size,
-            value_bytes: value_size,
+            key_bytes: def.key_size as usize,
+            value_bytes,
             entries,
         };
-        Ok(match kind {
-            Kind::Array => Self::Array(Array::new(value_size, entries, cpus, true)?),
-            Kind::PerCpuArray => Self::Array(Array::new(value_size, entries, cpus, false)?),
-            Kind::Hash => Self::Hash(Hash::new(shape, 1, true)?),
-            Kind::PerCpuHash => Self::Hash(Hash::new(shape, cpus, false)?),
-            Kind::Stacks => Self::Stacks(Stacks::new(value_size / 8, entries)?),
+        Ok(match def.kind {
+            MapKind::Array => Self::Array(Array::new(value_bytes, entries, cpus, true)?),
+            MapKind::PerCpuArray => Self::Array(Array::new(value_bytes, entries, cpus, false)?),
+            MapKind::Hash => Self::Hash(Hash::new(shape, 1, true)?),
+            MapKind::PerCpuHash => Self::Hash(Hash::new(shape, cpus, false)?),
+            MapKind::Stacks => Self::Stacks(Stacks::new(value_bytes / 8, entries)?),
+            MapKind::Ring => return Err(MapError::Ring),
         })
     }
 

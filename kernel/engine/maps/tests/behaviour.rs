@@ -1,32 +1,39 @@
 //! The behaviour of maps, one operation after the other: the same as that of the standard library's
 //! collections.
+//!
+//! What is lost for lack of room is counted exactly. Compiled code finds arrays by their place, and
+//! its routines do what the functions of tasks do.
 
 use std::collections::{BTreeMap, HashMap};
 
+use bpf::{MapDef, MapKind};
 use proptest::{collection::vec, prelude::*};
 use trace_maps::{
-    Array, Definition, Hash, Kind, Lost, MAX_FRAMES, Map, NotUpdated, Stacks, TABLE_SHIFT, When,
-    compiled,
+    Array, Hash, Lost, MAX_FRAMES, Map, MapError, NotUpdated, Stacks, TABLE_SHIFT, When, compiled,
 };
 
-fn make(kind: Kind, key_size: usize, value_size: usize, entries: usize, cpus: usize) -> Map {
-    let definition = Definition {
+fn definition(kind: MapKind, key_size: usize, value_size: usize, entries: usize) -> MapDef {
+    MapDef {
+        name: "map".into(),
         kind,
-        key_size,
-        value_size,
-        entries,
-    };
-    Map::new(&definition, cpus).expect("a map")
+        key_size: key_size as u32,
+        value_size: value_size as u32,
+        entries: entries as u32,
+    }
 }
 
-fn array(kind: Kind, value_size: usize, entries: usize, cpus: usize) -> Array {
+fn make(kind: MapKind, key_size: usize, value_size: usize, entries: usize, cpus: usize) -> Map {
+    Map::new(&definition(kind, key_size, value_size, entries), cpus).expect("a map")
+}
+
+fn array(kind: MapKind, value_size: usize, entries: usize, cpus: usize) -> Array {
     match make(kind, 4, value_size, entries, cpus) {
         Map::Array(array) => array,
         _ => panic!("an array"),
     }
 }
 
-fn hash(kind: Kind, key_size: usize, value_size: usize, entries: usize, cpus: usize) -> Hash {
+fn hash(kind: MapKind, key_size: usize, value_size: usize, entries: usize, cpus: usize) -> Hash {
     match make(kind, key_size, value_size, entries, cpus) {
         Map::Hash(hash) => hash,
         _ => panic!("a hash"),
@@ -34,7 +41,7 @@ fn hash(kind: Kind, key_size: usize, value_size: usize, entries: usize, cpus: us
 }
 
 fn stacks(frames: usize, entries: usize) -> Stacks {
-    match make(Kind::Stacks, 4, frames * 8, entries, 1) {
+    match make(MapKind::Stacks, 4, frames * 8, entries, 1) {
         Map::Stacks(stacks) => stacks,
         _ => panic!("stacks"),
     }
@@ -42,15 +49,9 @@ fn stacks(frames: usize, entries: usize) -> Stacks {
 
 #[test]
 fn definitions_out_of_range_are_refused_with_the_range() {
-    use Kind::{Array, Hash, PerCpuArray, PerCpuHash, Stacks};
+    use MapKind::{Array, Hash, PerCpuArray, PerCpuHash, Stacks};
     let refusal = |kind, key_size, value_size, entries, cpus| {
-        let definition = Definition {
-            kind,
-            key_size,
-            value_size,
-            entries,
-        };
-        Map::new(&definition, cpus)
+        Map::new(&definition(kind, key_size, value_size, entries), cpus)
             .err()
             .map(|error| error.to_string())
     };
@@ -59,7 +60,7 @@ fn definitions_out_of_range_are_refused_with_the_range() {
         (PerCpuArray, 4, 4096),
         (Hash, 1, 8),
         (Hash, 64, 256),
-        (PerCpuHash, 9, 9),
+        (PerCpuHash, 9, 16),
         (Stacks, 4, 127 * 8),
     ] {
         assert_eq!(refusal(kind, key, value, 1, 1), None);
@@ -69,62 +70,68 @@ fn definitions_out_of_range_are_refused_with_the_range() {
             Array,
             8,
             8,
-            "key of 8 bytes was found where the map (array) expects 4 to 4",
+            "a key of 8 bytes; this kind of map takes 4 to 4",
         ),
         (
             Hash,
             0,
             8,
-            "key of 0 bytes was found where the map (hash) expects 1 to 64",
+            "a key of 0 bytes; this kind of map takes 1 to 64",
         ),
         (
             PerCpuHash,
             65,
             8,
-            "key of 65 bytes was found where the map (per-CPU hash) expects 1 to 64",
+            "a key of 65 bytes; this kind of map takes 1 to 64",
         ),
         (
             Hash,
             8,
             7,
-            "value of 7 bytes was found where the map (hash) expects 8 to 256",
+            "a value of 7 bytes; this kind of map takes 8 to 256",
+        ),
+        (
+            PerCpuHash,
+            9,
+            9,
+            "a value of 9 bytes; this kind of map takes 8 to 256, and hashes and stacks take",
         ),
         (
             Hash,
             8,
             257,
-            "value of 257 bytes was found where the map (hash) expects 8 to 256",
+            "a value of 257 bytes; this kind of map takes 8 to 256",
         ),
         (
             PerCpuArray,
             4,
             0,
-            "value of 0 bytes was found where the map (per-CPU array) expects 1 to",
+            "a value of 0 bytes; this kind of map takes 1 to 4096",
         ),
         (
             Array,
             4,
             4097,
-            "value of 4097 bytes was found where the map (array) expects 1 to 4096",
+            "a value of 4097 bytes; this kind of map takes 1 to 4096",
         ),
         (
             Stacks,
             4,
             1024,
-            "value of 1024 bytes was found where the map (stacks) expects 8 to 1016",
+            "a value of 1024 bytes; this kind of map takes 8 to 1016",
         ),
     ] {
         let refusal = refusal(kind, key, value, 1, 1).expect("refused");
         assert!(refusal.contains(range), "{refusal}");
     }
-    let many = (1 << 22) + 1;
+    assert_eq!(
+        Map::new(&MapDef::ring("ring"), 1).err(),
+        Some(MapError::Ring)
+    );
+    let many = (1 << 20) + 1;
     for (entries, cpus, text) in [
-        (
-            0,
-            1,
-            "0 entries were found where a map expects 1 to 4194304",
-        ),
-        (many, 1, "4194305 entries were found"),
+        (0, 1, "0 entries; a map takes 1 to 1048576"),
+        (many, 1, "1048577 entries; a map takes"),
         (1, 0, "0 CPUs were found where a map expects 1 to 4096"),
         (1, 4097, "4097 CPUs were found"),
     ] {
@@ -136,17 +143,17 @@ fn definitions_out_of_range_are_refused_with_the_range() {
 #[test]
 fn compiled_code_finds_each_value_of_an_array_where_its_place_says() {
     for (kind, value_size, entries, cpus) in [
-        (Kind::Array, 8, 5, 3),
-        (Kind::PerCpuArray, 1, 1, 2),
-        (Kind::PerCpuArray, 20, 7, 4),
-        (Kind::PerCpuArray, 8, 64, 1),
+        (MapKind::Array, 8, 5, 3),
+        (MapKind::PerCpuArray, 1, 1, 2),
+        (MapKind::PerCpuArray, 20, 7, 4),
+        (MapKind::PerCpuArray, 8, 64, 1),
     ] {
         let array = array(kind, value_size, entries, cpus);
         let place = array.place();
         assert_eq!(place.entries as usize, entries);
         assert_eq!(place.stride as usize, value_size.next_multiple_of(8));
         assert_eq!(place.base % 64, 0);
-        assert_eq!(place.cpu_shift.is_some(), kind == Kind::PerCpuArray);
+        assert_eq!(place.cpu_shift.is_some(), kind == MapKind::PerCpuArray);
         assert!(place.cpu_shift.is_none_or(|shift| shift >= 6));
         let mut seen = BTreeMap::new();
         for cpu in 0..cpus {
@@ -160,7 +167,7 @@ fn compiled_code_finds_each_value_of_an_array_where_its_place_says() {
                 unsafe { *value += (cpu * 100 + index) as u64 };
             }
         }
-        let sharing = if kind == Kind::Array { cpus } else { 1 };
+        let sharing = if kind == MapKind::Array { cpus } else { 1 };
         assert!(seen.values().all(|&count| count == sharing));
         for index in 0..entries {
             let mut sum = [9; 3];
@@ -169,12 +176,15 @@ fn compiled_code_finds_each_value_of_an_array_where_its_place_says() {
             assert_eq!(sum, [expected as u64, 0, 0]);
             let mut last = [0];
             assert!(array.read_per_cpu(index, array.cpus() - 1, &mut last));
-            if kind == Kind::PerCpuArray {
+            if kind == MapKind::PerCpuArray {
                 assert_eq!(last, [((cpus - 1) * 100 + index) as u64]);
             }
         }
         assert_eq!(array.lookup(entries, 0), None);
-        assert_eq!(array.lookup(0, cpus).is_none(), kind == Kind::PerCpuArray);
+        assert_eq!(
+            array.lookup(0, cpus).is_none(),
+            kind == MapKind::PerCpuArray
+        );
         assert!(!array.read_per_cpu(entries, 0, &mut [0]));
         assert!(!array.read_sum(entries, &mut [0]));
     }
@@ -182,7 +192,7 @@ fn compiled_code_finds_each_value_of_an_array_where_its_place_says() {
 
 #[test]
 fn an_array_clears_the_values_of_one_cpu_or_of_all() {
-    let array = array(Kind::PerCpuArray, 16, 3, 3);
+    let array = array(MapKind::PerCpuArray, 16, 3, 3);
     let set = || {
         for cpu in 0..3 {
             for index in 0..3 {
@@ -246,11 +256,12 @@ proptest! {
     fn a_hash_holds_what_a_hash_map_holds(
         per_cpu in any::<bool>(),
         key_size in 1usize..=64,
-        value_size in 8usize..=256,
+        value_words in 1usize..=32,
         entries in 1usize..20,
         operations in operations(),
     ) {
-        let kind = if per_cpu { Kind::PerCpuHash } else { Kind::Hash };
+        let kind = if per_cpu { MapKind::PerCpuHash } else { MapKind::Hash };
+        let value_size = value_words * 8;
         let hash = hash(kind, key_size, value_size, entries, 3);
         let mut models = vec![HashMap::<Vec<u8>, Vec<u64>>::new(); if per_cpu { 3 } else { 1 }];
         let mut full = 0;
@@ -357,7 +368,7 @@ proptest! {
 #[test]
 fn a_table_whose_slots_have_all_had_keys_takes_new_keys_in_place_of_deleted_ones() {
     for key_size in [8, 24] {
-        let hash = hash(Kind::Hash, key_size, 8, 50, 1);
+        let hash = hash(MapKind::Hash, key_size, 8, 50, 1);
         let key = |n: u64| n.to_le_bytes().repeat(3)[..key_size].to_vec();
         for n in 0..50 {
             hash.add(0, &key(n), n).unwrap().unwrap();
@@ -377,7 +388,7 @@ fn a_table_whose_slots_have_all_had_keys_takes_new_keys_in_place_of_deleted_ones
 
 #[test]
 fn a_full_table_of_many_keys_has_room_for_each_of_its_entries() {
-    for kind in [Kind::Hash, Kind::PerCpuHash] {
+    for kind in [MapKind::Hash, MapKind::PerCpuHash] {
         let hash = hash(kind, 8, 8, 10_000, 1);
         // Addresses of functions, as a program counts them.
         let key = |n: u64| (0xffff_ffff_8000_0000 + n * 16).to_le_bytes();
@@ -392,7 +403,7 @@ fn a_full_table_of_many_keys_has_room_for_each_of_its_entries() {
 #[test]
 fn keys_that_differ_in_their_upper_bits_alone_share_no_long_run() {
     for shift in [0, 12, 20, 32, 44, 50] {
-        let hash = hash(Kind::Hash, 8, 8, 4096, 1);
+        let hash = hash(MapKind::Hash, 8, 8, 4096, 1);
         for n in 0..4096u64 {
             let added = hash.add(0, &(n << shift).to_le_bytes(), 1);
             assert_eq!(added, Some(Ok(())), "key {n} << {shift}");
@@ -402,7 +413,7 @@ fn keys_that_differ_in_their_upper_bits_alone_share_no_long_run() {
 
 #[test]
 fn a_deleted_value_stays_memory_of_the_map() {
-    let hash = hash(Kind::Hash, 8, 8, 1, 1);
+    let hash = hash(MapKind::Hash, 8, 8, 1, 1);
     let key = |n: u64| n.to_le_bytes();
     hash.update(0, &key(1), &[1; 8], When::Any)
         .unwrap()
@@ -423,7 +434,7 @@ fn a_deleted_value_stays_memory_of_the_map() {
 
 #[test]
 fn sizes_and_cpus_that_a_hash_does_not_have_are_refused() {
-    let hash = hash(Kind::PerCpuHash, 8, 8, 4, 2);
+    let hash = hash(MapKind::PerCpuHash, 8, 8, 4, 2);
     assert_eq!(hash.add(2, &[0; 8], 1), None);
     assert_eq!(hash.add(0, &[0; 4], 1), None);
     assert_eq!(hash.update(0, &[0; 8], &[0; 9], When::Any), None);
@@ -472,7 +483,7 @@ fn a_trace_without_room_is_counted_and_numbers_end_with_a_clear() {
 
 #[test]
 fn compiled_code_gets_values_and_the_numbers_of_bpf() {
-    let hash = hash(Kind::PerCpuHash, 12, 16, 2, 2);
+    let hash = hash(MapKind::PerCpuHash, 12, 16, 2, 2);
     // SAFETY: the table of CPU 1.
     let table = unsafe { hash.tables().byte_add(1 << TABLE_SHIFT) };
     let keys: [[u8; 12]; 3] = [[1; 12], [2; 12], [3; 12]];
@@ -517,7 +528,7 @@ fn compiled_code_gets_values_and_the_numbers_of_bpf() {
 #[test]
 fn a_key_in_a_register_is_the_key_in_memory_filled_up_with_zeros() {
     for key_size in 1..=8 {
-        let hash = hash(Kind::Hash, key_size, 8, 2, 1);
+        let hash = hash(MapKind::Hash, key_size, 8, 2, 1);
         for key in [[0u8; 8], [0xd1; 8], 0xd1b5_4a32_d192_ed03u64.to_le_bytes()] {
             let key = &key[..key_size];
             hash.clear();
@@ -543,8 +554,8 @@ proptest! {
         steps in vec((0u64..40, any::<u64>(), 0u8..4), 1..300),
     ) {
         let (at_home, plain) = (
-            hash(Kind::Hash, 8, 8, 24, 1),
-            hash(Kind::Hash, 8, 8, 24, 1),
+            hash(MapKind::Hash, 8, 8, 24, 1),
+            hash(MapKind::Hash, 8, 8, 24, 1),
         );
         for (number, delta, what) in steps {
             let key = if number == 0 { UNSTORABLE } else { number * number };
@@ -577,7 +588,7 @@ proptest! {
 #[test]
 fn compiled_code_goes_through_all_keys_and_reads_words_of_any_cpu() {
     for key_size in [3, 8, 12, 64] {
-        let hash = hash(Kind::PerCpuHash, key_size, 16, 64, 3);
+        let hash = hash(MapKind::PerCpuHash, key_size, 16, 64, 3);
         let key = |number: u8| vec![number; key_size];
         for number in 0..40_u8 {
             let cpu = usize::from(number % 3);

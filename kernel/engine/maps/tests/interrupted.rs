@@ -8,7 +8,8 @@ use std::{
     rc::Rc,
 };
 
-use trace_maps::{Definition, Hash, Kind, Lost, MAX_FRAMES, Map, NotUpdated, Stacks, Steps, When};
+use bpf::{MapDef, MapKind};
+use trace_maps::{Hash, Lost, MAX_FRAMES, Map, NotUpdated, Stacks, Steps, When};
 
 /// Runs the operations of a plan: the next one when the one before it has come to its step.
 struct Interrupted;
@@ -77,11 +78,12 @@ struct Sizes {
 
 impl Sizes {
     fn hash(self) -> Hash {
-        let definition = Definition {
-            kind: Kind::Hash,
-            key_size: self.key,
-            value_size: self.value,
-            entries: self.entries,
+        let definition = MapDef {
+            name: "hash".into(),
+            kind: MapKind::Hash,
+            key_size: self.key as u32,
+            value_size: self.value as u32,
+            entries: self.entries as u32,
         };
         match Map::new(&definition, 1) {
             Ok(Map::Hash(hash)) => hash,
@@ -351,7 +353,7 @@ const SIZES: [Sizes; 4] = [
     },
     Sizes {
         key: 20,
-        value: 20,
+        value: 24,
         entries: 2,
     },
 ];
@@ -438,8 +440,9 @@ fn additions_to_keys_of_a_word_that_are_never_deleted_are_never_lost() {
 }
 
 fn stacks() -> Stacks {
-    let definition = Definition {
-        kind: Kind::Stacks,
+    let definition = MapDef {
+        name: "stacks".into(),
+        kind: MapKind::Stacks,
         key_size: 4,
         value_size: 4 * 8,
         entries: 8,

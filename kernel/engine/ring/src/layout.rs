@@ -1,4 +1,8 @@
 //! The ring in memory, word by word. The crate's text has the picture.
+//!
+//! Who reads the ring may be another program than the one that writes it, so the layout has a magic
+//! word and a version. All words are atomic. The words of the write side, of the read side and of
+//! both are in cache lines of their own.
 
 use super::{limits::PAGE_BYTES, word::Word};
 

@@ -42,17 +42,18 @@
 //! are those that are in none of the other counts.
 //!
 //! # Invariants
-//! - W1. Only the ring's own CPU changes `reserved` and `committed`, with local operations
+//! - WRITER-1. Only the ring's own CPU changes `reserved` and `committed`, with local operations
 //!   ([`word`]) or stores.
-//! - W2. `committed` changes only from a position where a record begins that is being ended, or
-//!   where a page is left; and then by the one writer that knows it is there. While it is the start
-//!   of a record being written, no other writer moves it, because nested records begin elsewhere.
-//! - W3. All records before `committed` are complete.
-//! - R1. `oldest` only moves on, by exchanges: the consuming reader's and the writer's.
-//! - R2. A writer owns the bytes between the positions that its exchange of `reserved` had, until
-//!   its record is over.
-//! - R3. A page is reused only if `oldest` is not on it, and `committed` is not, unless nothing is
-//!   being written. So neither unread records nor busy ones are overwritten.
+//! - WRITER-2. `committed` changes only from a position where a record begins that is being ended,
+//!   or where a page is left; and then by the one writer that knows it is there. While it is the
+//!   start of a record being written, no other writer moves it, because nested records begin
+//!   elsewhere.
+//! - WRITER-3. All records before `committed` are complete.
+//! - RING-1. `oldest` only moves on, by exchanges: the consuming reader's and the writer's.
+//! - RING-2. A writer owns the bytes between the positions that its exchange of `reserved` had,
+//!   until its record is over.
+//! - RING-3. A page is reused only if `oldest` is not on it, and `committed` is not, unless nothing
+//!   is being written. So neither unread records nor busy ones are overwritten.
 //!
 //! # Contexts and ordering
 //! Write side: the ring's own CPU, in tasks with preemption off, interrupts and NMIs. It neither

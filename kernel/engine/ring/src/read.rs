@@ -1,4 +1,9 @@
-//! The read side.
+//! The read side: a consumer takes records out, a cursor only looks at them.
+//!
+//! A reader copies a record first and then looks whether it was overwritten meanwhile. If so it
+//! tells how many records it has lost, and goes on with the oldest one that is there. Nothing that
+//! it finds in memory is trusted: a ring that contradicts itself is [`Damaged`], and no access
+//! leaves it.
 
 use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},

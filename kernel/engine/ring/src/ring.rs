@@ -1,4 +1,8 @@
 //! The handle, and the write side.
+//!
+//! A writer reserves room by an exchange of a word that only its own CPU changes, fills the room,
+//! and commits. A writer that interrupts it finishes first, so no writer waits. Readers see a
+//! record when `committed` has passed it (W2 and W3 of the crate's text).
 
 use core::{
     marker::PhantomData,
@@ -278,7 +282,7 @@ impl<'m> Ring<'m> {
     /// The record at `at`, with `bytes` bytes of payload, was just reserved.
     #[inline(always)]
     unsafe fn begin(self, at: Position, bytes: usize, tsc: u64) -> NonNull<u8> {
-        // SAFETY: the record lies between two positions of one page, and it is ours (R2).
+        // SAFETY: the record lies between two positions of one page, and it is ours (RING-2).
         let record = unsafe { self.record(at.offset()) };
         let word = at.0 & !u64::from(u32::MAX) | (bytes as u64) << 8 | state::BUSY;
         record.word.store(word, Relaxed);
@@ -325,7 +329,7 @@ impl<'m> Ring<'m> {
         interrupt_fence();
         // If it interrupted another record, that one's writer publishes both.
         if writing.committed.load(Relaxed) as u32 == start {
-            // Until the store below, no other writer publishes (W2): nested records begin
+            // Until the store below, no other writer publishes (WRITER-2): nested records begin
             // elsewhere.
             let reserved = writing.reserved.load(Relaxed);
             // Release pairs with the Acquire of the readers: they see the records before it.
@@ -459,8 +463,8 @@ impl<'m> Ring<'m> {
         {
             return true;
         }
-        // The rest of the old page is ours now (R2). With one page, it is not: it is part of the
-        // new page.
+        // The rest of the old page is ours now (RING-2). With one page, it is not: it is part of
+        // the new page.
         let rest = at.offset() & (PAGE_BYTES as u32 - 1);
         if rest != 0 && behind != page {
             let bytes = (PAGE_BYTES as u64).wrapping_sub(u64::from(rest));

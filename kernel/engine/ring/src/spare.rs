@@ -22,15 +22,15 @@
 //! The ring that becomes live is emptied first, in a few steps, because no writer uses it.
 //!
 //! # Invariants
-//! - X1. A CPU's rings are exchanged only if the spare is settled, and by the holder of the
+//! - SPARE-1. A CPU's rings are exchanged only if the spare is settled, and by the holder of the
 //!   [`Spare`].
-//! - X2. The spare is settled by its own CPU at a quiet moment, so only the ring's own CPU changes
-//!   `reserved` and `committed` (W1).
-//! - X3. A consuming reader and code that clears hold the [`Spare`] while they work. So neither
-//!   meets an exchange. Cursors need not, because a ring that is emptied looks to them like one
-//!   that was overtaken.
-//! - X4. An end of a record that looks in the wrong ring finds no record of its place there. So the
-//!   addresses of the two rings must be told apart by their lower 32 bits, with which
+//! - SPARE-2. The spare is settled by its own CPU at a quiet moment, so only the ring's own CPU
+//!   changes `reserved` and `committed` (WRITER-1).
+//! - SPARE-3. A consuming reader and code that clears hold the [`Spare`] while they work. So
+//!   neither meets an exchange. Cursors need not, because a ring that is emptied looks to them like
+//!   one that was overtaken.
+//! - SPARE-4. An end of a record that looks in the wrong ring finds no record of its place there.
+//!   So the addresses of the two rings must be told apart by their lower 32 bits, with which
 //!   [`Ring::commit`] and compiled code calculate: [`may_be_confused`].
 //!
 //! # Contexts and ordering
@@ -193,7 +193,7 @@ impl Spare {
         let Some(ring) = NonNull::new(next) else {
             return;
         };
-        // SAFETY: no code writes to it (X1) or consumes it (X3).
+        // SAFETY: no code writes to it (SPARE-1) or consumes it (SPARE-3).
         let base = unsafe { Ring::from_raw(ring).restart() };
         // SAFETY: the caller holds the spare.
         let bases = unsafe { &mut *self.bases.get() };
@@ -304,8 +304,8 @@ fn step() {
     super::tests::interrupt::step();
 }
 
-/// Whether the end of a record of one of these rings could be taken for a place in the other (X4).
-/// `bytes`: the memory of each.
+/// Whether the end of a record of one of these rings could be taken for a place in the other
+/// (SPARE-4). `bytes`: the memory of each.
 pub const fn may_be_confused(one: u64, other: u64, bytes: u64) -> bool {
     let distance = one.wrapping_sub(other) as u32 as u64;
     distance < bytes || (1 << 32) - distance < bytes

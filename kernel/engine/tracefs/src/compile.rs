@@ -16,15 +16,16 @@
 //! the entry. The kernel compiles both to machine code.
 //!
 //! # Invariants
-//! C1. Every byte of the fixed part is stored, even where a value cannot be read. So nothing of an
-//!     older record is shown.
-//! C2. Each hit is counted in one of the counters, and in one only: [`HITS`] if it is to be
-//!     recorded (whether or not there is room, and whether or not records are taken),
+//! EVENTCODE-1. Every byte of the fixed part is stored, even where a value cannot be read. So
+//!     nothing of an older record is shown.
+//! EVENTCODE-2. Each hit is counted in one of the counters, and in one only: [`HITS`] if it is to
+//!     be recorded (whether or not there is room, and whether or not records are taken),
 //!     [`FILTERED`] if the filter does not match, [`UNASKED`] if the event is off and only triggers
 //!     act. So a filter costs nothing but itself.
-//! C3. A string is measured before the record is reserved and copied afterwards. If it has grown in
-//!     between, it is cut; it never takes the room of the next one.
-//! C4. The verifier takes every program, unless it is too long. A longer one is refused here.
+//! EVENTCODE-3. A string is measured before the record is reserved and copied afterwards. If it has
+//!     grown in between, it is cut; it never takes the room of the next one.
+//! EVENTCODE-4. The verifier takes every program, unless it is too long. A longer one is refused
+//!     here.
 //!
 //! # Stack
 //! Below `r10`: 8 bytes of scratch, the measured lengths of strings with 2 bytes each, and at the
@@ -37,15 +38,16 @@ use crate::{
     filter::{self, Filter, Frame},
     hist::Hist,
     line::flags,
-    memory::{OutOfMemory, push},
     values::{Values, extract, is_user_text, size},
 };
 use alloc::vec::Vec;
 use bpf::{
-    AluOp, BuildError, Builder, Condition, Helper, Kind, Label, MOST_RECORD_BYTES, MapDef,
-    MapIndex, Program, Reg, STACK_BYTES, Size, context::Register,
+    AluOp, BuildError, Builder, Condition, Helper, Label, MOST_RECORD_BYTES, MapDef, MapIndex,
+    Program, ProgramKind, Reg, STACK_BYTES, Size, context::Register,
 };
 use core::{error::Error, fmt};
+
+use fallible::{OutOfMemory, push};
 
 /// The map that counts the hits that are to be recorded: one counter for each CPU.
 pub const HITS: MapIndex = MapIndex(0);
@@ -80,7 +82,8 @@ const _: () = assert!(Frame::TEXT_BYTES <= TEXT_BYTES);
 pub struct Programs {
     /// The program for the entry of a function whose arguments the return records.
     pub entry: Option<Program>,
-    /// The program for the probed instruction, or for the return. It counts hits as C2 says.
+    /// The program for the probed instruction, or for the return. It counts hits as EVENTCODE-2
+    /// says.
     pub hit: Program,
 }
 
@@ -198,8 +201,8 @@ impl<'a> EventProgram<'a> {
     ) -> Result<Self, CompileError> {
         let values = Values::new(definition, event, symbols)?;
         let kind = match definition.kind {
-            EventKind::Probe => Kind::Probe,
-            EventKind::Return => Kind::Return {
+            EventKind::Probe => ProgramKind::Probe,
+            EventKind::Return => ProgramKind::Return {
                 data: values.entry_bytes(),
             },
         };
@@ -312,7 +315,7 @@ impl<'a> EventProgram<'a> {
         let entry = match data {
             0 => None,
             data => {
-                let mut builder = Builder::new(Kind::Entry { data });
+                let mut builder = Builder::new(ProgramKind::Entry { data });
                 self.values.begin(&mut builder);
                 self.values.keep(&mut builder);
                 builder.exit(0);

@@ -10,21 +10,22 @@
 //! PLACE is `[MOD:]SYM[+OFFS]`, `SYM%return`, or an address.
 //!
 //! # Invariants
-//! D1. The text that a definition prints parses to an equal definition, whatever was written
-//!     first: names that were left out are printed, offsets are decimal, and `%return` is printed
-//!     as `r`.
-//! D2. A refusal changes nothing: a definition is complete or not there.
+//! DEFINITION-1. The text that a definition prints parses to an equal definition, whatever was
+//!     written first: names that were left out are printed, offsets are decimal, and `%return` is
+//!     printed as `r`.
+//! DEFINITION-2. A refusal changes nothing: a definition is complete or not there.
 
 use crate::{
     commands::Words,
     fetch::{Argument, Grammar, Parser, Site, automatic_argument_name, is_identifier},
     field::{Field, LookupError, Symbols},
-    memory::{OutOfMemory, copied, push, written},
     number,
-    refusal::{Reason, Refusal},
+    refusal::{Reason, Refusal, no_memory},
 };
 use alloc::{string::String, vec::Vec};
 use core::fmt;
+
+use fallible::{OutOfMemory, copied, push, written};
 
 /// The group of an event that names none.
 pub const DEFAULT_GROUP: &str = "kprobes";
@@ -77,7 +78,7 @@ impl EventKind {
 
 /// A place to probe.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum ProbePlace {
     /// An address.
     Address(u64),
     /// A distance from a symbol.
@@ -91,7 +92,7 @@ pub enum Place {
     },
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ProbePlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(address) => write!(f, "{address:#x}"),
@@ -113,7 +114,7 @@ impl fmt::Display for Place {
     }
 }
 
-impl Place {
+impl ProbePlace {
     /// Parses PLACE. The flag says whether `%return` follows.
     fn parse(word: &str) -> Result<(Self, bool), (Reason, usize)> {
         if let Some(address) = number::digits(word) {
@@ -134,7 +135,7 @@ impl Place {
         let offset = number::signed(offset).and_then(|offset| u32::try_from(offset).ok());
         let offset = offset.ok_or((Reason::BadProbeAddress, 0))?;
         let (module, name) = match symbol.split_once(':') {
-            Some((module, name)) => (Some(copied(module)?), name),
+            Some((module, name)) => (Some(copied(module).map_err(no_memory)?), name),
             None => (None, symbol),
         };
         if name.is_empty() || module.as_ref().is_some_and(String::is_empty) {
@@ -143,7 +144,7 @@ impl Place {
         Ok((
             Self::Symbol {
                 module,
-                name: copied(name)?,
+                name: copied(name).map_err(no_memory)?,
                 offset,
             },
             is_return,
@@ -192,7 +193,7 @@ pub struct Definition {
     /// The name of its event.
     pub event: String,
     /// The place of the probe.
-    pub place: Place,
+    pub place: ProbePlace,
     /// Where its values are taken.
     pub site: Site,
     /// The values.
@@ -254,7 +255,7 @@ pub struct Deletion {
     /// The name; `None` for all of the group.
     pub event: Option<String>,
     /// The place; `None` for any.
-    pub place: Option<Place>,
+    pub place: Option<ProbePlace>,
     /// The first arguments, as name and text.
     pub arguments: Vec<(String, String)>,
 }
@@ -328,7 +329,7 @@ impl Deletion {
         }
         let place = match words.get(Refusal::PLACE) {
             Some(word) => {
-                let parsed = Place::parse(word)
+                let parsed = ProbePlace::parse(word)
                     .map_err(|(reason, offset)| Refusal::new(reason, Refusal::PLACE, offset))?;
                 Some(parsed.0)
             }
@@ -389,7 +390,7 @@ impl Definition {
         let maxactive = parse_maxactive(kind, number)
             .map_err(|reason| Refusal::new(reason, Refusal::NAME, 1))?;
 
-        let (place, has_suffix) = Place::parse(place_word)
+        let (place, has_suffix) = ProbePlace::parse(place_word)
             .map_err(|(reason, offset)| Refusal::new(reason, Refusal::PLACE, offset))?;
         let kind = if has_suffix { EventKind::Return } else { kind };
         let site = check_place(&place, kind, symbols).map_err(Refusal::place)?;
@@ -487,7 +488,7 @@ fn parse_maxactive(kind: EventKind, text: &str) -> Result<Option<u16>, Reason> {
 }
 
 /// Checks that the place is there and fits the kind.
-fn check_place(place: &Place, kind: EventKind, symbols: &dyn Symbols) -> Result<Site, Reason> {
+fn check_place(place: &ProbePlace, kind: EventKind, symbols: &dyn Symbols) -> Result<Site, Reason> {
     match place.address(symbols) {
         Ok(_) => (),
         Err(LookupError::NotFound) => return Err(Reason::BadProbeAddress),
@@ -542,16 +543,16 @@ fn parse_name(text: &str) -> Result<Names<'_>, (Reason, usize)> {
 /// Every letter that an identifier cannot have becomes `_`, because the name has to be read back. A
 /// name that is too long ends in a hash of all of it. Otherwise two long symbols with the same
 /// beginning would silently share one event.
-fn automatic_name(kind: EventKind, place: &Place) -> Result<String, OutOfMemory> {
+fn automatic_name(kind: EventKind, place: &ProbePlace) -> Result<String, OutOfMemory> {
     let letter = kind.letter();
     let full = match place {
-        Place::Address(address) => written(&format_args!("{letter}_{address:#x}"))?,
-        Place::Symbol {
+        ProbePlace::Address(address) => written(&format_args!("{letter}_{address:#x}"))?,
+        ProbePlace::Symbol {
             module: Some(module),
             name,
             offset,
         } => written(&format_args!("{letter}_{module}:{name}_{offset}"))?,
-        Place::Symbol {
+        ProbePlace::Symbol {
             module: None,
             name,
             offset,

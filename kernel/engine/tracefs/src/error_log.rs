@@ -11,11 +11,12 @@
 
 use crate::{
     commands::{BadLine, Words},
-    memory::written,
     refusal::Refusal,
 };
 use alloc::{collections::VecDeque, string::String};
 use core::fmt;
+
+use fallible::written;
 
 /// The name that kprobe events have in the log.
 pub const KPROBE: &str = "trace_kprobe";

@@ -15,19 +15,20 @@
 //! recorded: the string at the address that is in the object ([`Symbols::name_offset`]).
 //!
 //! # Invariants
-//! A1. An argument keeps its text, and the text alone is printed. So what is printed parses to the
-//!     same argument.
-//! A2. A fetch that is parsed can be carried out: its symbols are there, it fits the place of the
-//!     probe, and its type fits the value.
+//! FETCH-1. An argument keeps its text, and the text alone is printed. So what is printed parses to
+//!     the same argument.
+//! FETCH-2. A fetch that is parsed can be carried out: its symbols are there, it fits the place of
+//!     the probe, and its type fits the value.
 
 use crate::{
     field::{Element, FieldKind, LookupError, Named, Symbols, Width},
-    memory::{Boxed, OutOfMemory, copied, written},
     number,
-    refusal::Reason,
+    refusal::{Reason, no_memory},
 };
-use alloc::string::String;
+use alloc::{boxed::Box, string::String};
+
 use bpf::context::Register;
+use fallible::{OutOfMemory, copied, try_box, written};
 
 /// The limits of the syntax, which differ between releases of Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +123,7 @@ pub enum Fetch {
         /// The distance in bytes.
         offset: i64,
         /// The value.
-        of: Boxed<Self>,
+        of: Box<Self>,
     },
 }
 
@@ -335,8 +336,8 @@ impl Parser<'_> {
                 return Err((Reason::ArgumentNameTooLong, 0));
             }
             Some(("", _)) => return Err((Reason::NoArgumentName, 0)),
-            Some((name, body)) => (copied(name)?, body),
-            None => (automatic_argument_name(number)?, word),
+            Some((name, body)) => (copied(name).map_err(no_memory)?, body),
+            None => (automatic_argument_name(number).map_err(no_memory)?, word),
         };
         if !is_identifier(&name) {
             return Err((Reason::BadArgumentName, 0));
@@ -350,7 +351,7 @@ impl Parser<'_> {
             .map_err(|(reason, offset)| (reason, start + offset))?;
         Ok(Argument {
             name,
-            text: copied(body)?,
+            text: copied(body).map_err(no_memory)?,
             fetch,
             value_type,
             count,
@@ -417,7 +418,7 @@ impl Parser<'_> {
             fetch = Fetch::Dereference {
                 user: false,
                 offset,
-                of: Boxed::new(fetch)?,
+                of: try_box(fetch).map_err(no_memory)?,
             };
         }
         Ok(fetch)
@@ -428,7 +429,7 @@ impl Parser<'_> {
         let rest = text.get(1..).unwrap_or("");
         match text.as_bytes().first() {
             Some(b'$') => self.variable(rest).map_err(|reason| (reason, at)),
-            Some(b'%') => register(rest)
+            Some(b'%') => Register::named(rest)
                 .map(Fetch::Register)
                 .ok_or((Reason::BadRegister, at)),
             Some(b'@') => self
@@ -537,7 +538,7 @@ impl Parser<'_> {
         Ok(Fetch::Dereference {
             user,
             offset,
-            of: Boxed::new(of)?,
+            of: try_box(of).map_err(no_memory)?,
         })
     }
 }
@@ -609,7 +610,7 @@ fn split_array(text: &str) -> Result<(&str, Option<u8>), At> {
 fn immediate(text: &str, at: usize) -> Result<Fetch, At> {
     if let Some(string) = text.strip_prefix('"') {
         return match string.strip_suffix('"') {
-            Some(string) => Ok(Fetch::Text(copied(string)?)),
+            Some(string) => Ok(Fetch::Text(copied(string).map_err(no_memory)?)),
             None => Err((Reason::StringNotClosed, at + text.len())),
         };
     }
@@ -622,40 +623,6 @@ fn immediate(text: &str, at: usize) -> Result<Fetch, At> {
     value
         .map(Fetch::Immediate)
         .ok_or((Reason::BadImmediate, at))
-}
-
-/// The register named `name`.
-fn register(name: &str) -> Option<Register> {
-    Register::ALL
-        .into_iter()
-        .find(|register| register_name(*register) == name)
-}
-
-/// The name of a register, as written after the `%`.
-pub const fn register_name(register: Register) -> &'static str {
-    match register {
-        Register::R15 => "r15",
-        Register::R14 => "r14",
-        Register::R13 => "r13",
-        Register::R12 => "r12",
-        Register::Bp => "bp",
-        Register::Bx => "bx",
-        Register::R11 => "r11",
-        Register::R10 => "r10",
-        Register::R9 => "r9",
-        Register::R8 => "r8",
-        Register::Ax => "ax",
-        Register::Cx => "cx",
-        Register::Dx => "dx",
-        Register::Si => "si",
-        Register::Di => "di",
-        Register::OrigAx => "orig_ax",
-        Register::Ip => "ip",
-        Register::Cs => "cs",
-        Register::Flags => "flags",
-        Register::Sp => "sp",
-        Register::Ss => "ss",
-    }
 }
 
 /// Checks that a value can have a type.

@@ -17,8 +17,9 @@
 //! - A string that could not be read is neither equal to a pattern nor different from it.
 //!
 //! # Invariants
-//! E1. A filter nests at most [`Filter::MOST_PARENS`] deep, so recursion over it is bounded.
-//! E2. An `And` or `Or` has at least two parts, and none of its own kind. A `Not` holds no `Not`.
+//! FILTER-1. A filter nests at most [`Filter::MOST_PARENS`] deep, so recursion over it is bounded.
+//! FILTER-2. An `And` or `Or` has at least two parts, and none of its own kind. A `Not` holds no
+//!     `Not`.
 //!
 //! # Differences from Linux
 //! Each bad filter is refused with EINVAL, and any with ENOMEM if there is no memory; Linux has
@@ -31,7 +32,7 @@ mod error;
 mod parse;
 mod pattern;
 
-use alloc::{string::String, vec::Vec};
+use alloc::{boxed::Box, string::String, vec::Vec};
 use core::fmt;
 
 pub(crate) use compile::{COMM_BYTES, load_number};
@@ -39,10 +40,7 @@ pub use compile::{CompileError, Frame, Load, LoadError, Loaded};
 pub use error::{FilterError, FilterReason};
 pub use pattern::{ByteSet, Pattern, Piece};
 
-use crate::{
-    field::{Element, Field, FieldKind, Width},
-    memory::Boxed,
-};
+use crate::field::{Element, Field, FieldKind, Width};
 
 /// The thing that a test looks at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -267,7 +265,7 @@ impl fmt::Display for Test {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expression {
     Test(Test),
-    Not(Boxed<Expression>),
+    Not(Box<Expression>),
     And(Vec<Expression>),
     Or(Vec<Expression>),
 }

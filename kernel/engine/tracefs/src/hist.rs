@@ -21,9 +21,10 @@
 //! One key `.log2` without values needs no hash: its table is an array of counters by bucket.
 //!
 //! # Limits
-//! H1. There are 1 to 3 keys, at most 2 values and at most 2 sort keys, as in Linux.
-//! H2. The packed keys have at most [`KEY_BYTES`] bytes. A longer string is shortened in the key.
-//! H3. Nothing shown depends on the order of the entries in the maps.
+//! HIST-1. There are 1 to 3 keys, at most 2 values and at most 2 sort keys, as in Linux.
+//! HIST-2. The packed keys have at most [`KEY_BYTES`] bytes. A longer string is shortened in the
+//!     key.
+//! HIST-3. Nothing shown depends on the order of the entries in the maps.
 //!
 //! # Differences from Linux
 //! Variables, expressions and actions (`onmatch` and the like) are refused. Histograms of one name

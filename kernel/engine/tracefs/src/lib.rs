@@ -31,7 +31,6 @@ pub mod field;
 pub mod filter;
 pub mod hist;
 pub mod line;
-pub mod memory;
 mod number;
 pub mod readme;
 pub mod record;

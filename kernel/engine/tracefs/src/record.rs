@@ -12,10 +12,11 @@ use crate::{
     definition::{Definition, EventKind},
     fetch::{Argument, ValueType},
     field::{Element, Field},
-    memory::{OutOfMemory, copied},
 };
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
+
+use fallible::{OutOfMemory, copied};
 
 /// The name of the field with the probed address.
 pub const PROBE_IP: &str = "__probe_ip";

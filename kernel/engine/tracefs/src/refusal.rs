@@ -5,6 +5,9 @@
 
 use core::{error::Error, fmt};
 
+use abi::errno;
+use fallible::OutOfMemory;
+
 /// The reason why a line is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
@@ -167,21 +170,21 @@ impl Reason {
     /// The errno of the write.
     pub const fn errno(self) -> i32 {
         match self {
-            Self::NotFound => 2,
+            Self::NotFound => errno::ENOENT,
             Self::ArgumentTooLong
             | Self::TooManyArguments
             | Self::TooManyEntryArguments
-            | Self::EventTooBig => 7,
-            Self::OutOfMemory => 12,
-            Self::Busy => 16,
+            | Self::EventTooBig => errno::E2BIG,
+            Self::OutOfMemory => errno::ENOMEM,
+            Self::Busy => errno::EBUSY,
             Self::EventExists
             | Self::NameOfFile
             | Self::DifferentProbeType
             | Self::DifferentArgumentType
-            | Self::SameProbe => 17,
-            Self::BadInstructionBoundary => 84,
-            Self::NoArgumentNames => 95,
-            _ => 22,
+            | Self::SameProbe => errno::EEXIST,
+            Self::BadInstructionBoundary => errno::EILSEQ,
+            Self::NoArgumentNames => errno::EOPNOTSUPP,
+            _ => errno::EINVAL,
         }
     }
 }
@@ -247,3 +250,20 @@ impl fmt::Display for Refusal {
 }
 
 impl Error for Refusal {}
+
+impl From<OutOfMemory> for Reason {
+    fn from(_: OutOfMemory) -> Self {
+        Self::OutOfMemory
+    }
+}
+
+impl From<OutOfMemory> for Refusal {
+    fn from(_: OutOfMemory) -> Self {
+        Self::line(Reason::OutOfMemory)
+    }
+}
+
+/// The reason and the column if there is no memory for a part of a line.
+pub(crate) fn no_memory(_: OutOfMemory) -> (Reason, usize) {
+    (Reason::OutOfMemory, 0)
+}

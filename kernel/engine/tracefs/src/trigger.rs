@@ -13,21 +13,25 @@
 //! that is left, the program and its maps.
 //!
 //! # Rules
-//! G1. An event has at most one trigger of a kind ([`Trigger::same_place`]): `traceon` and
+//! TRIGGER-1. An event has at most one trigger of a kind ([`Trigger::same_place`]): `traceon` and
 //!     `traceoff` are one kind, and `enable_event` and `disable_event` of one event are one.
 //!     Histograms differ if [`Hist::is_same`] says no.
-//! G2. `!` takes away the trigger of the kind, whatever its count and filter are. Nothing happens
-//!     if there is none, because scripts take away what an opening for writing took already.
-//! G3. A line that the file shows can be written again, with `!` in front of it, too.
+//! TRIGGER-2. `!` takes away the trigger of the kind, whatever its count and filter are. Nothing
+//!     happens if there is none, because scripts take away what an opening for writing took
+//!     already.
+//! TRIGGER-3. A line that the file shows can be written again, with `!` in front of it, too.
 
-use alloc::string::String;
+use alloc::{boxed::Box, string::String};
 use core::{error::Error, fmt};
+
+use fallible::{OutOfMemory, copied, try_box};
+
+use abi::errno;
 
 use crate::{
     field::{Field, Symbols},
     filter::{Filter, FilterError},
     hist::{Hist, HistError, HistReason, Order, split_filter},
-    memory::{Boxed, OutOfMemory, copied},
     number,
 };
 
@@ -136,7 +140,7 @@ pub enum Action {
         group: String,
         event: String,
     },
-    Hist(Boxed<Hist>),
+    Hist(Box<Hist>),
 }
 
 impl Action {
@@ -263,11 +267,11 @@ impl TriggerError {
     /// The errno of the write.
     pub const fn errno(self) -> i32 {
         match self {
-            Self::Exists => 17,
+            Self::Exists => errno::EEXIST,
             Self::Filter(error) => error.errno(),
             Self::Hist(error) => error.errno(),
-            Self::OutOfMemory => 12,
-            _ => 22,
+            Self::OutOfMemory => errno::ENOMEM,
+            _ => errno::EINVAL,
         }
     }
 
@@ -397,7 +401,7 @@ impl Line {
                     return Err(TriggerError::NoParameter);
                 }
                 let hist = Hist::parse(rest, fields, symbols).map_err(TriggerError::Hist)?;
-                let action = Action::Hist(Boxed::new(hist)?);
+                let action = Action::Hist(try_box(hist)?);
                 return Ok(Self {
                     remove,
                     trigger: Trigger {

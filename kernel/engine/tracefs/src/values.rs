@@ -4,25 +4,26 @@
 //! it is used.
 //!
 //! # Invariants
-//! P1. [`Values::CONTEXT`] is the context and [`Values::ENTRY_DATA`] the data of entry and return,
-//!     from [`Values::begin`] on. No instructions here write them.
-//! P2. Instructions here lose `r0` to `r5`, write the register that they are asked for, and the
-//!     stack at [`Values::SCRATCH`]. They change nothing else.
-//! P3. A load of memory that is not there gives 0, and the program goes on.
+//! VALUES-1. [`Values::CONTEXT`] is the context and [`Values::ENTRY_DATA`] the data of entry and
+//!     return, from [`Values::begin`] on. No instructions here write them.
+//! VALUES-2. Instructions here lose `r0` to `r5`, write the register that they are asked for, and
+//!     the stack at [`Values::SCRATCH`]. They change nothing else.
+//! VALUES-3. A load of memory that is not there gives 0, and the program goes on.
 
 use crate::{
     definition::{Definition, EventKind},
     fetch::{Argument, Fetch, Site, ValueType},
     field::{Element, Field, FieldKind, LookupError, Symbols, Width},
     filter::{LoadError, Loaded},
-    memory::OutOfMemory,
     record::{Layout, PROBE_FUNC, PROBE_IP, PROBE_RET_IP},
 };
 use alloc::vec::Vec;
+
 use bpf::{
     AluOp, Builder, Helper, Reg, Size,
     context::{ARGUMENTS, Register},
 };
+use fallible::OutOfMemory;
 
 /// See the module's text.
 pub struct Values<'a> {

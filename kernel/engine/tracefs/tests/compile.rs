@@ -1,4 +1,7 @@
 //! Programs of events, run on a machine of the host: what a hit leaves and how it reads.
+//!
+//! A definition is compiled, verified and interpreted at a hit with known registers and memory. The
+//! record is read with the layout of the same definition, so the two sides are tested together.
 
 mod common;
 

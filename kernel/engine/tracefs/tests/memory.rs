@@ -1,4 +1,7 @@
 //! Without memory a line is refused with ENOMEM, whichever allocation fails, and keeps nothing.
+//!
+//! Each test repeats its work with room for no allocation, for one, for two and so on, until all
+//! have room. An allocation that cannot be refused would end the test.
 
 mod common;
 

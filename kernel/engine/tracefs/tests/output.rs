@@ -1,4 +1,7 @@
 //! The view of readers: `format` files, lines of `trace`, and `README`.
+//!
+//! The texts are those of Linux to the blank, because tools read them. Records that are cut short
+//! or come late show what they have.
 
 mod common;
 

@@ -1,15 +1,19 @@
 //! Forms of definitions that are accepted or refused, each refusal with its column.
+//!
+//! The mistakes of Linux's selftest have its columns and its messages. Whatever is accepted prints
+//! as a line that reads as the same definition.
 
 mod common;
+
+use fallible::try_box;
 
 use common::{Kernel, LONG, VFS_READ};
 use tracefs::{
     commands::Words,
-    definition::{Command, Definition, Deletion, EventKind, File, Place},
+    definition::{Command, Definition, Deletion, EventKind, File, ProbePlace},
     event::check_append,
     fetch::{Fetch, Grammar, Location, Site, ValueType},
     field::Width,
-    memory::Boxed,
     refusal::{Reason, Refusal},
 };
 
@@ -375,7 +379,7 @@ fn fetches_nest_until_fifteen_steps() {
 
 #[test]
 fn places_are_read() {
-    let symbol = |module: Option<&str>, name: &str, offset| Place::Symbol {
+    let symbol = |module: Option<&str>, name: &str, offset| ProbePlace::Symbol {
         module: module.map(Into::into),
         name: name.into(),
         offset,
@@ -425,29 +429,34 @@ fn places_are_read() {
         ),
         (
             "p 0xffff800000001000",
-            Place::Address(VFS_READ),
+            ProbePlace::Address(VFS_READ),
             EventKind::Probe,
             Site::Entry,
         ),
         (
             "r 0xffff800000001000",
-            Place::Address(VFS_READ),
+            ProbePlace::Address(VFS_READ),
             EventKind::Return,
             Site::Return,
         ),
         (
             "p 0xffff800000001004",
-            Place::Address(VFS_READ + 4),
+            ProbePlace::Address(VFS_READ + 4),
             EventKind::Probe,
             Site::Inside,
         ),
         (
             "p 1234",
-            Place::Address(1234),
+            ProbePlace::Address(1234),
             EventKind::Probe,
             Site::Inside,
         ),
-        ("p 010", Place::Address(8), EventKind::Probe, Site::Inside),
+        (
+            "p 010",
+            ProbePlace::Address(8),
+            EventKind::Probe,
+            Site::Inside,
+        ),
     ] {
         let definition = definition(line);
         assert_eq!(
@@ -557,12 +566,12 @@ fn fetches_become_trees() {
     let inner = Fetch::Dereference {
         user: false,
         offset: 8,
-        of: Boxed::new(banner).unwrap(),
+        of: try_box(banner).unwrap(),
     };
     let outer = Fetch::Dereference {
         user: true,
         offset: -16,
-        of: Boxed::new(inner).unwrap(),
+        of: try_box(inner).unwrap(),
     };
     let [a, b] = &definition.arguments[..] else {
         panic!("two arguments")

@@ -3,7 +3,7 @@
 
 mod common;
 
-use bpf::{Kind, Program, Reg, context::Register, verifier::verify};
+use bpf::{Program, ProgramKind, Reg, context::Register, verifier::verify};
 use bpf_interpreter::{Space, TestMachine, run};
 use common::{Kernel, VFS_READ};
 use tracefs::{
@@ -47,7 +47,7 @@ fn program(event: &str, trigger: &str) -> (Line, Program, Maps) {
     if let Err(refusal) = verify(programs.hit.clone()) {
         panic!("{event}, {trigger}: {refusal}");
     }
-    assert!(programs.hit.kind == Kind::Probe);
+    assert!(programs.hit.kind == ProgramKind::Probe);
     (line, programs.hit, maps)
 }
 

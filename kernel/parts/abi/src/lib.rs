@@ -9,6 +9,8 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod errno;
+
 /// Numbers of the system calls.
 pub mod nr {
     pub const READ: u64 = 0;

@@ -1,4 +1,7 @@
 //! Blocks of all classes and whole pages, taken from and given back to memory of a process.
+//!
+//! Random operations are checked against the list of blocks that are out: none touches another one,
+//! and all of the memory comes back.
 
 use std::{
     alloc::{Layout, alloc, dealloc},

@@ -4,8 +4,8 @@
 //! frame is handed out first. The caller provides the memory for the bits, and the lock.
 //!
 //! # Invariants
-//! B1. A set bit is a free frame, and `free` counts the set bits.
-//! B2. No word below `first_candidate` has a bit set, so a search starts there.
+//! BITMAP-1. A set bit is a free frame, and `free` counts the set bits.
+//! BITMAP-2. No word below `first_candidate` has a bit set, so a search starts there.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,12 @@
 //! Small images with each violation, and without any.
+//!
+//! An image is a few functions of hand-written bytes with symbols. The closure over them must find
+//! what a hit reaches, and name each violation at its instruction.
 
 extern crate std;
 
 use super::*;
-use kallsyms::{Binding, Kind};
+use kallsyms::{Binding, SymbolKind};
 use std::vec;
 
 const TEXT: u64 = 0xffff_ffff_8010_0000;
@@ -41,7 +44,7 @@ impl Small {
             name: self.names[index],
             start: TEXT + index as u64 * 16,
             size: 16,
-            kind: Kind::Text,
+            kind: SymbolKind::Text,
             binding: Binding::Global,
             exported: false,
             note: 0,

@@ -37,13 +37,12 @@ use core::{
     fmt::{self, Write},
 };
 use elf::{ElfBytes, abi, endian::LittleEndian};
+use names::one_of;
 use rustc_demangle::{Demangle, try_demangle};
-
-pub use nearest::distance;
 
 /// The kind of memory that a symbol lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum SymbolKind {
     /// Code.
     Text,
     /// Code that is freed at the end of the boot.
@@ -56,7 +55,7 @@ pub enum Kind {
     Bss,
 }
 
-impl Kind {
+impl SymbolKind {
     /// Whether it is executable.
     pub const fn is_text(self) -> bool {
         matches!(self, Self::Text | Self::Init)
@@ -88,7 +87,7 @@ pub struct Symbol<'a> {
     /// Bytes from there that belong to it. 0: a label inside another symbol.
     pub size: u64,
     /// Where it lies.
-    pub kind: Kind,
+    pub kind: SymbolKind,
     /// Which other files can name it.
     pub binding: Binding,
     /// Whether it has a plain name that other languages can use: it is neither mangled nor local.
@@ -135,10 +134,10 @@ impl<'a> Symbol<'a> {
     /// The letter that `nm` and `/proc/kallsyms` show: upper case for symbols that are not local.
     pub fn letter(&self) -> char {
         let letter = match self.kind {
-            Kind::Text | Kind::Init => 't',
-            Kind::Rodata => 'r',
-            Kind::Data => 'd',
-            Kind::Bss => 'b',
+            SymbolKind::Text | SymbolKind::Init => 't',
+            SymbolKind::Rodata => 'r',
+            SymbolKind::Data => 'd',
+            SymbolKind::Bss => 'b',
         };
         match self.binding {
             Binding::Local => letter,
@@ -245,13 +244,8 @@ impl fmt::Display for LookupError<'_> {
             }
             Self::Unknown { name, nearest } => {
                 write!(f, "no symbol {name}")?;
-                for (index, symbol) in nearest.iter().enumerate() {
-                    let before = match index {
-                        0 => "; did you mean ",
-                        _ if index + 1 == nearest.len() => " or ",
-                        _ => ", ",
-                    };
-                    write!(f, "{before}{symbol}")?;
+                if !nearest.is_empty() {
+                    write!(f, "; did you mean {}", one_of(nearest))?;
                 }
                 f.write_str("; it may have been inlined: then name a function that calls it")
             }
@@ -283,7 +277,7 @@ struct Entry {
     size: u32,
     name: u32,
     name_len: u16,
-    kind: Kind,
+    kind: SymbolKind,
     binding: Binding,
     exported: bool,
     note: u16,
@@ -363,11 +357,11 @@ impl<'a> Table<'a> {
                 name: symbol.st_name,
                 name_len,
                 kind: match (executable, writable) {
-                    (true, _) if section_name.starts_with(".init") => Kind::Init,
-                    (true, _) => Kind::Text,
-                    (false, true) if section.sh_type == abi::SHT_NOBITS => Kind::Bss,
-                    (false, true) => Kind::Data,
-                    (false, false) => Kind::Rodata,
+                    (true, _) if section_name.starts_with(".init") => SymbolKind::Init,
+                    (true, _) => SymbolKind::Text,
+                    (false, true) if section.sh_type == abi::SHT_NOBITS => SymbolKind::Bss,
+                    (false, true) => SymbolKind::Data,
+                    (false, false) => SymbolKind::Rodata,
                 },
                 binding,
                 exported: binding != Binding::Local && !is_mangled(name),

@@ -1,18 +1,15 @@
 //! Finds the names that a wrong name may have meant.
 //!
-//! Similarity is the edit distance (Levenshtein): insertions, deletions and replacements of one
-//! byte. A name without a path is compared with the last segments of paths, so `printk` finds
-//! `kernel::log::printk`.
+//! Similarity is the edit distance of [`names::distance`]. A name without a path is compared with
+//! the last segments of paths, so `printk` finds `kernel::log::printk`.
 
 use crate::{LookupError, Symbol, Table, try_collect};
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
+use names::{MOST_LETTERS, distance};
 
 /// How many names are offered.
 const OFFERED: usize = 3;
-
-/// Names longer than this are not compared, in bytes.
-const MAX_LEN: usize = 255;
 
 /// The functions of `table` with the names most like `name`, the nearest first.
 pub fn nearest<'a>(table: &Table<'a>, name: &str) -> Result<Vec<Symbol<'a>>, LookupError<'a>> {
@@ -36,16 +33,16 @@ pub fn nearest<'a>(table: &Table<'a>, name: &str) -> Result<Vec<Symbol<'a>>, Loo
     try_collect(offers.into_iter().filter_map(|(_, symbol)| symbol))
 }
 
-/// A name of at most [`MAX_LEN`] bytes.
+/// A name of at most [`MOST_LETTERS`] bytes.
 struct ShortName {
-    bytes: [u8; MAX_LEN],
+    bytes: [u8; MOST_LETTERS],
     len: usize,
 }
 
 impl Default for ShortName {
     fn default() -> Self {
         Self {
-            bytes: [0; MAX_LEN],
+            bytes: [0; MOST_LETTERS],
             len: 0,
         }
     }
@@ -107,49 +104,9 @@ fn last_segment(path: &str) -> &str {
         .unwrap_or(path)
 }
 
-/// The edit distance of two names in bytes (Levenshtein), if it is at most `limit`. `None` as well
-/// if one is longer than 255 bytes.
-pub fn distance(a: &str, b: &str, limit: usize) -> Option<usize> {
-    let (a, b) = (a.as_bytes(), b.as_bytes());
-    if a.len().abs_diff(b.len()) > limit || a.len().max(b.len()) > MAX_LEN {
-        return None;
-    }
-    // One row of the table of distances between prefixes: `row[j]` belongs to the first `j` bytes
-    // of `b`.
-    let mut row = [0_usize; MAX_LEN + 1];
-    for (j, cell) in row.iter_mut().enumerate() {
-        *cell = j;
-    }
-    for (i, &byte) in a.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        let mut least = row[0];
-        for (j, &other) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(byte != other);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-            least = least.min(row[j + 1]);
-        }
-        if least > limit {
-            return None;
-        }
-    }
-    Some(row[b.len()]).filter(|&far| far <= limit)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn distance_counts_single_edits() {
-        assert_eq!(distance("do_fork", "do_fork", 9), Some(0));
-        assert_eq!(distance("do_frok", "do_fork", 9), Some(2));
-        assert_eq!(distance("do_fork", "do_for", 9), Some(1));
-        assert_eq!(distance("kitten", "sitting", 9), Some(3));
-        assert_eq!(distance("", "abc", 9), Some(3));
-        assert_eq!(distance("kitten", "sitting", 2), None);
-    }
 
     #[test]
     fn a_third_of_a_name_may_differ_with_its_path_and_without() {
@@ -161,14 +118,6 @@ mod tests {
         assert_eq!(likeness("a::abcdef", "elsewhere::abcxyz"), None);
         assert_eq!(likeness("a::b::c::d::abcdef", "elsewhere::abcxyz"), None);
         assert_eq!(likeness("a_long_path::f", "a_long_path::g"), Some(1));
-    }
-
-    #[test]
-    fn names_too_long_for_the_table_are_far_from_all() {
-        let [longest, longer] = [MAX_LEN, MAX_LEN + 1].map(|len| "a".repeat(len));
-        assert_eq!(distance(&longest, &longest, 0), Some(0));
-        assert_eq!(distance(&longer, &longer, 0), None);
-        assert_eq!(distance(&longest, &longer, 1), None);
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Tests the symbols of this test program itself. Like a kernel it has Rust and C names, generic
 //! functions, and assembly labels with and without sizes.
+//!
+//! Some orders of symbols that a linker does not make are built by hand.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-use kallsyms::{Binding, Kind, LookupError, Symbol, Table};
+use kallsyms::{Binding, LookupError, Symbol, SymbolKind, Table};
 use std::{
     arch::global_asm,
     fs,
@@ -230,7 +232,7 @@ fn label_without_size_reaches_to_the_next_symbol() {
     let routine = lookup("unsized_routine");
     assert_eq!(
         (routine.size, routine.kind, routine.binding),
-        (3, Kind::Text, Binding::Local)
+        (3, SymbolKind::Text, Binding::Local)
     );
     assert_eq!(TABLE.symbol_at(routine.start + 2), Some(routine));
     assert_eq!(
@@ -272,7 +274,7 @@ const WORD_IN_THE_FILE: &str = concat!("\0word_in", "_the_file\0");
 fn label_without_size_ends_with_its_section() {
     load_bias();
     let routine = lookup("unsized_end_of_section");
-    assert_eq!((routine.size, routine.kind), (2, Kind::Text));
+    assert_eq!((routine.size, routine.kind), (2, SymbolKind::Text));
     assert_ne!(TABLE.symbol_at(routine.start + 2), Some(routine));
 }
 
@@ -301,16 +303,19 @@ fn alias_is_found_by_name_and_the_stronger_symbol_by_address() {
 #[test]
 fn kinds_follow_the_sections() {
     load_bias();
-    assert_eq!(lookup("plain_function").kind, Kind::Text);
+    assert_eq!(lookup("plain_function").kind, SymbolKind::Text);
     assert_eq!(lookup("plain_function").letter(), 'T');
-    assert_eq!(lookup("init_routine").kind, Kind::Init);
+    assert_eq!(lookup("init_routine").kind, SymbolKind::Init);
     let counter = lookup("own_symbols::inner::COUNTER");
-    assert_eq!((counter.kind, counter.size), (Kind::Data, 8));
+    assert_eq!((counter.kind, counter.size), (SymbolKind::Data, 8));
     black_box((&KIND_OF_CONSTANTS, &KIND_OF_ZEROS));
     let constant = lookup("KIND_OF_CONSTANTS");
-    assert_eq!((constant.kind, constant.letter()), (Kind::Rodata, 'R'));
+    assert_eq!(
+        (constant.kind, constant.letter()),
+        (SymbolKind::Rodata, 'R')
+    );
     let zeros = lookup("KIND_OF_ZEROS");
-    assert_eq!((zeros.kind, zeros.letter()), (Kind::Bss, 'B'));
+    assert_eq!((zeros.kind, zeros.letter()), (SymbolKind::Bss, 'B'));
 }
 
 #[unsafe(no_mangle)]
@@ -429,7 +434,7 @@ fn clones_of_a_function_share_a_name() {
         name,
         start: 1,
         size: 1,
-        kind: Kind::Text,
+        kind: SymbolKind::Text,
         binding: Binding::Local,
         exported: false,
         note: 0,

@@ -13,13 +13,13 @@
 //! ```
 //!
 //! # Invariants
-//! I1. Sequence numbers count slots since boot. The slot number is the sequence number modulo
+//! LOG-1. Sequence numbers count slots since boot. The slot number is the sequence number modulo
 //!     `SLOTS`. `tail <= head <= tail + SLOTS`.
-//! I2. Between its reservation and its publication a slot belongs to its writer alone.
-//! I3. `Slot::published` is one more than the sequence number of the complete record in the slot,
-//!     or 0.
-//! I4. Only the console moves `tail`, and only over published slots (or, when the kernel dies, over
-//!     any). So a record that is not printed is never overwritten.
+//! LOG-2. Between its reservation and its publication a slot belongs to its writer alone.
+//! LOG-3. `Slot::published` is one more than the sequence number of the complete record in the
+//!     slot, or 0.
+//! LOG-4. Only the console moves `tail`, and only over published slots (or, when the kernel dies,
+//!     over any). So a record that is not printed is never overwritten.
 //!
 //! # Contexts and ordering
 //! [`Ring::write`] neither locks nor waits. It works in tasks, interrupts, NMIs and probe handlers,
@@ -304,7 +304,7 @@ impl<const SLOTS: usize> Ring<SLOTS> {
     pub fn front_depth(&self) -> Option<u8> {
         let tail = self.tail.load(Ordering::Relaxed);
         let slot = self.slot(tail);
-        // Acquire as in `read`. A record that is not printed is not overwritten (I4).
+        // Acquire as in `read`. A record that is not printed is not overwritten (LOG-4).
         (slot.published.load(Ordering::Acquire) == tail + 1)
             .then(|| Header::unpack(slot.header.load(Ordering::Relaxed)).depth)
     }

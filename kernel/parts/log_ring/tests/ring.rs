@@ -1,4 +1,7 @@
 //! The ring as the kernel uses it: lines, laps, and writers that meet.
+//!
+//! A writer is interrupted in the middle of its message by another one, also while it formats. Each
+//! message comes out whole or is counted.
 
 use log_ring::{Dropped, Missing, Record, Ring, Stamp, TEXT_BYTES, Text};
 use std::{

@@ -1,7 +1,7 @@
 //! Completing the word at the cursor.
 //!
 //! ```text
-//!   line up to the cursor ─► Place ─► its owner ─► Candidates ─► the text that all begin with
+//!   line up to the cursor ─► WordPlace ─► its owner ─► Candidates ─► the text that all begin with
 //!                            words before, word so far              or, if that is there, a list
 //! ```
 //!
@@ -22,7 +22,7 @@ const WIDTH: usize = 80;
 
 /// The place of the word that is being typed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct WordPlace {
     /// The words before it. Empty if it is the command.
     pub words: Vec<String>,
     /// The word so far.
@@ -35,7 +35,7 @@ pub struct Place {
     begun: bool,
 }
 
-impl Place {
+impl WordPlace {
     /// The place at the end of `line`; `None` where no word can be completed.
     fn behind(line: &str) -> Option<Self> {
         let mut place = Self::default();
@@ -123,8 +123,11 @@ pub(crate) enum Completion {
 }
 
 /// Completes the word at the end of `line`. `candidates` says which words may stand there.
-pub(crate) fn complete(line: &str, mut candidates: impl FnMut(&Place) -> Candidates) -> Completion {
-    let Some(place) = Place::behind(line) else {
+pub(crate) fn complete(
+    line: &str,
+    mut candidates: impl FnMut(&WordPlace) -> Candidates,
+) -> Completion {
+    let Some(place) = WordPlace::behind(line) else {
         return Completion::None;
     };
     let Candidates { from, mut words } = candidates(&place);
@@ -191,8 +194,8 @@ mod tests {
 
     use crate::syntax;
 
-    fn place(line: &str) -> Place {
-        Place::behind(line).expect(line)
+    fn place(line: &str) -> WordPlace {
+        WordPlace::behind(line).expect(line)
     }
 
     /// Completes with whole words.
@@ -234,7 +237,7 @@ mod tests {
             assert_eq!((&*at.word, at.is_output), (word, is_output), "{line}");
         }
         for line in ["echo # a", "#", "echo a\\"] {
-            assert_eq!(Place::behind(line), None, "{line}");
+            assert_eq!(WordPlace::behind(line), None, "{line}");
         }
     }
 
@@ -316,10 +319,10 @@ mod tests {
             match quote {
                 Some(quote) => {
                     line.push(quote);
-                    let place = Place { quote: Some(quote), ..Place::default() };
+                    let place = WordPlace { quote: Some(quote), ..WordPlace::default() };
                     line += &place.quoted(&typed);
                 }
-                None => line += &Place::default().quoted(&typed),
+                None => line += &WordPlace::default().quoted(&typed),
             }
             if let Completion::Insert(added) = completed(&line, &[&word]) {
                 line += &added;

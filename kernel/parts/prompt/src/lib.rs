@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   bytes of a terminal ─► keys ─► LineReader ─► line
-//!                                    └─ Tab ─► complete ─► Place ─► Candidates
+//!                                    └─ Tab ─► complete ─► WordPlace ─► Candidates
 //!
 //!   line ─► syntax::parse ─► words, file for the output
 //! ```
@@ -22,5 +22,5 @@ mod keys;
 mod reader;
 pub mod syntax;
 
-pub use complete::{Candidates, End, Place};
+pub use complete::{Candidates, End, WordPlace};
 pub use reader::{LineReader, Port, ReadError};

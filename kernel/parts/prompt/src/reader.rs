@@ -10,7 +10,7 @@ use core::fmt::{self, Write};
 use editline::{History, KeyEvent, LineBuffer};
 
 use crate::{
-    complete::{Candidates, Completion, Place, complete},
+    complete::{Candidates, Completion, WordPlace, complete},
     keys::{Key, next_key},
 };
 
@@ -85,7 +85,7 @@ impl LineReader {
         &mut self,
         prompt: &str,
         port: &mut impl Port,
-        mut candidates: impl FnMut(&Place) -> Candidates,
+        mut candidates: impl FnMut(&WordPlace) -> Candidates,
     ) -> Result<String, ReadError> {
         port.write(prompt.as_bytes());
         self.line.clear();

@@ -1,4 +1,7 @@
 //! A person at a terminal: keys go in; a line comes out, and the screen shows it at every moment.
+//!
+//! The terminal is a model that knows the few sequences that the prompt sends. After each key its
+//! screen must show the line with the cursor in its place.
 
 use prompt::{Candidates, End, LineReader, Port, ReadError};
 

@@ -2,6 +2,9 @@
 
 use core::{error, fmt};
 
+use abi::errno;
+use fallible::OutOfMemory;
+
 /// A refusal. Nothing in the tree has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
@@ -23,19 +26,25 @@ impl Error {
     /// The errno that Linux gives in the same place.
     pub const fn errno(self) -> i32 {
         match self {
-            Self::NotFound => 2,
-            Self::OutOfMemory => 12,
-            Self::AccessDenied => 13,
-            Self::Busy => 16,
-            Self::Exists => 17,
-            Self::NotDirectory => 20,
-            Self::IsDirectory => 21,
-            Self::Invalid => 22,
-            Self::TooBig => 27,
-            Self::NoSpace => 28,
-            Self::NameTooLong => 36,
-            Self::NotEmpty => 39,
+            Self::NotFound => errno::ENOENT,
+            Self::OutOfMemory => errno::ENOMEM,
+            Self::AccessDenied => errno::EACCES,
+            Self::Busy => errno::EBUSY,
+            Self::Exists => errno::EEXIST,
+            Self::NotDirectory => errno::ENOTDIR,
+            Self::IsDirectory => errno::EISDIR,
+            Self::Invalid => errno::EINVAL,
+            Self::TooBig => errno::EFBIG,
+            Self::NoSpace => errno::ENOSPC,
+            Self::NameTooLong => errno::ENAMETOOLONG,
+            Self::NotEmpty => errno::ENOTEMPTY,
         }
+    }
+}
+
+impl From<OutOfMemory> for Error {
+    fn from(_: OutOfMemory) -> Self {
+        Self::OutOfMemory
     }
 }
 

@@ -17,18 +17,18 @@
 //! An alias whose directory was removed leads nowhere.
 //!
 //! # Invariants
-//! T1. A [`NodeId`] is never used again, so an id that was kept too long finds nothing.
-//! T2. A node has exactly one name (there are no hard links) until it is removed, and none
+//! RAMFS-1. A [`NodeId`] is never used again, so an id that was kept too long finds nothing.
+//! RAMFS-2. A node has exactly one name (there are no hard links) until it is removed, and none
 //!     afterwards. `named` is true exactly while its parent's `by_name` and `by_id` hold it.
-//! T3. A node is freed when it has neither a name nor a user. Users are open files and working
+//! RAMFS-3. A node is freed when it has neither a name nor a user. Users are open files and working
 //!     directories. Each call of [`Tree::retain`] is followed by one call of [`Tree::release`].
-//! T4. A removed directory is empty and stays so.
-//! T5. `used` is the sum of all nodes' `Node::cost`, and never exceeds `capacity`.
-//! T6. The bytes of a node's name neither move nor change as long as the node is there. So users of
-//!     the node may keep their address.
-//! T7. The directory's `by_name` has the ids of its entries in the order of their names, `by_id` in
-//!     that of their numbers. Each slot has a node, or is free, or has a special file that
-//!     [`Tree::take_removed`] will return.
+//! RAMFS-4. A removed directory is empty and stays so.
+//! RAMFS-5. `used` is the sum of all nodes' `Node::cost`, and never exceeds `capacity`.
+//! RAMFS-6. The bytes of a node's name neither move nor change as long as the node is there. So
+//!     users of the node may keep their address.
+//! RAMFS-7. The directory's `by_name` has the ids of its entries in the order of their names,
+//!     `by_id` in that of their numbers. Each slot has a node, or is free, or has a special file
+//!     that [`Tree::take_removed`] will return.
 //!
 //! # Permissions
 //! There is one user, who owns every file and is bound by the owner's permission bits. Virtual
@@ -51,5 +51,5 @@ mod tests;
 mod tree;
 
 pub use error::Error;
-pub use node::{Access, Attributes, Kind, NodeId};
-pub use tree::{Entry, Install, MAX_FILE_BYTES, Tree};
+pub use node::{Access, Attributes, FileKind, NodeId};
+pub use tree::{DirEntry, Install, MAX_FILE_BYTES, Tree};

@@ -4,7 +4,7 @@ use crate::Error;
 use abi::mode;
 use alloc::{boxed::Box, vec::Vec};
 
-/// Names a node for the life of the tree (T1).
+/// Names a node for the life of the tree (RAMFS-1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeId {
     /// Rises with time. So it comes first, and decides the order.
@@ -38,7 +38,7 @@ pub enum Access {
 
 /// The kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FileKind {
     Directory,
     Regular,
     Special,
@@ -48,7 +48,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     pub id: NodeId,
-    pub kind: Kind,
+    pub kind: FileKind,
     /// File type and permission bits, as in `st_mode`.
     pub mode: u32,
     pub links: u64,
@@ -100,10 +100,10 @@ impl Name {
 }
 
 pub(crate) struct Node<S> {
-    /// Its bytes never move (T6).
+    /// Its bytes never move (RAMFS-6).
     pub name: Name,
     pub parent: NodeId,
-    /// Its parent lists it (T2). Always true of the root.
+    /// Its parent lists it (RAMFS-2). Always true of the root.
     pub named: bool,
     pub users: usize,
     pub mode: u32,
@@ -136,11 +136,11 @@ impl<S> Node<S> {
         Ok(())
     }
 
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> FileKind {
         match self.content {
-            Content::Directory(_) => Kind::Directory,
-            Content::Regular(_) => Kind::Regular,
-            Content::Special(_) | Content::Alias(_) => Kind::Special,
+            Content::Directory(_) => FileKind::Directory,
+            Content::Regular(_) => FileKind::Regular,
+            Content::Special(_) | Content::Alias(_) => FileKind::Special,
         }
     }
 

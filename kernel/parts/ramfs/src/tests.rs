@@ -1,3 +1,8 @@
+//! The tree as a program meets it: paths, modes, open files and listings.
+//!
+//! Each refusal is tried with its reason. Random requests come last, against a map from paths to
+//! contents.
+
 use crate::{Error::*, *};
 use abi::open::*;
 use proptest::prelude::*;

@@ -1,19 +1,26 @@
 //! The tree itself: walking, creating, removing, reading, writing.
+//!
+//! Nodes are in slots that are used again. A number that is never used again tells whether a slot
+//! still has the node that one means. A node without a name lives on while somebody has it open. A
+//! request that is refused has changed nothing, also if memory is out in its middle: all memory is
+//! taken before the first change.
 
 use crate::{
-    Access, Attributes, Error, Kind, NodeId,
+    Access, Attributes, Error, FileKind, NodeId,
     node::{Content, Directory, Name, Node},
     path::{Path, Step},
 };
 use abi::{mode, open};
 use alloc::{boxed::Box, vec::Vec};
 
+use fallible::try_box;
+
 /// Largest size of a regular file, in bytes.
 pub const MAX_FILE_BYTES: u64 = 8 << 20;
 
 /// One entry of a directory, as [`Tree::next_entry`] finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry<'a> {
+pub struct DirEntry<'a> {
     pub name: &'a [u8],
     pub id: NodeId,
     pub mode: u32,
@@ -45,19 +52,9 @@ enum Slot<S> {
     /// It is free, and so is that one.
     Free(Option<u32>),
     /// The number of the node, and the node, which is large and stays where it is.
-    Node(u64, Box<[Node<S>; 1]>),
+    Node(u64, Box<Node<S>>),
     /// The special file of a node that is gone, and the next such slot.
     Removed(S, Option<u32>),
-}
-
-fn boxed<T>(value: T) -> Result<Box<[T; 1]>, Error> {
-    let mut one = Vec::new();
-    one.try_reserve_exact(1).map_err(|_| Error::OutOfMemory)?;
-    one.push(value);
-    // No bytes are to spare, so this needs no memory. The length is right.
-    one.into_boxed_slice()
-        .try_into()
-        .map_err(|_| Error::OutOfMemory)
 }
 
 fn reserve<T>(list: &mut Vec<T>) -> Result<(), Error> {
@@ -68,7 +65,7 @@ fn reserve<T>(list: &mut Vec<T>) -> Result<(), Error> {
 pub struct Tree<S> {
     /// The slots by [`NodeId::slot`].
     slots: Vec<Slot<S>>,
-    /// The first free slot, and the first one with a file to be returned (T7).
+    /// The first free slot, and the first one with a file to be returned (RAMFS-7).
     free: Option<u32>,
     removed: Option<u32>,
     next_number: u64,
@@ -90,7 +87,7 @@ impl<S> Tree<S> {
         };
         Self {
             used: root.cost(),
-            slots: Vec::from([Slot::Node(NodeId::ROOT.number, Box::new([root]))]),
+            slots: Vec::from([Slot::Node(NodeId::ROOT.number, Box::new(root))]),
             free: None,
             removed: None,
             next_number: NodeId::FIRST_ENTRY,
@@ -104,7 +101,7 @@ impl<S> Tree<S> {
     }
 
     /// The name that a node had in its directory, with a NUL after it; `/` for the root. Its bytes
-    /// stay where they are as long as the node is there (T6).
+    /// stay where they are as long as the node is there (RAMFS-6).
     pub fn name_with_nul(&self, id: NodeId) -> Result<&[u8], Error> {
         match id {
             NodeId::ROOT => Ok(b"/\0"),
@@ -114,14 +111,14 @@ impl<S> Tree<S> {
 
     fn node(&self, id: NodeId) -> Result<&Node<S>, Error> {
         match self.slots.get(id.slot as usize) {
-            Some(Slot::Node(number, node)) if *number == id.number => Ok(&node[0]),
+            Some(Slot::Node(number, node)) if *number == id.number => Ok(node),
             _ => Err(Error::NotFound),
         }
     }
 
     fn node_mut(&mut self, id: NodeId) -> Result<&mut Node<S>, Error> {
         match self.slots.get_mut(id.slot as usize) {
-            Some(Slot::Node(number, node)) if *number == id.number => Ok(&mut node[0]),
+            Some(Slot::Node(number, node)) if *number == id.number => Ok(node),
             _ => Err(Error::NotFound),
         }
     }
@@ -148,7 +145,7 @@ impl<S> Tree<S> {
         node.permit(Access::Execute)?;
         match step {
             Step::Stay => Ok(from),
-            // The parent of a removed directory may be gone as well (T1).
+            // The parent of a removed directory may be gone as well (RAMFS-1).
             Step::Up => self.node(node.parent).map(|_| node.parent),
             Step::Down(name) => {
                 let at = self.position(directory, name);
@@ -212,7 +209,7 @@ impl<S> Tree<S> {
         content: Content<S>,
     ) -> Result<NodeId, Error> {
         if !self.node(parent)?.named {
-            return Err(Error::NotFound); // T4
+            return Err(Error::NotFound); // RAMFS-4
         }
         let node = Node {
             name: Name::new(name)?,
@@ -226,8 +223,8 @@ impl<S> Tree<S> {
         if used > self.capacity {
             return Err(Error::NoSpace);
         }
-        let is_directory = node.kind() == Kind::Directory;
-        let node = boxed(node)?;
+        let is_directory = node.kind() == FileKind::Directory;
+        let node = try_box(node)?;
         let directory = self.node(parent)?.directory()?;
         let Err(at) = self.position(directory, name) else {
             return Err(Error::Exists);
@@ -285,7 +282,7 @@ impl<S> Tree<S> {
     /// special file that it was.
     fn remove(&mut self, id: NodeId) -> Result<Option<S>, Error> {
         let node = self.node(id)?;
-        let is_directory = node.kind() == Kind::Directory;
+        let is_directory = node.kind() == FileKind::Directory;
         let parent = node.parent;
         let directory = self.node(parent)?.directory()?;
         let by_name = self.position(directory, node.name.bytes());
@@ -310,7 +307,7 @@ impl<S> Tree<S> {
             return None;
         };
         self.free = Some(id.slot);
-        let [node] = *node;
+        let node = *node;
         match node.content {
             Content::Special(special) => Some(special),
             Content::Directory(_) | Content::Regular(_) | Content::Alias(_) => None,
@@ -359,10 +356,10 @@ impl<S> Tree<S> {
         let node = self.node(id)?;
         let truncate = flags & open::TRUNC != 0;
         match node.kind() {
-            Kind::Directory if write || truncate || flags & open::CREAT != 0 => {
+            FileKind::Directory if write || truncate || flags & open::CREAT != 0 => {
                 return Err(Error::IsDirectory);
             }
-            Kind::Regular | Kind::Special if flags & open::DIRECTORY != 0 => {
+            FileKind::Regular | FileKind::Special if flags & open::DIRECTORY != 0 => {
                 return Err(Error::NotDirectory);
             }
             _ => {}
@@ -373,7 +370,7 @@ impl<S> Tree<S> {
         if write || truncate {
             node.permit(Access::Write)?;
         }
-        if truncate && node.kind() == Kind::Regular {
+        if truncate && node.kind() == FileKind::Regular {
             self.resize(id, 0)?;
         }
         self.retain(id)?;
@@ -426,7 +423,7 @@ impl<S> Tree<S> {
         };
         let id = self.child(target.parent, name)?;
         match self.node(id)?.kind() {
-            Kind::Directory => return Err(Error::IsDirectory),
+            FileKind::Directory => return Err(Error::IsDirectory),
             _ if target.demands_directory => return Err(Error::NotDirectory),
             _ => {}
         }
@@ -669,13 +666,13 @@ impl<S> Tree<S> {
     }
 
     /// Returns the first entry of the directory `id` at or after position `at`. 0 is its start;
-    /// other positions come from [`Entry::next`]. Returns `None` at its end, and in a removed
+    /// other positions come from [`DirEntry::next`]. Returns `None` at its end, and in a removed
     /// directory.
-    pub fn next_entry(&self, id: NodeId, at: u64) -> Result<Option<Entry<'_>>, Error> {
+    pub fn next_entry(&self, id: NodeId, at: u64) -> Result<Option<DirEntry<'_>>, Error> {
         let node = self.node(id)?;
         let directory = node.directory()?;
         if !node.named {
-            return Ok(None); // T4
+            return Ok(None); // RAMFS-4
         }
         let (name, id): (&[u8], _) = match at {
             0 => (b".", id),
@@ -689,7 +686,7 @@ impl<S> Tree<S> {
             }
         };
         let shown = self.behind_alias(id).unwrap_or(id);
-        Ok(Some(Entry {
+        Ok(Some(DirEntry {
             name,
             id: shown,
             mode: self.node(shown)?.mode,

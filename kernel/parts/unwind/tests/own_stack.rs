@@ -1,5 +1,8 @@
 //! Single-steps a function of this test program and all that it calls, and unwinds from each
 //! instruction.
+//!
+//! The caller that is found must be the true one at each of them. Walks that cannot go on must end
+//! where they are, without an access outside the stack.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 use elf::{ElfBytes, endian::LittleEndian};

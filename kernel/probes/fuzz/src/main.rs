@@ -9,8 +9,12 @@
 //!   cargo run --release -- -merge=1 -set_cover_merge=1 -use_counters=0 smaller corpus found
 //! ```
 //!
+//! The corpus is one file in the repository, `corpus.txt`. The program `fuzz_corpus` unpacks it to
+//! `corpus` before, and packs `smaller` after (`corpus.rs` says how).
+//!
 //! `cargo test -p probes --test insn arbitrary_bytes` replays the corpus that is in the repository.
 #![no_main]
+#![forbid(unsafe_code)]
 
 #[path = "../../tests/insn/arbitrary_bytes.rs"]
 mod arbitrary_bytes;

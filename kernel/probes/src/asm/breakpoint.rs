@@ -81,7 +81,7 @@ macro_rules! breakpoint_entry {
             pushed = const $crate::asm::layout::SITE_PUSHED,
             stub = const $crate::asm::layout::PROBE_STUB,
             chain = const $crate::asm::layout::PROBE_CHAIN,
-            probe_serve = const $crate::asm::layout::PROBE_SERVE,
+            probe_routine = const $crate::asm::layout::PROBE_ROUTINE,
             action = const $crate::asm::layout::PROBE_ACTION,
             action_breakpoint = const $crate::asm::layout::ACTION_BREAKPOINT,
             lookup_ip = const $crate::asm::layout::LOOKUP_IP,
@@ -297,7 +297,7 @@ macro_rules! breakpoint_stubs {
 
 # Ends a hit whose instruction, a `push`, has been carried out on the frame. In: rcx, the site; rdx,
 # the code's stack pointer now; rax, its next instruction. A function of its own, because in the
-# others a stack walk takes the interrupted ip to be behind a breakpoint.
+# others a stack walk takes the interrupted ip to be after a breakpoint.
     function kprobe_hit_pushed
     whole_frame
     .cfi_register rsp, rdx
@@ -416,7 +416,7 @@ macro_rules! kretprobe_stubs {
     test r8, r8
     jz .Lseveral_done
     # One that is disabled meanwhile, or joins the list just now, is served by another routine.
-    cmp qword ptr [r8 + {probe_serve}], offset kretprobe_handle
+    cmp qword ptr [r8 + {probe_routine}], offset kretprobe_handle
     jne .Lseveral_next
     mov rdi, [r8 + {kretprobe_holder}]
     pop_instance rdi, .Lseveral_missed

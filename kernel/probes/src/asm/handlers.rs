@@ -1,24 +1,24 @@
 //! The assembly that runs the handlers of one hit: stubs and detours call it once they have built a
 //! frame.
 //!
-//! Each [`Kprobe`](crate::Kprobe) names two routines. `serve` does what this probe alone wants
+//! Each [`Kprobe`](crate::Kprobe) names two routines. `routine` does what this probe alone wants
 //! done; `chain` does that for it and every older probe of its site. So a hit calls the `chain` of
 //! the site's first probe and is done. [`Site::choose_stubs`](crate::data::site::Site) chooses
 //! both:
 //!
 //! ```text
-//!   chain ─┬─ a single probe: its `serve`
-//!          ├─ several: kprobe_handle_chain, the `serve` of each in turn
+//!   chain ─┬─ a single probe: its `routine`
+//!          ├─ several: kprobe_handle_chain, the `routine` of each in turn
 //!          └─ far from a detour: kprobe_handle_far_chain, which sets the frame's ip first
 //!
-//!   serve ─┬─ kprobe_handle_nothing           disabled
-//!          ├─ kprobe_handle_count             a kprobe without a pre handler
-//!          ├─ kprobe_handle_action           an action
-//!          ├─ kprobe_handle_kprobe            a pre handler
-//!          ├─ kretprobe_handle                take an instance, borrow the return address
-//!          ├─ kretprobe_handle_entry          the same, and run the entry handler
-//!          ├─ jprobe_handle                   save registers and stack, go to the handler
-//!          └─ kprobe_handle_slow_path         any probe, in Rust: `Hits::serve_probe`
+//!   routine ─┬─ kprobe_handle_nothing        disabled
+//!            ├─ kprobe_handle_count          a kprobe without a pre handler
+//!            ├─ kprobe_handle_action         an action
+//!            ├─ kprobe_handle_kprobe         a pre handler
+//!            ├─ kretprobe_handle             take an instance, borrow the return address
+//!            ├─ kretprobe_handle_entry       the same, and run the entry handler
+//!            ├─ jprobe_handle                save registers and stack, go to the handler
+//!            └─ kprobe_handle_slow_path      any probe, in Rust: `Hits::run_probe`
 //! ```
 //!
 //! # Calling convention
@@ -92,7 +92,7 @@ macro_rules! handlers {
     push_word rsi
 .Lchain_next:
     mov r15, rdi
-    call [rdi + {probe_serve}]
+    call [rdi + {probe_routine}]
     test al, al
     jnz .Lchain_end
     mov rdi, [r15 + {next_probe}]
@@ -147,7 +147,7 @@ macro_rules! handlers {
 .endm
 
 # Where the slot is borrowed for the task's newest call, by another kretprobe: joins it, as
-# `Hits::sibling` in `hit/calls.rs` has it joined. Everything else is for Rust. Goes on as behind
+# `Hits::sibling` in `hit/calls.rs` has it joined. Everything else is for Rust. Goes on as after
 # `take_call`.
 .macro join_call name
 .L\name\()_borrowed:

@@ -29,7 +29,7 @@ pub const SITE_PUSHED: usize = offset_of!(Site, pushed);
 
 pub const PROBE_STUB: usize = offset_of!(Kprobe, stub);
 pub const PROBE_CHAIN: usize = offset_of!(Kprobe, chain);
-pub const PROBE_SERVE: usize = offset_of!(Kprobe, serve);
+pub const PROBE_ROUTINE: usize = offset_of!(Kprobe, routine);
 pub const PROBE_PRE: usize = offset_of!(Kprobe, pre_handler);
 pub const PROBE_POST: usize = offset_of!(Kprobe, post_handler);
 pub const PROBE_HITS: usize = offset_of!(Kprobe, hits);

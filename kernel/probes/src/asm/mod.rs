@@ -71,7 +71,7 @@ macro_rules! entry_points {
             site_slot = const $crate::asm::layout::SITE_SLOT,
             // A probe.
             chain = const $crate::asm::layout::PROBE_CHAIN,
-            probe_serve = const $crate::asm::layout::PROBE_SERVE,
+            probe_routine = const $crate::asm::layout::PROBE_ROUTINE,
             next_probe = const $crate::asm::layout::PROBE_NEXT,
             probe_site = const $crate::asm::layout::PROBE_SITE,
             probe_flags = const $crate::asm::layout::PROBE_FLAGS,
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn handle_slow_path<P: Host>(
     let (probe, regs) = unsafe { (&*probe, &mut *regs) };
     // SAFETY: by the contract; the assembly drops the guard itself.
     let guard = ManuallyDrop::new(unsafe { P::this_cpu().held() });
-    P::probes().serve_probe(&guard, probe, regs)
+    P::probes().run_probe(&guard, probe, regs)
 }
 
 /// Called by `kprobe_any_hit`.
@@ -235,7 +235,7 @@ pub unsafe extern "C" fn serve<P: Host>(site: *const Site, regs: *mut PtRegs) {
 /// Called by `kprobe_hit_post` where there is no post slot.
 ///
 /// # Safety
-/// As for [`serve`]; the pre handlers have run, and the guard is held.
+/// The same as for [`serve`]; the pre handlers have run, and the guard is held.
 pub unsafe extern "C" fn finish<P: Host>(site: *const Site, regs: *mut PtRegs) {
     // SAFETY: as in `serve`.
     let (site, regs) = unsafe { (&*site, &mut *regs) };
@@ -251,7 +251,7 @@ pub unsafe extern "C" fn finish<P: Host>(site: *const Site, regs: *mut PtRegs) {
 pub unsafe extern "C" fn on_return<P: Host>(regs: *mut PtRegs) -> u64 {
     // SAFETY: by the contract; the assembly drops the guard itself.
     let guard = ManuallyDrop::new(unsafe { P::this_cpu().held() });
-    // SAFETY: by the contract; the frame is on this stack and nobody else knows it.
+    // SAFETY: by the contract; the frame is on this stack and nothing else knows it.
     P::probes().leave_call(&guard, unsafe { &mut *regs })
 }
 
@@ -261,7 +261,7 @@ pub unsafe extern "C" fn on_return<P: Host>(regs: *mut PtRegs) -> u64 {
 /// 1. `regs` is the frame that the detour has built.
 /// 2. `site` is the detour's.
 pub unsafe extern "C" fn miss_in_detour<P: Host>(site: *const Site, regs: *mut PtRegs) {
-    // SAFETY: by the contract: the frame is on this stack and nobody else knows it, and the site
+    // SAFETY: by the contract: the frame is on this stack and nothing else knows it, and the site
     // outlives its detour.
     let (site, regs) = unsafe { (&*site, &mut *regs) };
     P::probes().miss(P::this_cpu(), site, regs);
@@ -273,7 +273,7 @@ pub unsafe extern "C" fn miss_in_detour<P: Host>(site: *const Site, regs: *mut P
 /// # Safety
 /// `regs` is the frame of the hit.
 pub unsafe extern "C" fn resume_at<P: Host>(regs: *mut PtRegs) {
-    // SAFETY: by the contract: the frame is on this stack and nobody else knows it.
+    // SAFETY: by the contract: the frame is on this stack and nothing else knows it.
     let regs = unsafe { &mut *regs };
     regs.ip = P::probes().executable_ip(regs.ip);
 }

@@ -1,7 +1,10 @@
 //! Where control comes back to the probes without an exception: after a probed call, after a slot
-//! with a post handler, after the handler of a jprobe. None of these functions is called like one:
-//! the trampolines are entered by a `ret`, the post stub by the end of a slot, `jprobe_return` by a
-//! handler that will not be returned to.
+//! with a post handler, after the handler of a jprobe.
+//!
+//! None of these functions is called like one: the trampolines are entered by a `ret`, the post
+//! stub by the end of a slot, `jprobe_return` by a handler that will not be returned to. So each
+//! builds the frame that an exception would have left, and begins by taking the guard or with it
+//! held. What it does then is what the Rust in `hit` does; only rare cases go there.
 
 /// These functions; part of [`entry_points!`](crate::entry_points).
 #[doc(hidden)]
@@ -57,7 +60,7 @@ macro_rules! returns {
 #   S-0x30  rip              where the call came from
 #   S-0x38  orig_ax (-1)
 #   S-0x40  rdi ... down to
-#   S-0xb0  r15              <- rsi at the call: 16-aligned, as S is behind a call
+#   S-0xb0  r15              <- rsi at the call: 16-aligned, as S is after a call
     function kretprobe_trampoline
     # The frame above is that of the return slot's address. As long as the slot holds 0, that is in
     # the instance list.
@@ -138,7 +141,7 @@ macro_rules! returns {
     end_function kretprobe_trampoline
 
 # Where a return-probed function returns to by one of the historic methods (`registry/historic.rs`):
-# a kprobe of the probes' own is on the nop, and never lets control come behind it.
+# a kprobe of the probes' own is on the nop, and never lets control come after it.
 #
 #   S       rsp on arrival and on departure; the return slot, S-8, has been consumed
 .macro nop_trampoline name
@@ -214,7 +217,7 @@ macro_rules! returns {
     end_function kprobe_post_stub
 
 # Ends a jprobe's handler. Outside a handler there is no saved stack pointer; then the breakpoint
-# belongs to nobody and is reported.
+# belongs to no call and is reported.
     function jprobe_return
     # Nothing returns from here. The word at rsp is first the return address of the call from the
     # handler, then that of the probed function's: both frames look the same.

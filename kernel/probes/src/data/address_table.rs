@@ -7,11 +7,11 @@
 //! empty entry.
 //!
 //! # Invariants
-//! TABLE-1. From [`AddressTable::clear`] on every entry points to a site: a real one, [`EMPTY`] or
-//!     [`DELETED`]. So a reader tests no null.
-//! TABLE-2. At most half of the entries are sites, and at least a quarter are [`EMPTY`], so every
-//!     search ends.
-//! TABLE-3. A site that was removed is freed only after a grace period.
+//! ADDRESSES-1. From [`AddressTable::clear`] on every entry points to a site: a real one, [`EMPTY`]
+//!     or [`DELETED`]. So a reader tests no null.
+//! ADDRESSES-2. At most half of the entries are sites, and at least a quarter are [`EMPTY`], so
+//!     every search ends.
+//! ADDRESSES-3. A site that was removed is freed only after a grace period.
 //!
 //! # Contexts and ordering
 //! `find` runs anywhere. Writers hold the registry's lock. A site is stored with Release and loaded
@@ -135,8 +135,8 @@ impl AddressTable {
     pub fn find<'a>(&self, ip: TrapIp, _: NoGrace<'a>) -> Option<&'a Site> {
         let mut index = Self::home(ip);
         loop {
-            // SAFETY: sites live until a grace period is over (TABLE-3). Null only before `clear`,
-            // when there is none.
+            // SAFETY: sites live until a grace period is over (ADDRESSES-3). Null only before
+            // `clear`, when there is none.
             let site = unsafe { self.at(index).load(Ordering::Acquire).as_ref() }?;
             if site.key == ip {
                 return Some(site).filter(|_| is_address(ip));

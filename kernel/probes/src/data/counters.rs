@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A [`Counter`] is the address of its word for CPU 0. The word for another CPU lies a multiple of
-//! [`PART_BYTES`] behind it, and each CPU keeps its own multiple in its [`PerCpu`]. So a hit is
+//! [`PART_BYTES`] after it, and each CPU keeps its own multiple in its [`PerCpu`]. So a hit is
 //! counted with two loads and one increment.
 //!
 //! # Invariants
@@ -142,7 +142,7 @@ impl Counter {
     }
 
     /// Ends counting, keeps the sum and returns the counter that [`Counter::start`] was given.
-    /// Nobody counts any more.
+    /// Nothing counts there any more.
     #[inline]
     pub(crate) fn stop(&self) -> Option<NonNull<AtomicU64>> {
         let counter = NonNull::new(self.word.load(Relaxed))?;

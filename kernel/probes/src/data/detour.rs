@@ -3,7 +3,7 @@
 //! A breakpoint costs a trap. Where the code allows it, a jump stands in its place, and the jump
 //! leads to code that was made for this one site: its detour. A detour does the work of the trap.
 //! It builds a full [`PtRegs`](crate::PtRegs), runs the handlers, restores the registers, executes
-//! the displaced instructions and jumps back behind them.
+//! the displaced instructions and jumps back after them.
 //!
 //! ```text
 //!   start   miss     the hit came inside another hit: it is only counted
@@ -62,7 +62,7 @@ pub(crate) const DETOUR_BYTES: usize = 448;
 /// How many bytes are on the stack at each instruction from `enter` on, until ip is pushed: the
 /// offset from `enter`, and the bytes.
 const PROLOGUE: [(usize, i16); 5] = [(0, 0), (2, 8), (3, 16), (4, 24), (6, 32)];
-/// From so many bytes behind `enter` on the call frame information finds the frame above.
+/// From so many bytes after `enter` on the call frame information finds the frame above.
 const FRAMED: usize = 11;
 /// The same for the two instructions at the end, `popfq; lea rsp, [rsp + 16]`. Here the offset
 /// counts back from the end.
@@ -131,7 +131,7 @@ impl Detour {
         self.start + self.block as u64
     }
 
-    /// Where the copy is of the instruction that begins `behind` bytes behind the probed address.
+    /// Where the copy is of the instruction that begins `behind` bytes after the probed address.
     /// None if no instruction begins there.
     pub(crate) fn copy_of(&self, behind: usize) -> Option<u64> {
         match self.copies.get(behind) {

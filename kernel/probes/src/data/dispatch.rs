@@ -33,14 +33,14 @@ use core::sync::atomic::{Ordering, fence};
 use crate::data::{
     entry_points::{EntryPoints, Routines},
     jprobe::Jprobe,
-    kprobe::{Kind, Kprobe},
+    kprobe::{Kprobe, ProbeKind},
     kretprobe::KretprobeCore,
     site::Site,
 };
 
-/// Which of the routines serves a probe alone.
+/// A handler routine: it does the work of one probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Service {
+pub(crate) enum Routine {
     Nothing,
     Count,
     Kprobe,
@@ -51,9 +51,9 @@ pub(crate) enum Service {
     SlowPath,
 }
 
-impl Service {
-    /// The routine's address.
-    pub(crate) fn routine(self, routines: &Routines) -> u64 {
+impl Routine {
+    /// Where the assembly of the routine is.
+    pub(crate) fn address(self, routines: &Routines) -> u64 {
         match self {
             Self::Nothing => routines.nothing,
             Self::Count => routines.count,
@@ -68,33 +68,36 @@ impl Service {
 }
 
 impl Kprobe {
-    /// Which routine serves this probe alone.
-    pub(crate) fn service(&self, entry: &EntryPoints) -> Service {
+    /// The routine for this probe alone.
+    pub(crate) fn choose_routine(&self, entry: &EntryPoints) -> Routine {
         match self.kind {
-            _ if !self.is_enabled() => Service::Nothing,
-            Kind::Kprobe | Kind::Trampoline if self.pre_handler.is_none() => Service::Count,
-            Kind::Kprobe | Kind::Trampoline if !self.action.is_null() => Service::Action,
-            Kind::Kprobe | Kind::Trampoline => Service::Kprobe,
-            Kind::Jprobe => match Jprobe::of(self) {
-                Some(jprobe) if jprobe.entry.is_some() => Service::Jprobe,
-                _ => Service::Count,
+            _ if !self.is_enabled() => Routine::Nothing,
+            ProbeKind::Kprobe | ProbeKind::Trampoline if self.pre_handler.is_none() => {
+                Routine::Count
+            }
+            ProbeKind::Kprobe | ProbeKind::Trampoline if !self.action.is_null() => Routine::Action,
+            ProbeKind::Kprobe | ProbeKind::Trampoline => Routine::Kprobe,
+            ProbeKind::Jprobe => match Jprobe::of(self) {
+                Some(jprobe) if jprobe.entry.is_some() => Routine::Jprobe,
+                _ => Routine::Count,
             },
-            Kind::Kretprobe => match KretprobeCore::of(self) {
+            ProbeKind::Kretprobe => match KretprobeCore::of(self) {
                 Some(kretprobe)
                     if kretprobe.trampoline.load(Ordering::Relaxed) != entry.trampoline =>
                 {
-                    Service::SlowPath
+                    Routine::SlowPath
                 }
-                Some(kretprobe) if kretprobe.enter.is_some() => Service::KretprobeEntry,
-                _ => Service::Kretprobe,
+                Some(kretprobe) if kretprobe.enter.is_some() => Routine::KretprobeEntry,
+                _ => Routine::Kretprobe,
             },
         }
     }
 
     /// Takes note that the probe is disabled, whatever else is at its site. Any context.
     pub(crate) fn silence(&self, entry: &EntryPoints) {
-        self.serve.store(entry.routines.nothing, Ordering::Relaxed);
-        // In the list there may be others behind it.
+        self.routine
+            .store(entry.routines.nothing, Ordering::Relaxed);
+        // In the list there may be others after it.
         self.chain
             .store(entry.routines.far_chain, Ordering::Relaxed);
         self.stub.store(entry.any_hit, Ordering::Relaxed);
@@ -120,27 +123,30 @@ impl Site {
     }
 
     /// Chooses what serves hits while `probe` is the first one here. That depends on the probe's
-    /// state, which does not change meanwhile, and on the probes behind it.
+    /// state, which does not change meanwhile, and on the probes after it.
     pub(crate) fn choose_stub(&self, probe: &Kprobe, entry: &EntryPoints) {
         let routines = &entry.routines;
-        let service = probe.service(entry);
-        let routine = service.routine(routines);
+        let routine = probe.choose_routine(entry);
+        let address = routine.address(routines);
         let alone = probe.next.load(Ordering::Relaxed).is_null();
-        let (mut enabled, mut post, mut plain) = (false, false, service == Service::Kretprobe);
+        let (mut enabled, mut post, mut plain) = (false, false, routine == Routine::Kretprobe);
         for probe in probe.and_older() {
             enabled |= probe.is_enabled();
             post |= probe.post_handler.is_some();
-            plain &= matches!(probe.service(entry), Service::Kretprobe | Service::Nothing);
+            plain &= matches!(
+                probe.choose_routine(entry),
+                Routine::Kretprobe | Routine::Nothing
+            );
         }
         // The ip that a detour pushes has 32 bits.
         let chain = if i32::try_from(self.key.0 as i64).is_err() {
             routines.far_chain
         } else if alone {
-            routine
+            address
         } else {
             routines.chain
         };
-        // Where nobody is enabled, Rust counts the trap as stale.
+        // Where none is enabled, Rust counts the trap as stale.
         let stub = if !enabled || self.step.is_some() || self.pops_flags() {
             entry.any_hit
         } else if plain && !post {
@@ -149,19 +155,19 @@ impl Site {
             } else {
                 entry.kretprobes
             }
-        } else if alone && service == Service::Action && !post {
+        } else if alone && routine == Routine::Action && !post {
             entry.action
         } else if post {
             entry.hit_post
         } else {
             entry.hit
         };
-        probe.serve.store(routine, Ordering::Relaxed);
+        probe.routine.store(address, Ordering::Relaxed);
         probe.chain.store(chain, Ordering::Relaxed);
         probe.stub.store(stub, Ordering::Relaxed);
         if let Some(kretprobe) = KretprobeCore::of(probe) {
             kretprobe.set_alone(
-                alone && matches!(service, Service::Kretprobe | Service::KretprobeEntry),
+                alone && matches!(routine, Routine::Kretprobe | Routine::KretprobeEntry),
             );
         }
     }
@@ -224,13 +230,16 @@ mod tests {
 
     #[test]
     fn a_disabled_probe_is_served_by_nothing_and_an_enabled_one_by_its_handler() {
-        assert_eq!(Kprobe::new().service(&ENTRY), Service::Count);
-        assert_eq!(Kprobe::new().pre(handler).service(&ENTRY), Service::Kprobe);
+        assert_eq!(Kprobe::new().choose_routine(&ENTRY), Routine::Count);
+        assert_eq!(
+            Kprobe::new().pre(handler).choose_routine(&ENTRY),
+            Routine::Kprobe
+        );
         for disabled in [
             Kprobe::new().disabled(),
             Kprobe::new().pre(handler).disabled(),
         ] {
-            assert_eq!(disabled.service(&ENTRY), Service::Nothing);
+            assert_eq!(disabled.choose_routine(&ENTRY), Routine::Nothing);
         }
     }
 
@@ -268,7 +277,7 @@ mod tests {
         probes.iter().for_each(|probe| site.link(probe, &ENTRY));
         site.choose_stubs(&ENTRY);
         let newest = probes.last().unwrap();
-        [&newest.stub, &newest.chain, &newest.serve].map(|word| word.load(Ordering::Relaxed))
+        [&newest.stub, &newest.chain, &newest.routine].map(|word| word.load(Ordering::Relaxed))
     }
 
     fn site() -> Site {
@@ -334,7 +343,7 @@ mod tests {
         assert_eq!(probe.stub.load(Ordering::Relaxed), 11);
     }
 
-    /// A jprobe comes last, so those before it have one more behind them.
+    /// A jprobe comes last, so those before it have one more after them.
     #[test]
     fn a_jprobe_that_comes_to_others_has_them_lead_on_to_it() {
         let (site, first) = (site(), Kprobe::new().pre(handler));
@@ -371,7 +380,8 @@ mod tests {
         call.silence(&ENTRY);
         assert!(!is_alone(call), "silent");
         assert_eq!(lone(), None, "silent");
-        let words = [&call.stub, &call.chain, &call.serve].map(|word| word.load(Ordering::Relaxed));
+        let words =
+            [&call.stub, &call.chain, &call.routine].map(|word| word.load(Ordering::Relaxed));
         assert_eq!(words, [11, 10, 1]);
         site.choose_stubs(&ENTRY);
         assert!(is_alone(call));

@@ -55,7 +55,7 @@ pub struct Template {
     pub start: u64,
     /// Where the jump leads to.
     pub enter: u64,
-    /// Behind its last byte: where the displaced instructions follow.
+    /// After its last byte: where the displaced instructions follow.
     pub end: u64,
 }
 

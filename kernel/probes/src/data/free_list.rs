@@ -112,12 +112,12 @@ impl FreeList {
         }
     }
 
-    /// How many instances are on the list, while nobody takes any. Acquire: the last use of every
+    /// How many instances are on the list, while none is taken. Acquire: the last use of every
     /// instance that is counted happened before.
     pub(crate) fn len(&self) -> usize {
         let mut at = self.head.load(Ordering::Acquire);
         core::iter::from_fn(|| {
-            // SAFETY: on the list, and nobody takes it.
+            // SAFETY: on the list, and nothing takes it.
             at = unsafe { at.as_ref() }?.next.load(Ordering::Relaxed);
             Some(())
         })
@@ -139,7 +139,7 @@ mod tests {
         let holder = Holder::try_new(core::ptr::null(), || 0, 2, Layout::new::<()>()).unwrap();
         // SAFETY: a live holder, of this test alone; its free list is its first field.
         let list = unsafe { &*holder.cast::<FreeList>() };
-        // SAFETY: nobody pops meanwhile.
+        // SAFETY: nothing pops meanwhile.
         let tag = || unsafe { *list.tag.get() };
         let first = tag();
         let (one, two) = (list.pop(), list.pop());

@@ -254,10 +254,10 @@ impl Holder {
     /// Frees `holder` if all its instances are back, and tells so.
     ///
     /// # Safety
-    /// 1. The kretprobe was cleared and a grace period is over since: nobody takes any more.
+    /// 1. The kretprobe was cleared and a grace period is over since: none is taken any more.
     /// 2. On `true` the pointer is dead.
     pub(crate) unsafe fn try_free(holder: *mut Self) -> bool {
-        // SAFETY: live until freed here. Nobody takes any more (1).
+        // SAFETY: live until freed here. None is taken any more (1).
         let (layout, all_back) =
             unsafe { ((*holder).layout, (*holder).free.len() == (*holder).count) };
         if all_back {

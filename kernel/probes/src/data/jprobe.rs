@@ -22,7 +22,7 @@ use core::{
 
 use crate::{
     data::{
-        kprobe::{Kind, Kprobe},
+        kprobe::{Kprobe, ProbeKind},
         site::Site,
     },
     pt_regs::PtRegs,
@@ -75,13 +75,13 @@ impl Jprobe {
     /// A jprobe with no function and no handler yet.
     pub const fn new() -> Self {
         Self {
-            kprobe: Kprobe::of_kind(Kind::Jprobe),
+            kprobe: Kprobe::of_kind(ProbeKind::Jprobe),
             entry: None,
         }
     }
 
     const fn take_kprobe(&mut self) -> Kprobe {
-        core::mem::replace(&mut self.kprobe, Kprobe::of_kind(Kind::Jprobe))
+        core::mem::replace(&mut self.kprobe, Kprobe::of_kind(ProbeKind::Jprobe))
     }
 
     const fn map_kprobe(mut self, kprobe: Kprobe) -> Self {
@@ -90,25 +90,25 @@ impl Jprobe {
         self
     }
 
-    /// As [`Kprobe::symbol`].
+    /// The same as [`Kprobe::symbol`].
     pub const fn symbol(mut self, name: &'static str) -> Self {
         let kprobe = self.take_kprobe().symbol(name);
         self.map_kprobe(kprobe)
     }
 
-    /// As [`Kprobe::symbol_string`].
+    /// The same as [`Kprobe::symbol_string`].
     pub fn symbol_string(mut self, name: impl Into<alloc::string::String>) -> Self {
         self.kprobe = self.take_kprobe().symbol_string(name);
         self
     }
 
-    /// As [`Kprobe::at`].
+    /// The same as [`Kprobe::at`].
     pub const fn at(mut self, addr: u64) -> Self {
         let kprobe = self.take_kprobe().at(addr);
         self.map_kprobe(kprobe)
     }
 
-    /// As [`Kprobe::offset`]; anything but a function entry is refused.
+    /// The same as [`Kprobe::offset`]; anything but a function entry is refused.
     pub const fn offset(mut self, bytes: u32) -> Self {
         self.kprobe.offset = bytes;
         self
@@ -120,7 +120,7 @@ impl Jprobe {
         self
     }
 
-    /// As [`Kprobe::disabled`].
+    /// The same as [`Kprobe::disabled`].
     pub const fn disabled(mut self) -> Self {
         let kprobe = self.take_kprobe().disabled();
         self.map_kprobe(kprobe)
@@ -129,7 +129,7 @@ impl Jprobe {
     /// The jprobe that `kprobe`, which is linked, is part of.
     pub(crate) fn of(kprobe: &Kprobe) -> Option<&Self> {
         // SAFETY: the container of a kprobe of this kind is its jprobe, set before it was linked.
-        (kprobe.kind == Kind::Jprobe)
+        (kprobe.kind == ProbeKind::Jprobe)
             .then(|| unsafe { &*kprobe.container.load(Ordering::Relaxed).cast::<Self>() })
     }
 
@@ -138,7 +138,7 @@ impl Jprobe {
         &self.kprobe
     }
 
-    /// As [`Kprobe::addr`].
+    /// The same as [`Kprobe::addr`].
     pub fn addr(&self) -> u64 {
         self.kprobe.addr()
     }

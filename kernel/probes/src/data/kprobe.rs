@@ -90,7 +90,7 @@ pub mod flags {
 
 /// The kind of probe that a [`Kprobe`] belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ProbeKind {
     Kprobe,
     Jprobe,
     Kretprobe,
@@ -98,14 +98,14 @@ pub enum Kind {
     Trampoline,
 }
 
-impl Kind {
+impl ProbeKind {
     /// The type letter of the probe list.
     pub const fn letter(self) -> char {
         match self {
-            Kind::Kprobe => 'k',
-            Kind::Jprobe => 'j',
-            Kind::Kretprobe => 'r',
-            Kind::Trampoline => 't',
+            ProbeKind::Kprobe => 'k',
+            ProbeKind::Jprobe => 'j',
+            ProbeKind::Kretprobe => 'r',
+            ProbeKind::Trampoline => 't',
         }
     }
 }
@@ -118,7 +118,7 @@ pub struct Kprobe {
     /// The routine that the stub, or a detour, calls: see [`asm`](crate::asm).
     pub(crate) chain: AtomicU64,
     /// The routine for this probe alone.
-    pub(crate) serve: AtomicU64,
+    pub(crate) routine: AtomicU64,
     pub(crate) pre_handler: Option<PreHandler>,
     /// How often the handlers ran; of a kretprobe, the return handler.
     pub(crate) hits: Counter,
@@ -128,7 +128,7 @@ pub struct Kprobe {
     pub(crate) fault_handler: Option<FaultHandler>,
     /// The action whose handler is the pre handler, or null.
     pub(crate) action: *const Action,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ProbeKind,
     /// How the instruction is executed; none: as the registry does by default.
     pub(crate) step: Option<StepMethod>,
     /// Each registration begins with the probe disabled.
@@ -165,14 +165,14 @@ impl Default for Kprobe {
 impl Kprobe {
     /// A probe with no address and no handlers yet.
     pub const fn new() -> Self {
-        Self::of_kind(Kind::Kprobe)
+        Self::of_kind(ProbeKind::Kprobe)
     }
 
-    pub(crate) const fn of_kind(kind: Kind) -> Self {
+    pub(crate) const fn of_kind(kind: ProbeKind) -> Self {
         Self {
             stub: AtomicU64::new(0),
             chain: AtomicU64::new(0),
-            serve: AtomicU64::new(0),
+            routine: AtomicU64::new(0),
             pre_handler: None,
             hits: Counter::new(),
             symbol_name: None,
@@ -202,7 +202,7 @@ impl Kprobe {
         self
     }
 
-    /// As [`Kprobe::symbol`], for a name that is known only at run time.
+    /// The same as [`Kprobe::symbol`], for a name that is known only at run time.
     pub fn symbol_string(mut self, name: impl Into<String>) -> Self {
         self.symbol_name = Some(Cow::Owned(name.into()));
         self
@@ -327,7 +327,7 @@ impl Kprobe {
     }
 
     /// The type of the probe in lists.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ProbeKind {
         self.kind
     }
 

@@ -3,6 +3,13 @@
 //! A [`Kretprobe<D>`] keeps a `D` for each call in flight. The entry handler fills it in, and the
 //! return handler of the same call reads it. Each call starts with `D::default()`. `D` is `Copy`,
 //! because a task may die in the middle of a call and no destructor could run then.
+//!
+//! As many calls are followed at once as there are instances ([`Kretprobe::maxactive`]). A call for
+//! which none is free is not followed, and is counted as missed.
+//!
+//! # Contexts
+//! The entry handler runs with interrupts off, the return handler as the function had them. Both
+//! run under the guard of their CPU, so they must not sleep.
 
 use core::{
     alloc::Layout,
@@ -15,7 +22,7 @@ use crate::{
     data::{
         action::CallAction,
         instance::{Holder, Instance, NO_HOLDER},
-        kprobe::{Kind, Kprobe, function},
+        kprobe::{Kprobe, ProbeKind, function},
         method::{ReturnMethod, StepMethod},
     },
     pt_regs::PtRegs,
@@ -69,7 +76,7 @@ extern "C" fn enter_action(
     };
     let shared = instance.shared_words();
     for word in 0..action.shared_words {
-        // SAFETY: an instance of this kretprobe has so many words behind it (`Kretprobe::action`).
+        // SAFETY: an instance of this kretprobe has so many words after it (`Kretprobe::action`).
         // Volatile, so that it is no call of `memset`: there are few.
         unsafe { shared.add(word).write_volatile(0) };
     }
@@ -196,7 +203,7 @@ impl KretprobeCore {
     /// One with no function and no return handler yet.
     pub(crate) const fn new(enter: Option<EntryHandler<()>>, data: Layout) -> Self {
         Self {
-            kprobe: Kprobe::of_kind(Kind::Kretprobe),
+            kprobe: Kprobe::of_kind(ProbeKind::Kretprobe),
             holder: AtomicPtr::new(core::ptr::null_mut()),
             lone_holder: AtomicPtr::new((&raw const NO_HOLDER).cast_mut()),
             handler: no_handler::<()>,
@@ -215,7 +222,7 @@ impl KretprobeCore {
     pub(crate) fn of(kprobe: &Kprobe) -> Option<&Self> {
         // SAFETY: the container of a kprobe of this kind is its kretprobe, set before it was
         // linked.
-        (kprobe.kind == Kind::Kretprobe)
+        (kprobe.kind == ProbeKind::Kretprobe)
             .then(|| unsafe { &*kprobe.container.load(Ordering::Relaxed).cast::<Self>() })
     }
 
@@ -268,28 +275,28 @@ impl<D: Copy + Default + Send + 'static> Kretprobe<D> {
     }
 
     const fn take_kprobe(&mut self) -> Kprobe {
-        core::mem::replace(&mut self.core.kprobe, Kprobe::of_kind(Kind::Kretprobe))
+        core::mem::replace(&mut self.core.kprobe, Kprobe::of_kind(ProbeKind::Kretprobe))
     }
 
-    /// As [`Kprobe::symbol`].
+    /// The same as [`Kprobe::symbol`].
     pub const fn symbol(mut self, name: &'static str) -> Self {
         let kprobe = self.take_kprobe().symbol(name);
         self.map_kprobe(kprobe)
     }
 
-    /// As [`Kprobe::symbol_string`].
+    /// The same as [`Kprobe::symbol_string`].
     pub fn symbol_string(mut self, name: impl Into<alloc::string::String>) -> Self {
         let kprobe = self.take_kprobe().symbol_string(name);
         self.map_kprobe(kprobe)
     }
 
-    /// As [`Kprobe::at`].
+    /// The same as [`Kprobe::at`].
     pub const fn at(mut self, addr: u64) -> Self {
         let kprobe = self.take_kprobe().at(addr);
         self.map_kprobe(kprobe)
     }
 
-    /// As [`Kprobe::offset`]; anything but a function entry is refused.
+    /// The same as [`Kprobe::offset`]; anything but a function entry is refused.
     pub const fn offset(mut self, bytes: u32) -> Self {
         self.core.kprobe.offset = bytes;
         self
@@ -337,13 +344,13 @@ impl<D: Copy + Default + Send + 'static> Kretprobe<D> {
         self
     }
 
-    /// As [`Kprobe::step_method`].
+    /// The same as [`Kprobe::step_method`].
     pub const fn step_method(mut self, method: StepMethod) -> Self {
         self.core.kprobe.step = Some(method);
         self
     }
 
-    /// As [`Kprobe::disabled`].
+    /// The same as [`Kprobe::disabled`].
     pub const fn disabled(mut self) -> Self {
         let kprobe = self.take_kprobe().disabled();
         self.map_kprobe(kprobe)
@@ -381,7 +388,7 @@ impl<D> Kretprobe<D> {
         &self.core.kprobe
     }
 
-    /// As [`Kprobe::addr`].
+    /// The same as [`Kprobe::addr`].
     pub fn addr(&self) -> u64 {
         self.core.kprobe.addr()
     }

@@ -178,7 +178,7 @@ impl PerCpu {
     ///
     /// # Safety
     /// 1. The guard of this CPU is held.
-    /// 2. If the value is dropped, nobody else drops the guard.
+    /// 2. If the value is dropped, nothing else drops the guard.
     #[inline(always)]
     pub(crate) unsafe fn held(&self) -> HitGuard<'_> {
         HitGuard { cpu: self }

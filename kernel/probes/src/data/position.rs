@@ -54,7 +54,7 @@ impl PackedPosition {
         })
     }
 
-    /// So many bytes behind the probed address, from that offset on: of code that is executed
+    /// So many bytes after the probed address, from that offset on: of code that is executed
     /// unchanged elsewhere.
     pub(crate) const fn behind(bytes: u8) -> Self {
         Self {

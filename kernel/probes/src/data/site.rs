@@ -28,7 +28,7 @@ use crate::{
         detour::Detour,
         entry_points::EntryPoints,
         instance::NO_HOLDER,
-        kprobe::{Kind, Kprobe, flags},
+        kprobe::{Kprobe, ProbeKind, flags},
         kretprobe::KretprobeCore,
         position::{PackedPosition, Positions},
         trap_ip::TrapIp,
@@ -63,9 +63,9 @@ pub struct Site {
     /// Its positions. Null before the first probe with a post handler. They follow from the
     /// instruction alone and stay as long as the site.
     pub(crate) post_positions: AtomicPtr<Positions<7>>,
-    /// A post slot that nobody enters any more, to be freed after the grace period.
+    /// A post slot that no hit enters any more, to be freed after the grace period.
     pub(crate) retired_post_slot: AtomicU64,
-    /// In single-step mode: the copy to step, and where it is.
+    /// The copy to step, and where it is, in single-step mode.
     pub(crate) step: Option<Box<(u64, StepCopy)>>,
     /// The link of the list of the operation under way.
     pub(crate) touched: AtomicPtr<Site>,
@@ -223,7 +223,8 @@ impl Site {
     /// Whether this is the probes' own site on a trampoline. No knob disarms it, because calls in
     /// flight return to it.
     pub(crate) fn is_trampoline(&self) -> bool {
-        self.probes().any(|probe| probe.kind == Kind::Trampoline)
+        self.probes()
+            .any(|probe| probe.kind == ProbeKind::Trampoline)
     }
 
     /// Whether any probe here has a post handler.
@@ -240,7 +241,7 @@ impl Site {
     /// Links `probe` where SITE-1 wants it. Under the registry's lock.
     pub(crate) fn link(&self, probe: &Kprobe, entry: &EntryPoints) {
         let last = match probe.kind {
-            Kind::Jprobe => self.probes().last(),
+            ProbeKind::Jprobe => self.probes().last(),
             _ => None,
         };
         let (place, next) = match last {
@@ -252,7 +253,7 @@ impl Site {
         // Pairs with the Acquire of `probes`: who finds the probe finds it filled in.
         place.store(core::ptr::from_ref(probe).cast_mut(), Ordering::Release);
         if last.is_some() {
-            // There is more behind the others now.
+            // There is more after the others now.
             self.choose_stubs(entry);
         }
     }

@@ -18,7 +18,7 @@ use core::{
 
 use crate::{
     data::{
-        kprobe::{Kind, Kprobe, PreVerdict},
+        kprobe::{Kprobe, PreVerdict, ProbeKind},
         per_cpu::{HitGuard, IN_POST, PUT_ASIDE, PerCpu, bump},
         site::{Emulated, Site},
         trap_ip::TrapIp,
@@ -65,7 +65,7 @@ impl<P: Platform> Hits<P> {
         let mut is_stale = true;
         for probe in site.probes().filter(|probe| probe.is_enabled()) {
             is_stale = false;
-            match self.serve_probe(&guard, probe, regs) {
+            match self.run_probe(&guard, probe, regs) {
                 Flow::Execute => {}
                 Flow::Resume => {
                     regs.ip = self.executable_ip(regs.ip);
@@ -85,14 +85,9 @@ impl<P: Platform> Hits<P> {
 
     /// Does what `probe`, which is enabled, wants done before the displaced instruction.
     #[inline(always)]
-    pub(crate) fn serve_probe(
-        &self,
-        cpu: &HitGuard<'_>,
-        probe: &Kprobe,
-        regs: &mut PtRegs,
-    ) -> Flow {
+    pub(crate) fn run_probe(&self, cpu: &HitGuard<'_>, probe: &Kprobe, regs: &mut PtRegs) -> Flow {
         match probe.kind {
-            Kind::Kprobe | Kind::Trampoline => {
+            ProbeKind::Kprobe | ProbeKind::Trampoline => {
                 if probe.action.is_null() {
                     probe.hits.count(cpu);
                 }
@@ -108,11 +103,11 @@ impl<P: Platform> Hits<P> {
                     PreVerdict::Resume => Flow::Resume,
                 }
             }
-            Kind::Kretprobe => {
+            ProbeKind::Kretprobe => {
                 self.enter_call(cpu, probe, regs);
                 Flow::Execute
             }
-            Kind::Jprobe => {
+            ProbeKind::Jprobe => {
                 probe.hits.count(cpu);
                 self.enter_jprobe(cpu, probe, regs)
             }
@@ -178,7 +173,7 @@ impl<P: Platform> Hits<P> {
 
     /// Resumes at `ip` with interrupts off, the guard dropped and the rest of the hit noted.
     /// `kprobe_post_stub` or `on_debug` takes it up (HIT-4). `step` is the flag that has the
-    /// processor trap behind the next instruction. If the code has it set already, it stays.
+    /// processor trap after the next instruction. If the code has it set already, it stays.
     #[inline(always)]
     pub(crate) fn pause(
         &self,

@@ -122,7 +122,7 @@ impl<P: Platform> Hits<P> {
     }
 
     /// The newest instance of the call whose return slot is at `slot`. It is then at the head of
-    /// the list, and its siblings are behind it. None if there is none.
+    /// the list, and its siblings are after it. None if there is none.
     #[inline(always)]
     fn newest_of<'a>(&self, cell: &'a TaskCell, slot: u64) -> Option<&'a Instance> {
         // SAFETY: the chain of the current task is only changed by this CPU, in strict nesting.
@@ -171,7 +171,7 @@ impl<P: Platform> Hits<P> {
         }
     }
 
-    /// Looks for the call whose return slot is at `slot` behind newer ones.
+    /// Looks among the older calls for the one whose return slot is at `slot`.
     #[cold]
     fn bring_to_front<'a>(&self, cell: &'a TaskCell, slot: u64) -> Option<&'a Instance> {
         self.drop_abandoned(cell, slot);

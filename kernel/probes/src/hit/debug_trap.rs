@@ -182,7 +182,7 @@ impl<P: Platform> Hits<P> {
         cpu.saved_sp.store(after.sp, Relaxed);
     }
 
-    /// A step has ended in a slot or detour. Returns whether nobody is to be told.
+    /// A step has ended in a slot or detour. Returns whether the kernel is not to be told.
     fn stepped_in_region(&self, cpu: &PerCpu, regs: &mut PtRegs) -> bool {
         if let Some((detour, offset)) = self.detours.owner(regs.ip, self.no_grace()) {
             let site = detour.site();
@@ -222,9 +222,9 @@ impl<P: Platform> Hits<P> {
         false
     }
 
-    /// Serves a hit that a step has ended at. Returns whether nobody is to be told: the displaced
-    /// instruction is still to be stepped. One copy, because [`Hits::serve`] is long and steps are
-    /// rare.
+    /// Serves a hit that a step has ended at. Returns whether the kernel is not to be told: the
+    /// displaced instruction is still to be stepped. One copy, because [`Hits::serve`] is long and
+    /// steps are rare.
     #[cold]
     #[inline(never)]
     fn serve_stepped(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) -> bool {

@@ -47,7 +47,7 @@ impl<P: Platform> Hits<P> {
                     });
             }
             // Here the instruction belongs to a missed hit, so it is part of the handler that ran
-            // into it. Or it is one behind the probed one, in a detour.
+            // into it. Or it is one after the probed one, in a detour.
         }
         let Some((probe, marks)) = cpu.running_handler() else {
             return false;

@@ -26,7 +26,7 @@ impl<P: Platform> Hits<P> {
     }
 
     /// Whether this CPU runs a pre or entry handler now. The assembly tells a return handler as
-    /// one, too: its `ip` is behind a call, where no breakpoint is. Any context that keeps its CPU.
+    /// one, too: its `ip` is after a call, where no breakpoint is. Any context that keeps its CPU.
     pub fn in_pre_handler(&self) -> bool {
         matches!(P::this_cpu().running_handler(), Some((_, 0)))
     }
@@ -128,7 +128,7 @@ impl<P: Platform> Hits<P> {
     }
 
     /// The site with a detour whose jump covers `ip`, not counting the first byte, and how far
-    /// behind its address `ip` is.
+    /// after its address `ip` is.
     fn covering(&self, ip: u64) -> Option<(&Site, &Detour, usize)> {
         if self.detour_count.load(Relaxed) == 0 {
             return None;

@@ -17,9 +17,9 @@
 //! ```
 //!
 //! The gate of #BP leads to assembly, and nearly all hits never leave it. The assembly is there for
-//! speed: it saves only the registers that it needs, which Rust cannot. The Rust here does the
-//! same for any probe, in any state. It is the slow path of the assembly, and the part to read
-//! first. It is the whole path where nobody expands `breakpoint_entry!`, as in the host tests.
+//! speed: it saves only the registers that it needs, which Rust cannot. The Rust here does the same
+//! for any probe, in any state. It is the slow path of the assembly, and the part to read first. It
+//! is the whole path where the kernel does not expand `breakpoint_entry!`, as in the host tests.
 //!
 //! ```text
 //!   step                   Rust                     assembly              slow path when
@@ -27,7 +27,7 @@
 //!   take the guard, or     breakpoint: serve, miss  each stub             the guard is held
 //!     count a miss
 //!   the probes in order    breakpoint: serve        kprobe_handle_chain   single step, `popf`
-//!   one probe              breakpoint: serve_probe  kprobe_handle_kprobe  an old return method
+//!   one probe              breakpoint: run_probe    kprobe_handle_kprobe  an old return method
 //!   borrow a return        calls: enter_call        kretprobe_handle      no instance is free, or
 //!     address                                                               the slot is borrowed
 //!   return of a call       calls: leave_call        kretprobe_trampoline  it is not the newest

@@ -3,7 +3,7 @@
 //! A page of the slot region holds slots of [`Platform::SLOT_BYTES`]. Or it holds detours, which
 //! are longer and have a pool of their own in the upper half of the region. A page is executed at
 //! one address and written through another, so nothing is ever writable where it executes. A slot
-//! holds code only, so many CPUs can be in it at once. It is written while nobody can be in it,
+//! holds code only, so many CPUs can be in it at once. It is written while no CPU can be in it,
 //! before its site is published, and reused after a grace period.
 //!
 //! Faults and stack walks find the owner of an address in the region without a lock:

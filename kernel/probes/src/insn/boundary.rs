@@ -23,7 +23,7 @@ pub struct Instructions<'a> {
     /// The code that is left, and its address.
     bytes: &'a [u8],
     ip: u64,
-    /// Of all of the code.
+    /// The decoder of all of the code.
     decoder: Decoder<'a>,
 }
 
@@ -79,7 +79,7 @@ pub(super) struct DecodedForms<'a> {
 }
 
 impl<'a> DecodedForms<'a> {
-    /// As [`Instructions::new`].
+    /// The same as [`Instructions::new`].
     pub(super) fn new(bytes: &'a [u8], start: u64) -> Self {
         Self {
             bytes,
@@ -89,7 +89,7 @@ impl<'a> DecodedForms<'a> {
         }
     }
 
-    /// The next instruction; `None` behind the last one, or behind the first error.
+    /// The next instruction; `None` after the last one, or after the first error.
     pub(super) fn next(&mut self) -> Option<Result<&Instruction, DecodeError>> {
         if self.has_failed || !self.decoder.can_decode() {
             return None;
@@ -142,7 +142,7 @@ impl BoundaryWalk {
     /// (original code, whose first byte is at `function_start`) from the start. All calls of one
     /// walk are about the same function.
     ///
-    /// `int3` padding counts as instructions of one byte. The instruction behind a forced-emulation
+    /// `int3` padding counts as instructions of one byte. The instruction after a forced-emulation
     /// prefix belongs to the prefix.
     ///
     /// # Errors
@@ -160,7 +160,7 @@ impl BoundaryWalk {
                 ip: target,
             }));
         }
-        // Behind a prefix the instruction is none of its own, so there the walk starts anew.
+        // After a prefix the instruction is none of its own, so there the walk starts anew.
         let from = match self.found.take() {
             Some(found) if found.next_ip() <= target && !found.is_forced_emulation_prefix() => {
                 found.next_ip()
@@ -191,7 +191,7 @@ impl BoundaryWalk {
 
 /// The length of the landing pad at the start of a function: 4 for `endbr64`, or for the 4-byte
 /// no-op that replaces it in functions that are never called indirectly. Else 0. A probe of the
-/// function's entry goes behind it.
+/// function's entry goes after it.
 pub fn landing_pad_len(function_bytes: &[u8]) -> usize {
     match function_bytes {
         [0xf3, 0x0f, 0x1e, 0xfa, ..] | [0x66, 0x0f, 0x1f, 0x00, ..] => 4,

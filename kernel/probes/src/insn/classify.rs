@@ -113,8 +113,8 @@ impl Class {
 
 /// Says whether `insn` may be probed, and which kind of care its replacement needs.
 ///
-/// `behind` is the function's original code behind it. Only `sti` needs that. `sti` is refused if
-/// no instruction is behind it, or one that relies on the interrupt shadow of one instruction, as
+/// `behind` is the function's original code after it. Only `sti` needs that. `sti` is refused if
+/// no instruction is after it, or one that relies on the interrupt shadow of one instruction, as
 /// in `sti; hlt`.
 ///
 /// # Errors
@@ -129,7 +129,7 @@ pub fn classify(insn: &Insn, behind: &[u8]) -> Result<Class, Refusal> {
     Ok(class)
 }
 
-/// Instructions that idle and exit paths put behind an `sti` so that no interrupt comes between.
+/// Instructions that idle and exit paths put after an `sti` so that no interrupt comes between.
 fn relies_on_shadow(insn: &Insn) -> bool {
     match Class::of(insn) {
         Ok(class) => {

@@ -306,7 +306,7 @@ impl Insn {
         matches!(self.code(), Code::Wrmsr | Code::Wrmsrns | Code::Wrmsrlist)
     }
 
-    /// How many bytes of arguments a near return discards behind the return address. 0 for all
+    /// How many bytes of arguments a near return discards after the return address. 0 for all
     /// else.
     pub fn discarded_arguments(&self) -> u16 {
         match self.opcode_bytes() {

@@ -13,12 +13,12 @@
 //! - a closed one: no jump may be there, because of the function's code. Its first instruction is
 //!   executed unchanged at any address.
 //!
-//! Of a hundred entries one or two are of neither kind. They are decoded, as all are in a kernel
+//! One or two entries in a hundred are of neither kind. They are decoded, as all are in a kernel
 //! that has no facts.
 //!
 //! ```text
 //!   bits   0..5   bytes of the displaced instructions, 5 to 19; 0: no jump
-//!          5..9   open: whether one begins 1, 2, 3 or 4 bytes behind the entry;
+//!          5..9   open: whether one begins 1, 2, 3 or 4 bytes after the entry;
 //!                 closed: bytes of the first instruction, 1 to 15
 //!          9      whether the flags are dead at the entry, if it is open
 //!         10      whether a landing pad comes before the entry
@@ -60,7 +60,7 @@ impl EntryFacts {
     fn found(function: &mut FunctionCode) -> Option<Self> {
         let pad = landing_pad_len(function.bytes());
         let entry = function.start() + pad as u64;
-        // A jump that reaches behind the function needs to know what is there.
+        // A jump that reaches past the function needs to know what is there.
         if function.len() < (pad + JUMP_BYTES) as u64 {
             return None;
         }
@@ -91,7 +91,7 @@ impl EntryFacts {
         Some(Self(bits))
     }
 
-    /// As they are stored.
+    /// The bits that are stored.
     pub const fn to_bits(self) -> u16 {
         self.0
     }
@@ -123,7 +123,7 @@ impl EntryFacts {
         usize::from(self.0 & LEN)
     }
 
-    /// Whether a displaced instruction begins `behind` bytes behind an open entry. `behind` is less
+    /// Whether a displaced instruction begins `behind` bytes after an open entry. `behind` is less
     /// than [`JUMP_BYTES`].
     pub(crate) fn begins(self, behind: usize) -> bool {
         behind == 0 || self.0 >> STARTS >> (behind - 1) & 1 != 0
@@ -141,7 +141,7 @@ impl EntryFacts {
         }
     }
 
-    /// As [`FunctionCode::flags_are_dead`], of an open entry.
+    /// The same as [`FunctionCode::flags_are_dead`], for an open entry.
     pub(crate) fn flags_are_dead(self) -> bool {
         self.0 & DEAD_FLAGS != 0
     }
@@ -235,7 +235,7 @@ mod tests {
             let code = [first, &[0x90; 6][..], &[0xc3]].concat();
             assert_eq!(facts(&code), EntryFacts::UNKNOWN, "{first:x?}");
         }
-        // Behind the first instruction, too.
+        // After the first instruction, too.
         assert_eq!(
             facts(&[0x90, 0x74, 0x70, 0x90, 0x90, 0x90, 0xc3]),
             EntryFacts::UNKNOWN

@@ -23,7 +23,7 @@
 //! allocate nothing. The functions that a hit needs ([`Translation::position`],
 //! [`StepCopy::finish`], [`FlagsOp::apply`]) do not decode.
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod boundary;
 mod classify;

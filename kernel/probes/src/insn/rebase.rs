@@ -8,7 +8,7 @@ use super::{
 /// Bytes of `insn` for execution at `to`, equal in length to the original.
 ///
 /// Only a displacement relative to the instruction pointer changes: new = old + (original − copy).
-/// Both have the same length, so an immediate behind the displacement does not matter.
+/// Both have the same length, so an immediate after the displacement does not matter.
 pub(super) fn rebased(insn: &Insn, to: u64) -> Result<([u8; MAX_INSN_BYTES], usize), Refusal> {
     let len = insn.len();
     let mut bytes = [0; MAX_INSN_BYTES];

@@ -25,7 +25,7 @@ pub enum Refusal {
     SoftwareInterrupt,
     /// `ud0`, `ud1`, `ud2`.
     Undefined,
-    /// `ud2` with a hypervisor's signature behind it.
+    /// `ud2` with a hypervisor's signature after it.
     ForcedEmulation,
     /// `mov ss, r/m`: holds off debug traps until after the next instruction.
     StackSegmentLoad,

@@ -1,7 +1,7 @@
 //! The instructions that a jump displaces, and whether it may.
 //!
 //! A jump is longer than most instructions: [`JUMP_BYTES`] replace the first instruction and the
-//! beginning of those behind it. That is sound only if control enters the covered bytes by the
+//! beginning of those after it. That is sound only if control enters the covered bytes by the
 //! first one alone. To find out, the whole function is decoded: which addresses it branches to,
 //! which addresses of its own code it takes, and whether it jumps to an address that cannot be
 //! told.
@@ -11,7 +11,7 @@
 //! instruction began at each of them. If none of these could refer to bytes under the jump, none of
 //! the true ones does, and nothing needs to be decoded.
 //!
-//! Code behind an unconditional branch is displaced, too, because a handler may say that a hit goes
+//! Code after an unconditional branch is displaced, too, because a handler may say that a hit goes
 //! on there. Padding is not, because no code goes on in it.
 //!
 //! A function's bytes do not tell everything. The caller looks at the rest: other probes in the
@@ -50,17 +50,17 @@ impl Region {
 /// Why a jump may not replace the code at some address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// The function cannot be decoded, so nobody knows where it branches to.
+    /// The function cannot be decoded, so it is not known where it branches to.
     Undecodable(DecodeError),
     /// The address is not that of an instruction of the function.
     NoInstruction,
-    /// The function, and the padding behind it, end before the jump would.
+    /// The function, and the padding after it, end before the jump would.
     TooShort,
-    /// The last instruction of the function is under the jump and runs on into what is behind it.
+    /// The last instruction of the function is under the jump and runs on into what is after it.
     RunsOff,
     /// The instruction at `at` refers to `to`, which is under the jump.
     Entered { at: u64, to: u64 },
-    /// The instruction at `at` jumps to where nobody can tell.
+    /// The instruction at `at` jumps to a place that cannot be told.
     IndirectJump { at: u64 },
     /// The call at `at` returns to under the jump.
     Call { at: u64 },
@@ -106,7 +106,7 @@ struct Decoded {
     instructions: Vec<u32>,
     /// The addresses in it that its instructions refer to, in order, each with the instruction.
     references: Vec<(u64, u64)>,
-    /// Its first jump to where nobody can tell.
+    /// Its first jump to a place that cannot be told.
     indirect_jump: Option<u64>,
     /// Why decoding could not go on.
     undecodable: Option<DecodeError>,
@@ -117,7 +117,7 @@ impl Decoded {
     fn new(bytes: &[u8], start: u64) -> Option<Self> {
         let (mut instructions, mut references) = (Vec::new(), Vec::new());
         let (mut indirect_jump, mut undecodable) = (None, None);
-        // A jump at the end of the function may reach a little behind it.
+        // A jump at the end of the function may reach a little past it.
         let reach = (bytes.len() + JUMP_BYTES) as u64;
         let mut forms = DecodedForms::new(bytes, start);
         while let Some(form) = forms.next() {
@@ -323,9 +323,9 @@ impl FunctionCode {
 }
 
 /// The last place in `bytes`, a function's code, where bytes stand that could belong to an
-/// instruction that refers to the bytes under a jump at its entry, or that jumps to where nobody
-/// can tell. `entry` is the jump's offset in the code, and `addr` its address. Instructions that
-/// begin behind that place do neither. None: no instruction does.
+/// instruction that refers to the bytes under a jump at its entry, or that jumps to a place that
+/// cannot be told. `entry` is the jump's offset in the code, and `addr` its address. Instructions
+/// that begin after that place do neither. None: no instruction does.
 ///
 /// All forms that lead to code or name it are looked for (Intel SDM vol. 2, opcode maps and table
 /// 2-2):
@@ -347,7 +347,7 @@ fn last_suspect(bytes: &[u8], entry: u64, addr: u64) -> Option<usize> {
     let is_indirect = |pair: u32| pair & 0x30ff == 0x20ff && (pair as u16) < 0xe800;
     let is_relative_operand = |at: usize| at > 0 && bytes[at - 1] & 0b11_000_111 == 0b00_000_101;
     let by_32_bits = |at: usize, field: u32| {
-        // The target less the bytes behind the field.
+        // The target less the bytes after the field.
         let target = field.wrapping_add(at as u32 + 4).wrapping_sub(first);
         field.wrapping_sub(address) < COVERED
             || target.wrapping_add(MOST_BEHIND) < COVERED + MOST_BEHIND
@@ -489,7 +489,7 @@ mod tests {
             Err(Obstacle::TooShort)
         );
         assert_eq!(lengths(&[0xc3], &[0xcc; 4], 0), Ok(vec![1]));
-        // push rbp; pop rbp: whatever is behind is executed.
+        // push rbp; pop rbp: whatever follows is executed.
         assert_eq!(
             lengths(&function[..2], &[0xcc; 4], 0),
             Err(Obstacle::RunsOff)
@@ -501,7 +501,7 @@ mod tests {
         // jmp to itself; inc eax; ret
         let function = [0xeb, 0xfe, 0xff, 0xc0, 0xc3];
         assert_eq!(lengths(&function, &[], 0), Ok(vec![2, 2, 1]));
-        // ret; push rbp; and nothing behind: it would run off.
+        // ret; push rbp; and nothing after: it would run off.
         assert_eq!(
             lengths(&[0xc3, 0x55], &[0xcc; 4], 0),
             Err(Obstacle::RunsOff)
@@ -523,7 +523,7 @@ mod tests {
         );
         // ret; nop: it does not run off.
         assert_eq!(lengths(&[0xc3, 0x90], &[0xcc; 3], 0), Ok(vec![1]));
-        // jmp far ahead; int3; pop rbp; ret: code again behind the breakpoint.
+        // jmp far ahead; int3; pop rbp; ret: code again after the breakpoint.
         assert_eq!(
             lengths(&[0xeb, 0x40, 0xcc, 0x5d, 0xc3], &[], 0),
             Err(Obstacle::Unmovable {
@@ -656,7 +656,7 @@ mod tests {
         .concat();
         assert_eq!(last_suspect(&call, 0, START), None);
         // A call of the function itself: its field would lead under the jump only if a number of
-        // one byte or more stood behind it.
+        // one byte or more stood after it.
         let own = [&nops[..], &[0xe8, 0xf6, 0xff, 0xff, 0xff, 0xc3]].concat();
         assert_eq!(last_suspect(&own, 0, START), None);
         // cmp byte ptr [rip - 11], 1, which has one.
@@ -681,7 +681,7 @@ mod tests {
         assert_eq!(lengths(&broken, &[], 1), Err(Obstacle::Undecodable(cause)));
         // At the entry the bytes show that nothing can lead there.
         assert_eq!(lengths(&broken, &[], 0), Ok(vec![1; 5]));
-        // Nor is what is right behind the jump.
+        // Nor is what is right after the jump.
         let broken = [&nops[..], &[0x06, 0xc3]].concat();
         assert_eq!(lengths(&broken, &[], 0), Ok(vec![1; 5]));
         // But not what is under the jump.
@@ -697,13 +697,13 @@ mod tests {
     #[test]
     fn flags_are_dead_where_all_are_overwritten_before_one_is_read() {
         let cases: [(&[u8], bool); 12] = [
-            // add eax, ecx; and behind a no-operation
+            // add eax, ecx; and after a no-operation
             (&[0x01, 0xc8, 0xc3], true),
             (&[0x90, 0x01, 0xc8, 0xc3], true),
             // adc and setb read CF.
             (&[0x11, 0xc8, 0xc3], false),
             (&[0x0f, 0x92, 0xc0, 0x01, 0xc8, 0xc3], false),
-            // Behind a branch the code is not known.
+            // After a branch the code is not known.
             (&[0xeb, 0x00, 0x01, 0xc8, 0xc3], false),
             // inc ecx leaves CF; xor eax, eax clears it, and stc sets it.
             (&[0xff, 0xc1, 0xc3], false),
@@ -769,7 +769,7 @@ mod tests {
         };
         assert_eq!(lengths(&function, &[], 0), Err(refused));
         assert_eq!(lengths(&function, &[], 2), Ok(vec![1; 5]));
-        // sti; hlt keep together, also where the hlt is just behind the region.
+        // sti; hlt keep together, also where the hlt is just after the region.
         let shadow = [0x90, 0x90, 0x90, 0x90, 0xfb, 0xf4, 0xc3];
         let refused = Obstacle::Unmovable {
             at: START + 4,

@@ -2,7 +2,7 @@
 //! instructions.
 //!
 //! Code grows at the end. An address that does not fit into an instruction's own field goes to a
-//! pool of 8-byte literals behind the code. [`Sequence::finish`] places the pool. In a kernel
+//! pool of 8-byte literals after the code. [`Sequence::finish`] places the pool. In a kernel
 //! linked in the top 2 GiB every address fits and the pool stays empty.
 
 use super::{
@@ -61,7 +61,7 @@ struct Reference {
     literal: u8,
 }
 
-/// Of a branch: it leaves the bounds registers as they are.
+/// The prefix of a branch that leaves the bounds registers as they are.
 const BND: u8 = 0xf2;
 
 const LITERALS: usize = 4;

@@ -43,13 +43,13 @@
 //!
 //! The instruction that takes the original's place keeps all prefixes in their order, so that each
 //! processor reads them in its own way. Those of an operand (segment, 0x67, 0x66 with REX.W, REX)
-//! go to the `push` of it, BND to the branch behind that. Prefixes that no replacement can keep are
+//! go to the `push` of it, BND to the branch after that. Prefixes that no replacement can keep are
 //! refused by the class ([`Refusal::Prefix`]).
 //!
 //! `call mem` reads its operand with the original RSP and before anything is written. Its `ret` is
 //! the commit point, so a target that cannot be fetched from is reported as the call's own fault.
 //! Where an address does not fit into a 32-bit field (never in a kernel in the top 2 GiB), `push`,
-//! `jmp` and `mov` take it from a literal behind the code.
+//! `jmp` and `mov` take it from a literal after the code.
 
 use super::{
     classify::{Class, has_memory_operand},
@@ -161,7 +161,7 @@ impl Block {
     /// Appends the replacement of `insn`. All but the last instruction take [`Ending::Fall`].
     ///
     /// # Errors
-    /// As [`translate`]; [`Refusal::NoRoom`] if the block is full. The block is of no use
+    /// The same as [`translate`]; [`Refusal::NoRoom`] if the block is full. The block is of no use
     /// afterwards.
     pub fn append(&mut self, insn: &Insn, ending: Ending) -> Result<(), Refusal> {
         append(&mut self.sequence, insn, ending)

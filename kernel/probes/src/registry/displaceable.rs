@@ -10,8 +10,7 @@ use crate::insn::{EntryFacts, JUMP_BYTES, MAX_DISPLACED, Region};
 )]
 pub(crate) enum Displaced {
     Decoded(Region),
-    /// Of an open entry of which facts are known, with the bytes: executed unchanged at any
-    /// address.
+    /// The bytes of an open entry of which facts are known: executed unchanged at any address.
     Plain([u8; MAX_DISPLACED], EntryFacts),
 }
 
@@ -19,9 +18,9 @@ pub(crate) enum Displaced {
 pub(crate) struct Displaceable {
     pub(crate) insns: Displaced,
     pub(crate) original: [u8; JUMP_BYTES],
-    /// Whether it begins a function, behind the landing pad of indirect branches.
+    /// Whether it begins a function, after the landing pad of indirect branches.
     pub(crate) at_entry: bool,
     /// Whether it does not read the arithmetic flags, nor the direction flag, that it finds. False
-    /// where nobody asks.
+    /// where nothing asks.
     pub(crate) flags_are_dead: bool,
 }

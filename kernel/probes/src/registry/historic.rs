@@ -19,14 +19,14 @@
 //! itself is always stepped, because its kprobe asks for that.
 //!
 //! Handlers see one difference, in `regs.ip`: with the assembly it is the true return address, and
-//! here it is the address behind the trampoline's breakpoint. All methods use the same instance
+//! here it is the address after the trampoline's breakpoint. All methods use the same instance
 //! list ([`instance`](crate::data::instance)), so calls of one task may come back by different
 //! methods. All kretprobes of one function have the same.
 //!
 //! # Invariants
 //! HISTORIC-1. A trampoline's kprobe is registered before the first return slot names the
 //!     trampoline. From then on it stays, because calls in flight outlive their kretprobes. It is
-//!     in no list, the knob does not disarm it, and nobody can reach it to unregister it.
+//!     in no list, the knob does not disarm it, and nothing can reach it to unregister it.
 //! HISTORIC-2. The guard is free when control comes to a trampoline. A call that started while the
 //!     guard was held has no instance, so it cannot come here.
 //!
@@ -42,7 +42,7 @@ use core::{
 
 use crate::{
     data::{
-        kprobe::{Kind, Kprobe, PreVerdict},
+        kprobe::{Kprobe, PreVerdict, ProbeKind},
         method::{ReturnMethod, StepMethod},
         per_cpu::{HitGuard, PerCpu},
     },
@@ -53,6 +53,7 @@ use crate::{
         memory::try_box,
         state::{Host, Probes, State},
         target::Function,
+        text::write_breakpoints,
     },
 };
 
@@ -79,7 +80,7 @@ impl<P: Host> Probes<P> {
         method: ReturnMethod,
     ) -> Result<u64, ProbeError> {
         let addr = self.trampoline_of(method);
-        let kprobe = Kprobe::of_kind(Kind::Trampoline).step_method(StepMethod::TrapFlag);
+        let kprobe = Kprobe::of_kind(ProbeKind::Trampoline).step_method(StepMethod::TrapFlag);
         let (place, kprobe) = match method {
             ReturnMethod::Asm => return Ok(addr),
             ReturnMethod::Trap3 => (&self.historic.trap3, kprobe.pre(handle_and_go_home::<P>)),
@@ -118,7 +119,7 @@ impl<P: Host> Probes<P> {
         site.link(kprobe, &P::entry_points());
         self.table.insert(&mut state.fill, site);
         site.to_write.store(true, Relaxed);
-        self.write_text(core::iter::once(site));
+        write_breakpoints::<P>(core::iter::once(site));
         Ok(addr)
     }
 }

@@ -32,10 +32,10 @@ impl InFlight {
     ///
     /// # Safety
     /// 1. The holder is live and in no list, and the list is its only owner from now on.
-    /// 2. Its kretprobe was cleared and a grace period is over since. So nobody takes instances any
+    /// 2. Its kretprobe was cleared and a grace period is over since. So no instance is taken any
     ///    more.
     pub(crate) unsafe fn push(&mut self, holder: NonNull<Holder>) {
-        // SAFETY: live until it is freed below, behind its time in the list.
+        // SAFETY: live until it is freed below, after its time in the list.
         unsafe { self.0.push(holder) };
     }
 

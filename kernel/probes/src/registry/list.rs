@@ -79,7 +79,7 @@ impl<T: Linked> List<T> {
     }
 }
 
-/// The member behind `member`, whose link is `next`; null behind the last one.
+/// The member after `member`, whose link is `next`; null after the last one.
 fn unless_itself<T>(member: &T, next: *mut T) -> *mut T {
     if eq(next, member) { null_mut() } else { next }
 }

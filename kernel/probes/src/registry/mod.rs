@@ -20,8 +20,8 @@
 //! REGISTRY-4. The first byte of an instruction is written in two rounds with a synchronisation
 //!     after each. An emulator may keep a translation of the old byte that it made while the first
 //!     store was on its way. It is gone after the second round. A processor needs the first round
-//!     only. Bytes behind a breakpoint need one round, because nobody translates them. Where a
-//!     breakpoint has replaced a jump, theirs is the second round of the breakpoint, because a
+//!     only. Bytes after a breakpoint need one round, because no translation of them is made. Where
+//!     a breakpoint has replaced a jump, theirs is the second round of the breakpoint, because a
 //!     translation of the jump covers these bytes, too.
 //! REGISTRY-5. A batch pays once for its grace period. It pays for these rounds once for each 4,096
 //!     of its sites.
@@ -41,6 +41,7 @@ pub mod optimize;
 mod optimizer;
 mod owned;
 mod pool;
+mod replacement;
 mod sites;
 mod slots;
 mod state;
@@ -58,7 +59,7 @@ pub use crate::data::{
 };
 use crate::{
     data::{
-        kprobe::{Kind, Kprobe, flags},
+        kprobe::{Kprobe, ProbeKind, flags},
         kretprobe::KretprobeCore,
         site::{self, Site},
     },
@@ -214,7 +215,7 @@ impl<P: Host> Probes<P> {
         let _state = self.state();
         self.table.iter().for_each(|site| {
             site.probes()
-                .filter(|probe| probe.kind != Kind::Trampoline)
+                .filter(|probe| probe.kind != ProbeKind::Trampoline)
                 .for_each(|probe| visit(Listed::new(site, probe)));
         });
     }

@@ -40,6 +40,7 @@ use crate::{
         sites::maxactive,
         state::{Host, Probes, State},
         target::Function,
+        text::write_breakpoints,
     },
 };
 
@@ -127,7 +128,7 @@ impl<P: Host> Probes<P> {
         probes: &[&T],
     ) -> List<Site> {
         let mut around = List::new();
-        self.existing_sites(probes, |site| self.touch(optimizer, &mut around, site));
+        self.existing_sites(probes, |site| optimizer.touch(self, &mut around, site));
         around
     }
 
@@ -156,7 +157,7 @@ impl<P: Host> Probes<P> {
         let enabled = state.enabled;
         self.deoptimize(&mut state.optimizer, enabled, sites.clone());
         let coming = self.make_detours(&mut state.optimizer, enabled, sites.clone());
-        self.write_text(sites);
+        write_breakpoints::<P>(sites);
         self.install_jumps(coming);
         self.free_detours_after_grace(&mut state.optimizer);
     }
@@ -232,7 +233,7 @@ impl<P: Host> Probes<P> {
         if fresh.is_some() {
             self.table.insert(&mut state.fill, site);
         }
-        self.touch(&state.optimizer, touched, site);
+        state.optimizer.touch(self, touched, site);
         Ok(())
     }
 
@@ -255,7 +256,7 @@ impl<P: Host> Probes<P> {
         // 2. The text is as it was, and new hits do not find the empty sites.
         let enabled = state.enabled;
         self.deoptimize(&mut state.optimizer, enabled, touched.iter());
-        self.write_text(touched.iter());
+        write_breakpoints::<P>(touched.iter());
         for site in touched.iter().filter(|site| site.is_empty()) {
             self.table.remove(&mut state.fill, site);
         }
@@ -273,7 +274,7 @@ impl<P: Host> Probes<P> {
     }
 
     /// Takes the probes out of the lists of their sites. Marks the breakpoints that must go, the
-    /// post slots that nobody needs any more, and the kretprobes whose calls return quietly from
+    /// post slots that nothing needs any more, and the kretprobes whose calls return quietly from
     /// now on. Returns the sites that this touches.
     fn unlink_all<T: Probe + ?Sized>(&self, optimizer: &Optimizer, probes: &[&T]) -> List<Site> {
         let mut touched = List::new();
@@ -286,7 +287,7 @@ impl<P: Host> Probes<P> {
                 continue;
             };
             site.unlink(kprobe, &entry);
-            self.touch(optimizer, &mut touched, site);
+            optimizer.touch(self, &mut touched, site);
             site.to_write
                 .store(site.armed.load(Relaxed) && !site.wants_arming(), Relaxed);
             if !site.has_post() {
@@ -329,7 +330,7 @@ impl<P: Host> Probes<P> {
         kprobe.site.store(null_mut(), Release);
     }
 
-    /// Frees the sites that have no probe left, and the post slots that nobody needs any more.
+    /// Frees the sites that have no probe left, and the post slots that nothing needs any more.
     fn free_unused(&self, state: &mut State, mut touched: List<Site>) {
         while let Some(site) = touched.pop() {
             // SAFETY: registered sites are live.
@@ -365,7 +366,7 @@ impl<P: Host> Probes<P> {
         site.to_write
             .store(site.armed.load(Relaxed) != wanted, Relaxed);
         let mut touched = List::new();
-        self.touch(&state.optimizer, &mut touched, site);
+        state.optimizer.touch(self, &mut touched, site);
         self.rewrite(&mut state, touched.iter());
         touched.clear();
         Ok(())

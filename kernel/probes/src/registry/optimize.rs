@@ -2,7 +2,7 @@
 //! again when it must.
 //!
 //! ```text
-//!                write the detour, point the site to it      wait until nobody is under the jump
+//!                write the detour, point the site to it      wait until nothing is under the jump
 //!   breakpoint ──────────────────────────────────► queued ──────────────────────────────► jump
 //!        ▲                                    int3; tail; first byte                       │
 //!        └───────── int3; original tail; hits go through the slot again; grace period ─────┘
@@ -16,14 +16,14 @@
 //! - the knobs are on.
 //!
 //! Every operation of the registry asks this again, for the sites that it touches and for those
-//! whose jump would cover them (`Probes::touch`). Before text is written it asks for the jumps that
-//! must go. After it, for the breakpoints that may become jumps.
+//! whose jump would cover them ([`Optimizer::touch`]). Before text is written it asks for the jumps
+//! that must go. After it, for the breakpoints that may become jumps.
 //!
-//! # Nobody under the jump
+//! # Nothing under the jump
 //! When bytes 1 to 4 are written, no context may resume there. With the breakpoint in place,
 //! control can get there in four ways, and each is closed:
 //! 1. From the slot of the first instruction. Since the site points to the detour, hits execute the
-//!    displaced copies there and come out behind the jump.
+//!    displaced copies there and come out after the jump.
 //! 2. In a task that an interrupt found there and that was preempted.
 //!    [`Hits::may_preempt`](crate::hit::Hits::may_preempt) is false there from the moment the site
 //!    has a detour, and `Platform::wait_for_preempted` waits for tasks that were preempted before.
@@ -36,7 +36,7 @@
 //!
 //! # Invariants
 //! JUMP-1. A site with a detour is armed: its first byte is a breakpoint, or the jump's.
-//! JUMP-2. Text is written as REGISTRY-4 says, and tail bytes only behind a breakpoint that every
+//! JUMP-2. Text is written as REGISTRY-4 says, and tail bytes only after a breakpoint that every
 //!     CPU sees.
 //! JUMP-3. All sites of an operation share its waits. All sites of a function share its decoding.
 //!
@@ -54,19 +54,20 @@ use core::{
 use crate::{
     data::{
         detour::Detour,
-        kprobe::{Kind, Kprobe},
+        kprobe::{Kprobe, ProbeKind},
         kretprobe::KretprobeCore,
         method::StepMethod,
         site::Site,
     },
     error::ProbeError,
     insn::{FunctionCode, INT3, JUMP, JUMP_BYTES, MAX_DISPLACED, Obstacle, jump, landing_pad_len},
-    platform::Text,
+    platform::{Platform, Text},
     registry::{
         displaceable::{Displaceable, Displaced},
         list::List,
         optimizer::Optimizer,
         state::{Host, Probes},
+        text::{Pristine, text},
     },
 };
 
@@ -97,6 +98,44 @@ impl fmt::Display for NoJump {
             }
             Self::Code(obstacle) => obstacle.fmt(f),
             Self::OutOfMemory => f.write_str("there is no memory to look at the code"),
+        }
+    }
+}
+
+impl Optimizer {
+    /// Whether `site` may have a jump, as far as its probes and those next to it say. `enabled`:
+    /// the global knob.
+    #[inline]
+    fn may_jump<P: Host>(&self, probes: &Probes<P>, enabled: bool, site: &Site) -> bool {
+        self.on
+            && enabled
+            && site.wants_arming()
+            && !site.obstacle.load(Relaxed)
+            && !site.keeps_breakpoint.load(Relaxed)
+            && site.step.is_none()
+            && !site.probes().any(needs_breakpoint)
+            && site
+                .detour()
+                .is_none_or(|detour| is_for_its_probes(detour, site))
+            && !(1..JUMP_BYTES as u64).any(|after| {
+                probes
+                    .site_at(site.addr() + after)
+                    .is_some_and(Site::wants_arming)
+            })
+    }
+
+    /// Adds `site` to the sites that the operation under way touches, and those whose jumps would
+    /// cover it.
+    #[inline]
+    pub(super) fn touch<P: Host>(&self, probes: &Probes<P>, touched: &mut List<Site>, site: &Site) {
+        // SAFETY: the operation that has the list keeps its sites until it has emptied it.
+        let mut push = |site: &Site| unsafe { touched.push(NonNull::from(site)) };
+        push(site);
+        // While the knob is off there is no jump, and none comes.
+        if self.on {
+            (1..JUMP_BYTES as u64)
+                .filter_map(|before| probes.site_at(site.addr() - before))
+                .for_each(push);
         }
     }
 }
@@ -138,7 +177,7 @@ impl<P: Host> Probes<P> {
     /// work all the same, but each hit costs more.
     pub(crate) fn log_missing_jumps(&self, optimizer: &Optimizer, enabled: bool) {
         let is_missing = |site: &&Site| {
-            site.detour.load(Relaxed).is_null() && self.may_jump(optimizer, enabled, site)
+            site.detour.load(Relaxed).is_null() && optimizer.may_jump(self, enabled, site)
         };
         let missing = self.table.iter().filter(is_missing).count();
         if missing > 0 {
@@ -154,43 +193,8 @@ impl<P: Host> Probes<P> {
         self.state().optimizer.free.used()
     }
 
-    /// Whether `site` may have a jump, as far as its probes and those next to it say. `enabled`:
-    /// the global knob.
-    #[inline]
-    fn may_jump(&self, optimizer: &Optimizer, enabled: bool, site: &Site) -> bool {
-        optimizer.on
-            && enabled
-            && site.wants_arming()
-            && !site.obstacle.load(Relaxed)
-            && !site.keeps_breakpoint.load(Relaxed)
-            && site.step.is_none()
-            && !site.probes().any(needs_breakpoint)
-            && site
-                .detour()
-                .is_none_or(|detour| is_for_its_probes(detour, site))
-            && !(1..JUMP_BYTES as u64).any(|behind| {
-                self.site_at(site.addr() + behind)
-                    .is_some_and(Site::wants_arming)
-            })
-    }
-
-    /// Adds `site` to the sites that the operation under way touches, and those whose jumps would
-    /// cover it.
-    #[inline]
-    pub(crate) fn touch(&self, optimizer: &Optimizer, touched: &mut List<Site>, site: &Site) {
-        // SAFETY: the operation that has the list keeps its sites until it has emptied it.
-        let mut push = |site: &Site| unsafe { touched.push(NonNull::from(site)) };
-        push(site);
-        // While the knob is off there is no jump, and none comes.
-        if optimizer.on {
-            (1..JUMP_BYTES as u64)
-                .filter_map(|before| self.site_at(site.addr() - before))
-                .for_each(push);
-        }
-    }
-
     /// Turns the jumps at `sites` that must not stay into breakpoints. When it returns, no CPU
-    /// finds one of them. Text that was freed is not written, because nobody executes it.
+    /// finds one of them. Text that was freed is not written, because no CPU executes it.
     pub(crate) fn deoptimize<'a>(
         &self,
         optimizer: &mut Optimizer,
@@ -205,7 +209,7 @@ impl<P: Host> Probes<P> {
             let Some(detour) = NonNull::new(site.detour.load(Relaxed)) else {
                 continue;
             };
-            if self.may_jump(optimizer, enabled, site) {
+            if optimizer.may_jump(self, enabled, site) {
                 continue;
             }
             let list = if site.gone.load(Relaxed) {
@@ -220,9 +224,9 @@ impl<P: Host> Probes<P> {
             }
         }
         if !leaving.is_empty() {
-            Self::write_first_bytes(&leaving, INT3);
+            write_first_bytes::<P>(&leaving, INT3);
             // The second round of the breakpoints, too (REGISTRY-4).
-            Self::write_tails(&leaving, |_, detour| tail(detour.original));
+            write_tails::<P>(&leaving, |_, detour| tail(detour.original));
         }
         while let Some(detour) = leaving.pop().or_else(|| of_freed_text.pop()) {
             // SAFETY: live until it is freed, after the grace period.
@@ -266,7 +270,7 @@ impl<P: Host> Probes<P> {
             site.mark_optimized(has);
             if !has
                 && site.armed.load(Relaxed) != site.to_write.load(Relaxed)
-                && self.may_jump(optimizer, enabled, site)
+                && optimizer.may_jump(self, enabled, site)
                 && candidates.try_reserve(1).is_ok()
             {
                 candidates.push(site);
@@ -277,7 +281,7 @@ impl<P: Host> Probes<P> {
         let mut function = None;
         for site in candidates {
             if let Some(detour) = self.make_detour(optimizer, site, &mut function) {
-                // SAFETY: nobody frees it before it is installed and out of the list.
+                // SAFETY: nothing frees it before it is installed and out of the list.
                 unsafe { coming.push(detour) };
             }
         }
@@ -296,7 +300,7 @@ impl<P: Host> Probes<P> {
             site.mark_optimized(true);
             self.detour_count.fetch_add(1, Relaxed);
         }
-        // Every CPU sees the detours, and preempts nobody under the jumps.
+        // Every CPU sees the detours, and preempts nothing under the jumps.
         P::synchronize_cores();
         for detour in coming.iter() {
             let site = detour.site();
@@ -304,9 +308,9 @@ impl<P: Host> Probes<P> {
         }
         P::wait_for_preempted(&|ip| self.is_covered(ip));
         P::synchronize_hits();
-        Self::write_tails(&coming, |site, detour| tail(jump_to(site, detour)));
+        write_tails::<P>(&coming, |site, detour| tail(jump_to(site, detour)));
         for _round in 0..2 {
-            Self::write_first_bytes(&coming, JUMP);
+            write_first_bytes::<P>(&coming, JUMP);
         }
         while let Some(detour) = coming.pop() {
             // SAFETY: live while its site points to it.
@@ -314,32 +318,8 @@ impl<P: Host> Probes<P> {
         }
     }
 
-    /// Writes `byte` as the first byte of each site: one round.
-    fn write_first_bytes(detours: &List<Detour>, byte: u8) {
-        for detour in detours.iter() {
-            // SAFETY: text of a site that is not gone, between a breakpoint and another first byte,
-            // under the lock.
-            unsafe { P::write_text(detour.site().addr(), byte) };
-        }
-        P::synchronize_cores();
-    }
-
-    /// Writes the other bytes of each site: one round.
-    fn write_tails(
-        detours: &List<Detour>,
-        tail_of: impl Fn(&Site, &Detour) -> [u8; JUMP_BYTES - 1],
-    ) {
-        for detour in detours.iter() {
-            let site = detour.site();
-            // SAFETY: text of a site that is not gone, behind its breakpoint, where nobody is (see
-            // the module's text), under the lock.
-            unsafe { P::write_tail(site.addr() + 1, tail_of(site, detour)) };
-        }
-        P::synchronize_cores();
-    }
-
     /// Makes and writes the detour of `site`, if the code there allows one. `function` as in
-    /// [`Probes::displaceable`].
+    /// [`Pristine::displaceable`].
     fn make_detour(
         &self,
         optimizer: &mut Optimizer,
@@ -347,9 +327,9 @@ impl<P: Host> Probes<P> {
         function: &mut Option<FunctionCode>,
     ) -> Option<NonNull<Detour>> {
         let code = if site.entry.are_known() {
-            self.known_displaceable(site)
+            Pristine(self).known_displaceable(site)
         } else {
-            match self.displaceable(site.addr(), function) {
+            match Pristine(self).displaceable(site.addr(), function) {
                 Ok(mut code) => {
                     // Only an action asks. Elsewhere than at an entry the direction flag may be
                     // set, which an action that calls clears.
@@ -391,9 +371,33 @@ impl<P: Host> Probes<P> {
     /// [`NoJump`].
     pub fn allows_jump(&self, addr: u64) -> Result<(), NoJump> {
         let _state = self.state();
-        self.displaceable(addr, &mut None).map(drop)
+        Pristine(self).displaceable(addr, &mut None).map(drop)
     }
 
+    /// Frees the detours that were taken out of use, if there are any, after a grace period for
+    /// them alone.
+    pub(crate) fn free_detours_after_grace(&self, optimizer: &mut Optimizer) {
+        if !optimizer.retired.is_empty() {
+            P::synchronize_hits();
+            self.free_detours(optimizer);
+        }
+    }
+
+    /// Frees the detours that were taken out of use before the grace period that has just ended.
+    pub(crate) fn free_detours(&self, optimizer: &mut Optimizer) {
+        while let Some(detour) = optimizer.retired.pop() {
+            // SAFETY: live until it is given back, below.
+            let start = unsafe { detour.as_ref() }.start;
+            // After that nothing finds it by an address any more.
+            self.detours.free(&mut optimizer.free, start);
+            // SAFETY: taken in `make_detour`, and out of every CPU's reach.
+            unsafe { optimizer.memory.give_back(detour) };
+        }
+    }
+}
+
+/// What a jump may displace.
+impl<P: Host> Pristine<'_, P> {
     /// The code that a jump at `addr` displaces. `decoded` is the function that was looked at last,
     /// and becomes this one. Under the registry's lock.
     fn displaceable(
@@ -409,7 +413,7 @@ impl<P: Host> Probes<P> {
         let code = decoded.insert(code);
         let function = code.start()..code.start() + code.len();
         let behind = if addr + JUMP_BYTES as u64 > function.end {
-            self.pristine(function.end..function.end + self.unowned_behind(function.end))
+            self.copy(function.end..function.end + unowned_after::<P>(function.end))
                 .map_err(|_| NoJump::OutOfMemory)?
         } else {
             Vec::new()
@@ -443,7 +447,7 @@ impl<P: Host> Probes<P> {
         if P::may_fault(function.clone()) {
             return Err(NoJump::MayFault);
         }
-        let bytes = self.pristine(function).map_err(|_| NoJump::OutOfMemory)?;
+        let bytes = self.copy(function).map_err(|_| NoJump::OutOfMemory)?;
         Ok(FunctionCode::new(bytes, symbol.start))
     }
 
@@ -453,13 +457,13 @@ impl<P: Host> Probes<P> {
         let facts = site.entry;
         let len = facts.displaced_len();
         // SAFETY: part of a symbol, under the registry's lock.
-        let text = unsafe { Self::text(site.addr(), len) };
+        let text = unsafe { text(site.addr(), len) };
         let mut bytes = [0; MAX_DISPLACED];
         bytes[..len].copy_from_slice(text);
         // A breakpoint may be at each instruction, also one that its probes do not want any more
         // and that is about to go. A jump is not there: it is a breakpoint again by now.
         for behind in (0..JUMP_BYTES).filter(|behind| facts.begins(*behind)) {
-            if let Some(site) = self.site_at(site.addr() + behind as u64) {
+            if let Some(site) = self.0.site_at(site.addr() + behind as u64) {
                 bytes[behind] = site.opcode();
             }
         }
@@ -470,36 +474,39 @@ impl<P: Host> Probes<P> {
             flags_are_dead: facts.flags_are_dead(),
         })
     }
+}
 
-    /// How many bytes behind `end`, where a function ends, belong to no symbol: at most as many as
-    /// a jump can use, and on the function's last page.
-    fn unowned_behind(&self, end: u64) -> u64 {
-        let page = |at: u64| at >> 12;
-        (end..end + JUMP_BYTES as u64 - 1)
-            .take_while(|at| page(*at) == page(end - 1) && P::symbol_at(*at).is_none())
-            .count() as u64
+/// Writes `byte` as the first byte of each site: one round.
+fn write_first_bytes<P: Platform>(detours: &List<Detour>, byte: u8) {
+    for detour in detours.iter() {
+        // SAFETY: text of a site that is not gone, between a breakpoint and another first byte,
+        // under the lock.
+        unsafe { P::write_text(detour.site().addr(), byte) };
     }
+    P::synchronize_cores();
+}
 
-    /// Frees the detours that were taken out of use, if there are any, after a grace period for
-    /// them alone.
-    pub(crate) fn free_detours_after_grace(&self, optimizer: &mut Optimizer) {
-        if !optimizer.retired.is_empty() {
-            P::synchronize_hits();
-            self.free_detours(optimizer);
-        }
+/// Writes the other bytes of each site: one round.
+fn write_tails<P: Platform>(
+    detours: &List<Detour>,
+    tail_of: impl Fn(&Site, &Detour) -> [u8; JUMP_BYTES - 1],
+) {
+    for detour in detours.iter() {
+        let site = detour.site();
+        // SAFETY: text of a site that is not gone, after its breakpoint, where no CPU is (see
+        // the module's text), under the lock.
+        unsafe { P::write_tail(site.addr() + 1, tail_of(site, detour)) };
     }
+    P::synchronize_cores();
+}
 
-    /// Frees the detours that were taken out of use before the grace period that has just ended.
-    pub(crate) fn free_detours(&self, optimizer: &mut Optimizer) {
-        while let Some(detour) = optimizer.retired.pop() {
-            // SAFETY: live until it is given back, below.
-            let start = unsafe { detour.as_ref() }.start;
-            // After that nobody finds it by an address any more.
-            self.detours.free(&mut optimizer.free, start);
-            // SAFETY: taken in `make_detour`, and out of every CPU's reach.
-            unsafe { optimizer.memory.give_back(detour) };
-        }
-    }
+/// How many bytes after `end`, where a function ends, belong to no symbol: at most as many as
+/// a jump can use, and on the function's last page.
+fn unowned_after<P: Platform>(end: u64) -> u64 {
+    let page = |at: u64| at >> 12;
+    (end..end + JUMP_BYTES as u64 - 1)
+        .take_while(|at| page(*at) == page(end - 1) && P::symbol_at(*at).is_none())
+        .count() as u64
 }
 
 /// Whether `detour`, which is that of `site`, still serves its probes.
@@ -511,7 +518,7 @@ fn is_for_its_probes(detour: &Detour, site: &Site) -> bool {
 /// Whether `probe` keeps its address from being optimised.
 pub(crate) fn needs_breakpoint(probe: &Kprobe) -> bool {
     probe.post_handler.is_some()
-        || matches!(probe.kind, Kind::Jprobe | Kind::Trampoline)
+        || matches!(probe.kind, ProbeKind::Jprobe | ProbeKind::Trampoline)
         || probe.step == Some(StepMethod::TrapFlag)
 }
 

@@ -160,7 +160,7 @@ unsafe fn finish<P: Host, O: Owner>(probe: *mut ()) {
     // SAFETY: alive until `from_raw` below.
     let removed = P::probes().unregister_all(&[unsafe { &*probe }]);
     if removed.is_ok() {
-        // SAFETY: nobody reaches it any more, and the handle is gone.
+        // SAFETY: nothing reaches it any more, and the handle is gone.
         drop(unsafe { O::from_raw(probe) });
     }
 }

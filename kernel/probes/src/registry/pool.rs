@@ -53,7 +53,8 @@ impl<T> Pool<T> {
         }
         let vacant = NonNull::new(self.first).ok_or(ProbeError::OutOfMemory)?;
         let place: NonNull<T> = vacant.cast();
-        // SAFETY: what is in the list is memory for a value, used by nobody, that holds a `Vacant`.
+        // SAFETY: what is in the list is memory for a value, used by nothing, that holds a
+        // `Vacant`.
         unsafe {
             self.first = vacant.read().next;
             place.write(value);
@@ -65,7 +66,7 @@ impl<T> Pool<T> {
     ///
     /// # Safety
     /// 1. `place` is from [`Pool::take`], once.
-    /// 2. Nobody reaches it any more.
+    /// 2. Nothing reaches it any more.
     #[inline]
     pub(crate) unsafe fn give_back(&mut self, place: NonNull<T>) {
         // SAFETY: a live value (1) that is ours alone (2).
@@ -75,7 +76,7 @@ impl<T> Pool<T> {
     }
 
     /// # Safety
-    /// `place` is memory for a value that nobody uses, for good.
+    /// `place` is memory for a value that nothing uses, for good.
     unsafe fn add(&mut self, place: NonNull<T>) {
         let vacant: NonNull<Vacant> = place.cast();
         // SAFETY: memory for a value is large enough and aligned for a `Vacant`, by the assertion

@@ -25,21 +25,18 @@ use crate::{
         instance::{Holder, RETIRED, TaskCell},
         kretprobe::KretprobeCore,
         method::StepMethod,
-        per_cpu::PerCpu,
         position::Positions,
         probe::{Container, Probe},
         site::{Emulated, Site},
         trap_ip::TrapIp,
     },
     error::ProbeError,
-    insn::{
-        self, Class, Ending, FlagsOp, Insn, JUMP_BYTES, MAX_INSN_BYTES, Refusal, SavedFlagsOperand,
-        jump, pushed_register, step_copy, translate,
-    },
+    insn::{Class, Ending, FlagsOp, Insn, Refusal, pushed_register, step_copy, translate},
     platform::Platform,
     pt_regs::REGISTER_OFFSETS,
     registry::{
         memory::try_box,
+        replacement::{fitting, plain_slot, post_ending},
         state::{Host, Probes, State},
         target::{Target, TargetInsn},
     },
@@ -96,7 +93,7 @@ impl<P: Host> Probes<P> {
         site.slot = self.slots.take(&mut state.slots)?;
         site.run.store(site.slot, Relaxed);
         let translation = translate(insn, site.slot, Ending::Resume);
-        let code = Self::fitting(&translation).map_err(refused)?;
+        let code = fitting::<P>(&translation).map_err(refused)?;
         site.slot_positions = Positions::of(code).ok_or(ProbeError::OutOfMemory)?;
         self.slots.write(site.slot, site, code.code());
         // A step that ends on another CPU's data would not end: a slot needs none.
@@ -134,28 +131,6 @@ impl<P: Host> Probes<P> {
         Ok(())
     }
 
-    /// How the replacement of an instruction ends where a post handler waits.
-    pub(super) fn post_ending() -> Ending {
-        Ending::Post {
-            stub: P::entry_points().post_stub,
-            saved_flags: Some(SavedFlagsOperand {
-                gs_offset: PerCpu::saved_flags_gs_offset::<P>(),
-            }),
-        }
-    }
-
-    /// The replacement, if it fits into a slot. With prefixes, and an address in a literal, it may
-    /// not. By reference, because a replacement is large and each move of it is a copy.
-    pub(super) fn fitting(
-        translation: &Result<insn::Translation, Refusal>,
-    ) -> Result<&insn::Translation, Refusal> {
-        match translation {
-            Ok(code) if code.code().len() <= P::SLOT_BYTES => Ok(code),
-            Ok(_) => Err(Refusal::NoRoom),
-            Err(refusal) => Err(*refusal),
-        }
-    }
-
     /// Takes the memory that a probe needs on its site: a counter, instances, a post slot. Returns
     /// the first two.
     pub(super) fn prepare<T: Probe + ?Sized>(
@@ -166,7 +141,7 @@ impl<P: Host> Probes<P> {
     ) -> Result<(*mut Holder, NonNull<AtomicU64>), ProbeError> {
         let counter = state.counters.take(state.cpus)?;
         let holder = match probe.container() {
-            Container::Kretprobe(core) => Self::make_holder(state, core),
+            Container::Kretprobe(core) => make_holder::<P>(state, core),
             _ => Ok(null_mut()),
         };
         let prepared = holder.and_then(|holder| {
@@ -187,20 +162,6 @@ impl<P: Host> Probes<P> {
                 Err(error)
             }
         }
-    }
-
-    fn make_holder(state: &mut State, core: &KretprobeCore) -> Result<*mut Holder, ProbeError> {
-        // Returns count there once their kretprobe is gone.
-        let retired = &RETIRED.kprobe.hits;
-        if !retired.is_counting() {
-            retired.start(state.counters.take(state.cpus)?);
-        }
-        Holder::try_new(
-            core,
-            current_task::<P>,
-            maxactive(state.cpus, core) as usize,
-            core.data,
-        )
     }
 
     /// Makes `site` ready for a post handler, if it is not yet.
@@ -234,8 +195,8 @@ impl<P: Host> Probes<P> {
             addr: insn.ip(),
             refusal,
         };
-        let translation = translate(insn, slot, Self::post_ending());
-        let code = Self::fitting(&translation).map_err(refused)?;
+        let translation = translate(insn, slot, post_ending::<P>());
+        let code = fitting::<P>(&translation).map_err(refused)?;
         if site.post_positions.load(Relaxed).is_null() {
             let positions = try_box(Positions::of(code).ok_or(ProbeError::OutOfMemory)?)?;
             site.post_positions.store(Box::into_raw(positions), Release);
@@ -268,6 +229,24 @@ impl<P: Host> Probes<P> {
     }
 }
 
+/// The holder of a kretprobe, with its instances.
+fn make_holder<P: Platform>(
+    state: &mut State,
+    core: &KretprobeCore,
+) -> Result<*mut Holder, ProbeError> {
+    // Returns count there once their kretprobe is gone.
+    let retired = &RETIRED.kprobe.hits;
+    if !retired.is_counting() {
+        retired.start(state.counters.take(state.cpus)?);
+    }
+    Holder::try_new(
+        core,
+        current_task::<P>,
+        maxactive(state.cpus, core) as usize,
+        core.data,
+    )
+}
+
 /// The task that runs on this CPU, as the kernel numbers tasks for the probes. 0: a task that could
 /// get no cell. The CPU cannot change meanwhile.
 fn current_task<P: Platform>() -> u64 {
@@ -286,52 +265,4 @@ pub(super) fn maxactive(cpus: usize, core: &KretprobeCore) -> i32 {
 fn place_of(register: Option<usize>) -> i16 {
     // At most 168.
     register.map_or(-1, |register| REGISTER_OFFSETS[register] as i16)
-}
-
-/// The code of a slot at `slot` for an instruction of these bytes that is executed unchanged, and
-/// its length.
-fn plain_slot(bytes: &[u8], slot: u64, next_ip: u64) -> ([u8; MAX_INSN_BYTES + JUMP_BYTES], usize) {
-    let mut code = [0; MAX_INSN_BYTES + JUMP_BYTES];
-    let (len, end) = (bytes.len(), bytes.len() + JUMP_BYTES);
-    code[..len].copy_from_slice(bytes);
-    code[len..end].copy_from_slice(&jump(slot + len as u64, next_ip));
-    (code, end)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::insn::decode;
-
-    const PROBED: u64 = 0xffff_ffff_8001_2340;
-    const SLOT: u64 = 0xffff_ffff_a000_0040;
-
-    /// Also where each part of the slot leads, and the register that is pushed.
-    #[test]
-    fn a_plain_instruction_gets_the_slot_that_its_translation_would_be() {
-        let plain: [&[u8]; 7] = [
-            &[0x55],
-            &[0x41, 0x57],
-            &[0x48, 0x89, 0xe5],
-            &[0x48, 0x83, 0xec, 0x18],
-            &[0x48, 0x81, 0xec, 0x98, 1, 0, 0],
-            &[0x48, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8],
-            // mov qword ptr fs:[rax + rcx + 0x1000], 1, with prefixes of no use
-            &[
-                0x64, 0x64, 0x64, 0x48, 0xc7, 0x84, 0x08, 0, 0x10, 0, 0, 1, 0, 0, 0,
-            ],
-        ];
-        for bytes in plain {
-            let insn = decode(bytes, PROBED).unwrap();
-            let translation = translate(&insn, SLOT, Ending::Resume).unwrap();
-            let (code, len) = plain_slot(bytes, SLOT, insn.next_ip());
-            assert_eq!(&code[..len], translation.code(), "{insn:?}");
-            let positions = Positions::<4>::of(&translation).unwrap();
-            let plain = Positions::<4>::of_plain(bytes.len() as u8);
-            for offset in 0..len {
-                assert_eq!(plain.at(offset), positions.at(offset), "{insn:?} {offset}");
-            }
-            assert_eq!(pushed_register(bytes), insn.pushed_register(), "{insn:?}");
-        }
-    }
 }

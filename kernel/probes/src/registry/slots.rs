@@ -72,7 +72,7 @@ impl<P: Platform, T: Tenant> SlotPool<P, T> {
             .ok_or(ProbeError::OutOfMemory)?
             .alias;
         for word in 0..PAGE_BYTES / 8 {
-            // SAFETY: a page of the pool's own (clause 6 of `Platform`), which nobody executes yet.
+            // SAFETY: a page of the pool's own (clause 6 of `Platform`), which no CPU executes yet.
             unsafe { page.alias.cast::<u64>().add(word).write(BREAKPOINTS) };
         }
         self.pages[index].store(Box::into_raw(page), Ordering::Release);
@@ -95,19 +95,20 @@ impl<P: Platform, T: Tenant> SlotPool<P, T> {
         state.free.push(number as u32);
     }
 
-    /// Fills a slot that nobody executes yet, and notes whose it is.
+    /// Fills a slot that no CPU executes yet, and notes whose it is.
     pub(crate) fn write(&self, slot: u64, owner: *const T, code: &[u8]) {
         debug_assert!(T::bytes::<P>().is_multiple_of(8));
         assert!(code.len() <= T::bytes::<P>(), "code runs out of its slot");
         let Some((page, index, _)) = self.locate(slot) else {
             return;
         };
-        // Behind that are breakpoints or the end of older code. Nobody gets there, because all code
+        // After that are breakpoints or the end of older code. No CPU gets there, because all code
         // ends in a jump.
         let words = words(code).take(T::bytes::<P>() / 8);
         for (number, word) in words.enumerate() {
             // SAFETY: `alias` is a page of the pool's own (clause 6 of `Platform`). The slot is
-            // inside it and at a multiple of its size. It was just taken, so nobody else writes it.
+            // inside it and at a multiple of its size. It was just taken, so nothing else writes
+            // it.
             unsafe {
                 page.alias
                     .add(index * T::bytes::<P>())
@@ -123,7 +124,7 @@ impl<P: Platform, T: Tenant> SlotPool<P, T> {
 /// A word of breakpoints.
 const BREAKPOINTS: u64 = u64::from_le_bytes([0xcc; 8]);
 
-/// `code` in words of memory, with a breakpoint behind it.
+/// `code` in words of memory, with a breakpoint after it.
 #[inline]
 fn words(code: &[u8]) -> impl Iterator<Item = u64> {
     let (whole, rest) = code.as_chunks();

@@ -4,9 +4,9 @@
 //! [`Probes::lock`] or [`Probes::state`], so whoever has one holds the lock.
 //!
 //! # Invariants
-//! STATE-1. A [`Probes`] is all zero until its first use, so it takes no room in the program's file.
-//!     The state is made then, on the heap.
-//! STATE-2. A handle that was dropped where waiting is not allowed is finished by the next
+//! PROBES-1. A [`Probes`] is all zero until its first use, so it takes no room in the program's
+//!     file. The state is made then, on the heap.
+//! PROBES-2. A handle that was dropped where waiting is not allowed is finished by the next
 //!     operation that may wait, before it takes the lock.
 //!
 //! # Contexts
@@ -83,7 +83,7 @@ pub(crate) struct State {
     pub(super) sites: Pool<Site>,
     pub(crate) counters: FreeCounters,
     pub(super) in_flight: InFlight,
-    /// Of the abandoned calls, how many the log has told of.
+    /// How many abandoned calls the log has told of.
     pub(super) told_abandoned: u64,
 }
 
@@ -183,14 +183,14 @@ impl<P: Host> Probes<P> {
         Ok(state)
     }
 
-    /// Finishes the handles that were dropped where waiting is not allowed (STATE-2).
+    /// Finishes the handles that were dropped where waiting is not allowed (PROBES-2).
     fn run_deferred(&self) {
         let mut at = self.deferred.swap(null_mut(), Acquire);
         while !at.is_null() {
             // SAFETY: a handle that was dropped has left its node to us.
             let node = unsafe { Box::from_raw(at) };
             at = node.next.load(Relaxed);
-            // SAFETY: the node's handle is gone, and nobody else finishes it.
+            // SAFETY: the node's handle is gone, and nothing else finishes it.
             unsafe { (node.finish)(node.owner) };
         }
     }

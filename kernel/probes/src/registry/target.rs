@@ -19,7 +19,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::{
     data::{
-        kprobe::{Kind, Kprobe},
+        kprobe::{Kprobe, ProbeKind},
         kretprobe::KretprobeCore,
         method::StepMethod,
         probe::{Container, Probe},
@@ -29,8 +29,12 @@ use crate::{
         self, BoundaryError, BoundaryWalk, Class, Ending, EntryFacts, Insn, MAX_INSN_BYTES,
         translate,
     },
-    platform::{Symbol, Text},
-    registry::state::{Host, Probes, State},
+    platform::{Platform, Symbol, Text},
+    registry::{
+        replacement::{fitting, post_ending},
+        state::{Host, Probes, State},
+        text::{Pristine, text},
+    },
 };
 
 /// Where a probe goes, after all checks that need no memory.
@@ -80,7 +84,7 @@ impl<P: Host> Probes<P> {
             (None, addr) => addr,
         };
         let mut addr = base.wrapping_add(u64::from(kprobe.offset));
-        let symbol = P::symbol_at(addr).ok_or_else(|| Self::no_symbol_at(kprobe, base, addr))?;
+        let symbol = P::symbol_at(addr).ok_or_else(|| no_symbol_at::<P>(kprobe, base, addr))?;
         if symbol.text == Text::No {
             return Err(ProbeError::NotText { addr });
         }
@@ -90,7 +94,7 @@ impl<P: Host> Probes<P> {
         if symbol.text == Text::Freed {
             return Err(ProbeError::NoSymbolAt { addr });
         }
-        // The landing pad of indirect branches must stay. The entry of such a function is behind
+        // The landing pad of indirect branches must stay. The entry of such a function is after
         // it.
         if addr == symbol.start {
             addr = self.entry_of(&symbol);
@@ -98,34 +102,10 @@ impl<P: Host> Probes<P> {
         Ok((addr, symbol))
     }
 
-    /// Why `kprobe` cannot be put anywhere: there is no symbol at `addr`, which its offset makes of
-    /// `base`.
-    fn no_symbol_at(kprobe: &Kprobe, base: u64, addr: u64) -> ProbeError {
-        let (Some(given), Some(symbol)) = (&kprobe.symbol_name, P::symbol_at(base)) else {
-            return ProbeError::NoSymbolAt { addr };
-        };
-        let mut name = String::new();
-        if name.try_reserve(given.len()).is_ok() {
-            name.push_str(given);
-        }
-        ProbeError::OffsetTooLarge {
-            name,
-            size: symbol.size,
-            offset: kprobe.offset,
-        }
-    }
-
     /// Where a probe of the function's entry goes.
     pub(super) fn entry_of(&self, symbol: &Symbol) -> u64 {
         let known = symbol.known_entry();
-        known.unwrap_or_else(|| symbol.start + self.landing_pad_len_of(symbol) as u64)
-    }
-
-    /// Whether a function of the kernel begins at `addr`.
-    fn is_function(addr: u64) -> bool {
-        P::symbol_at(addr).is_some_and(|symbol| {
-            symbol.start == addr && matches!(symbol.text, Text::Kernel | Text::Init)
-        })
+        known.unwrap_or_else(|| symbol.start + Pristine(self).landing_pad_len(symbol) as u64)
     }
 
     /// The further checks for jprobes and kretprobes.
@@ -147,14 +127,14 @@ impl<P: Host> Probes<P> {
         match container {
             Container::None => Ok(()),
             Container::Jprobe(jprobe) if jprobe.entry.is_none() => Err(ProbeError::NoHandler),
-            Container::Jprobe(jprobe) if !Self::is_function(jprobe.entry_addr()) => {
+            Container::Jprobe(jprobe) if !is_function::<P>(jprobe.entry_addr()) => {
                 Err(ProbeError::HandlerNotFunction {
                     handler: jprobe.entry_addr(),
                 })
             }
             Container::Jprobe(_) if !symbol.exported => Err(ProbeError::NotExternC { addr }),
             Container::Jprobe(_) => match self.site_at(addr) {
-                Some(site) if site.probes().any(|other| other.kind == Kind::Jprobe) => {
+                Some(site) if site.probes().any(|other| other.kind == ProbeKind::Jprobe) => {
                     Err(ProbeError::SecondJprobe { addr })
                 }
                 _ => Ok(()),
@@ -193,7 +173,7 @@ impl<P: Host> Probes<P> {
         if step == StepMethod::Translate && symbol.known_entry() == Some(addr) {
             // SAFETY: part of the symbol, under the lock. No site is there, so neither a breakpoint
             // nor a jump.
-            let bytes = unsafe { Self::text(addr, symbol.entry.first_len()) };
+            let bytes = unsafe { text(addr, symbol.entry.first_len()) };
             return Ok(Target {
                 addr,
                 insn: TargetInsn::Plain(bytes),
@@ -212,13 +192,13 @@ impl<P: Host> Probes<P> {
             bytes,
             walk,
         } = function;
-        // The instruction, and the one behind it, which may matter.
+        // The instruction, and the one after it, which may matter.
         let needed = (addr - *start + 2 * MAX_INSN_BYTES as u64).min(*size);
         let known = bytes.len() as u64;
         if known < needed {
             // Twice as many, so that ascending targets do not read all bytes again and again.
             let end = *start + needed.max(2 * known).min(*size);
-            self.read_pristine(*start..end, bytes)?;
+            Pristine(self).read(*start..end, bytes)?;
         }
         let insn = walk
             .find(bytes, *start, addr)
@@ -243,7 +223,7 @@ impl<P: Host> Probes<P> {
     }
 
     /// Judges an instruction by itself, as a registration would: whether it can be executed
-    /// elsewhere. `behind` is the function's original code behind it. Changes nothing. Task
+    /// elsewhere. `behind` is the function's original code after it. Changes nothing. Task
     /// context.
     ///
     /// # Errors
@@ -254,9 +234,33 @@ impl<P: Host> Probes<P> {
         insn::classify(insn, behind).map_err(refused)?;
         // Slots differ in nothing but their addresses, all of which are within reach or none.
         let slot = P::slots().start;
-        for ending in [Ending::Resume, Self::post_ending()] {
-            Self::fitting(&translate(insn, slot, ending)).map_err(refused)?;
+        for ending in [Ending::Resume, post_ending::<P>()] {
+            fitting::<P>(&translate(insn, slot, ending)).map_err(refused)?;
         }
         Ok(())
     }
+}
+
+/// Why `kprobe` cannot be put anywhere: there is no symbol at `addr`, which its offset makes of
+/// `base`.
+fn no_symbol_at<P: Platform>(kprobe: &Kprobe, base: u64, addr: u64) -> ProbeError {
+    let (Some(given), Some(symbol)) = (&kprobe.symbol_name, P::symbol_at(base)) else {
+        return ProbeError::NoSymbolAt { addr };
+    };
+    let mut name = String::new();
+    if name.try_reserve(given.len()).is_ok() {
+        name.push_str(given);
+    }
+    ProbeError::OffsetTooLarge {
+        name,
+        size: symbol.size,
+        offset: kprobe.offset,
+    }
+}
+
+/// Whether a function of the kernel begins at `addr`.
+fn is_function<P: Platform>(addr: u64) -> bool {
+    P::symbol_at(addr).is_some_and(|symbol| {
+        symbol.start == addr && matches!(symbol.text, Text::Kernel | Text::Init)
+    })
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!   start   a copy of the template, its holes filled in     or the probed address, and the call
 //!           (site, kretprobe, distances)                    of an action
-//!   block   the displaced instructions, translated or unchanged, and a jump behind the last
+//!   block   the displaced instructions, translated or unchanged, and a jump after the last
 //! ```
 //!
 //! A template is assembly that is linked into the kernel. Its holes are found by decoding it once:
@@ -388,7 +388,7 @@ mod tests {
             let displaced = &bytes[..facts.displaced_len()];
             assert_eq!(displaced.len(), bytes.len() - 1);
             let region = function.region(&[], PROBED).unwrap().unwrap();
-            // Behind something else, as each block is.
+            // After something else, as each block is.
             let (mut translated, mut unchanged) = (vec![0xcc; 13], vec![0xcc; 13]);
             let blocks = [
                 append_translated(&mut translated, &region, &site, START).unwrap(),

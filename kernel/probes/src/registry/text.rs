@@ -6,8 +6,8 @@ use core::{ops::Range, slice, sync::atomic::Ordering::Relaxed};
 use crate::{
     data::site::Site,
     error::ProbeError,
-    insn::{INT3, JUMP, JUMP_BYTES, landing_pad_len},
-    platform::{Symbol, Text},
+    insn::{self, INT3, JUMP, JUMP_BYTES},
+    platform::{Platform, Symbol, Text},
     registry::state::{Host, Probes},
 };
 
@@ -16,47 +16,49 @@ use crate::{
 /// the work.
 const WRITTEN_AT_ONCE: usize = 4096;
 
-impl<P: Host> Probes<P> {
-    /// Flips the breakpoints of those among `sites` that are marked `to_write`. Returns when every
-    /// CPU sees the new text.
-    pub(crate) fn write_text<'a>(&self, mut sites: impl Iterator<Item = &'a Site> + Clone) {
-        let is_marked = |site: &&Site| site.to_write.load(Relaxed);
-        while sites.clone().next().is_some() {
-            let mut any = false;
-            for site in sites.clone().take(WRITTEN_AT_ONCE).filter(is_marked) {
-                any = true;
-                Self::flip(site);
-            }
-            if any {
-                P::synchronize_cores();
-            }
-            for site in sites.by_ref().take(WRITTEN_AT_ONCE) {
-                if is_marked(&site) {
-                    Self::flip(site);
-                    site.armed.store(!site.armed.load(Relaxed), Relaxed);
-                    site.to_write.store(false, Relaxed);
-                }
-            }
-            if any {
-                P::synchronize_cores();
+/// Flips the breakpoints of those among `sites` that are marked `to_write`. Returns when every
+/// CPU sees the new text.
+pub(super) fn write_breakpoints<'a, P: Platform>(
+    mut sites: impl Iterator<Item = &'a Site> + Clone,
+) {
+    let is_marked = |site: &&Site| site.to_write.load(Relaxed);
+    while sites.clone().next().is_some() {
+        let mut any = false;
+        for site in sites.clone().take(WRITTEN_AT_ONCE).filter(is_marked) {
+            any = true;
+            flip::<P>(site);
+        }
+        if any {
+            P::synchronize_cores();
+        }
+        for site in sites.by_ref().take(WRITTEN_AT_ONCE) {
+            if is_marked(&site) {
+                flip::<P>(site);
+                site.armed.store(!site.armed.load(Relaxed), Relaxed);
+                site.to_write.store(false, Relaxed);
             }
         }
+        if any {
+            P::synchronize_cores();
+        }
     }
+}
 
-    /// Writes the breakpoint of `site`, or the byte that it has replaced.
-    #[inline(always)]
-    fn flip(site: &Site) {
-        let byte = if site.armed.load(Relaxed) {
-            site.opcode()
-        } else {
-            INT3
-        };
-        debug_assert!(!site.gone.load(Relaxed));
-        // SAFETY: the first byte of an instruction, under the lock. Text that is gone is neither
-        // armed nor wants to be, so nobody marks its site.
-        unsafe { P::write_text(site.addr(), byte) };
-    }
+/// Writes the breakpoint of `site`, or the byte that it has replaced.
+#[inline(always)]
+fn flip<P: Platform>(site: &Site) {
+    let byte = if site.armed.load(Relaxed) {
+        site.opcode()
+    } else {
+        INT3
+    };
+    debug_assert!(!site.gone.load(Relaxed));
+    // SAFETY: the first byte of an instruction, under the lock. Text that is gone is neither
+    // armed nor wants to be, so its site is not marked.
+    unsafe { P::write_text(site.addr(), byte) };
+}
 
+impl<P: Host> Probes<P> {
     /// The bytes of `range`, part of one symbol, as they are without probes. Task context, may
     /// sleep.
     ///
@@ -71,19 +73,35 @@ impl<P: Host> Probes<P> {
                 if matches!(symbol.text, Text::Kernel | Text::Init)
                     && range.end <= symbol.start + symbol.size =>
             {
-                self.pristine(range)
+                Pristine(self).copy(range)
             }
             _ => Err(ProbeError::NoSymbolAt { addr }),
         }
     }
+}
 
+/// Text as it is.
+///
+/// # Safety
+/// It is part of an executable symbol, so mapped and readable (clause 2 of
+/// [`Platform`](crate::Platform)). The registry's lock is held as long as it is used, because
+/// text is written under the lock only.
+pub(super) unsafe fn text<'a>(start: u64, len: usize) -> &'a [u8] {
+    // SAFETY: the caller keeps the same contract.
+    unsafe { slice::from_raw_parts(start as *const u8, len) }
+}
+
+/// Text as it is without probes. Its methods run under the registry's lock.
+pub(super) struct Pristine<'a, P: Host>(pub(super) &'a Probes<P>);
+
+impl<P: Host> Pristine<'_, P> {
     /// A copy of `range`, part of a symbol, as it is without probes.
     ///
     /// # Errors
     /// [`ProbeError::OutOfMemory`].
-    pub(crate) fn pristine(&self, range: Range<u64>) -> Result<Vec<u8>, ProbeError> {
+    pub(super) fn copy(&self, range: Range<u64>) -> Result<Vec<u8>, ProbeError> {
         let mut bytes = Vec::new();
-        self.read_pristine(range, &mut bytes)?;
+        self.read(range, &mut bytes)?;
         Ok(bytes)
     }
 
@@ -92,13 +110,9 @@ impl<P: Host> Probes<P> {
     ///
     /// # Errors
     /// [`ProbeError::OutOfMemory`]; `bytes` are as before.
-    pub(super) fn read_pristine(
-        &self,
-        range: Range<u64>,
-        bytes: &mut Vec<u8>,
-    ) -> Result<(), ProbeError> {
+    pub(super) fn read(&self, range: Range<u64>, bytes: &mut Vec<u8>) -> Result<(), ProbeError> {
         // SAFETY: part of a symbol, under the lock.
-        let text = unsafe { Self::text(range.start, (range.end - range.start) as usize) };
+        let text = unsafe { text(range.start, (range.end - range.start) as usize) };
         bytes
             .try_reserve_exact(text.len().saturating_sub(bytes.len()))
             .map_err(|_| ProbeError::OutOfMemory)?;
@@ -109,37 +123,26 @@ impl<P: Host> Probes<P> {
     }
 
     /// The length of the landing pad of the function `symbol`. Under the registry's lock.
-    pub(super) fn landing_pad_len_of(&self, symbol: &Symbol) -> usize {
+    pub(super) fn landing_pad_len(&self, symbol: &Symbol) -> usize {
         // SAFETY: part of the symbol, under the lock.
-        let text = unsafe { Self::text(symbol.start, symbol.size.min(4) as usize) };
+        let text = unsafe { text(symbol.start, symbol.size.min(4) as usize) };
         let mut pad = [0; 4];
         let pad = &mut pad[..text.len()];
         pad.copy_from_slice(text);
         self.undo_probes(pad, symbol.start);
-        landing_pad_len(pad)
-    }
-
-    /// Text as it is.
-    ///
-    /// # Safety
-    /// It is part of an executable symbol, so mapped and readable (clause 2 of
-    /// [`Platform`](crate::Platform)). The registry's lock is held as long as it is used, because
-    /// text is written under the lock only.
-    pub(super) unsafe fn text<'a>(start: u64, len: usize) -> &'a [u8] {
-        // SAFETY: the caller keeps the same contract.
-        unsafe { slice::from_raw_parts(start as *const u8, len) }
+        insn::landing_pad_len(pad)
     }
 
     /// Replaces in `bytes`, read at `start`, what probes have replaced.
     fn undo_probes(&self, bytes: &mut [u8], start: u64) {
         for_each(INT3, bytes, |bytes, at| {
-            if let Some(site) = self.site_at(start + at as u64)
+            if let Some(site) = self.0.site_at(start + at as u64)
                 && site.armed.load(Relaxed)
             {
                 bytes[at] = site.opcode();
             }
         });
-        if self.detour_count.load(Relaxed) == 0 {
+        if self.0.detour_count.load(Relaxed) == 0 {
             return;
         }
         for addr in start.saturating_sub(JUMP_BYTES as u64 - 1)..start {
@@ -152,7 +155,7 @@ impl<P: Host> Probes<P> {
 
     /// Replaces in `bytes`, read at `start`, what a jump at `addr` has replaced.
     fn undo_jump(&self, bytes: &mut [u8], start: u64, addr: u64) {
-        let Some(detour) = self.site_at(addr).and_then(Site::detour) else {
+        let Some(detour) = self.0.site_at(addr).and_then(Site::detour) else {
             return;
         };
         if !detour.installed.load(Relaxed) {
@@ -167,7 +170,7 @@ impl<P: Host> Probes<P> {
 }
 
 /// Calls `visit` with the offset of each byte in `bytes` that is `wanted`, in order. It may change
-/// bytes, and sees those that it has changed if they are behind.
+/// bytes, and sees those that it has changed further on.
 fn for_each(wanted: u8, bytes: &mut [u8], mut visit: impl FnMut(&mut [u8], usize)) {
     // Much text has no such byte, and this search takes words at a time.
     if bytes.contains(&wanted) {

@@ -185,7 +185,7 @@ fn examine_boundaries(function: &[u8], decoded: &[Insn], start: u64) {
     }
 }
 
-/// The code that a jump may displace is whole, can be moved, and is entered by nobody but from its
+/// The code that a jump may displace is whole, can be moved, and is entered only from its
 /// start.
 fn examine_region(
     function: &mut FunctionCode,
@@ -245,14 +245,13 @@ fn examine_region(
 
 #[test]
 fn the_corpus_of_the_fuzzer_is_consistent() {
-    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus");
-    let mut count = 0;
-    for entry in std::fs::read_dir(corpus).expect("the corpus is in the repository") {
-        let path = entry.unwrap().path();
-        let input = std::fs::read(&path).unwrap();
-        let examined = std::panic::catch_unwind(|| examine(&input));
-        assert!(examined.is_ok(), "{}", path.display());
-        count += 1;
+    use crate::corpus;
+    let text = std::fs::read_to_string(corpus::PATH).expect("the corpus is in the repository");
+    let inputs = corpus::inputs(&text).expect("a corpus");
+    for input in &inputs {
+        let examined = std::panic::catch_unwind(|| examine(input));
+        assert!(examined.is_ok(), "{input:02x?}");
     }
-    assert!(count >= 100, "{count} inputs");
+    assert!(inputs.len() >= 1_028, "{} inputs", inputs.len());
+    assert_eq!(text, corpus::text(&inputs.into_iter().collect()));
 }

@@ -1,4 +1,8 @@
-//! Where instructions start and end.
+//! Where instructions start and end: lengths, the starts in a function, and what is none.
+//!
+//! Bytes are written by hand and hold what the manuals leave open to a decoder: 15 bytes and 16,
+//! code that ends in the middle, encodings that are not known, a prefix of a hypervisor. A walk
+//! that goes on from its last answer is compared with a search from the function's start.
 
 use probes::insn::{
     BoundaryError, BoundaryWalk, DecodeError, Insn, Instructions, decode, landing_pad_len,

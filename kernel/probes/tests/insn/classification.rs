@@ -1,4 +1,8 @@
 //! The instructions that are refused, with which errno, and those that are not.
+//!
+//! Each reason to refuse has the encodings that it is for, and neighbours that differ in one field
+//! and may be probed. Its sentence is compared word by word here, so that no reason can give
+//! another's advice.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,10 @@
 //! Executes one instruction in its place, through its replacements and by single steps, and
 //! compares.
+//!
+//! The processor is the judge: what the replacement does must be what the instruction does where it
+//! stands. Registers, flags, memory, where it goes on and how it faults are compared, but not the
+//! stack below RSP, which a replacement may use. [`compare`] tells the first difference, [`check`]
+//! panics.
 
 use iced_x86::{Decoder, DecoderOptions, Register};
 use probes::{

@@ -1,4 +1,9 @@
 //! Executes hand-picked instructions in place and by every replacement, in every layout of memory.
+//!
+//! They are one of each kind that could go wrong: operands relative to the instruction pointer,
+//! stack words, flags, strings that fault halfway, vector instructions whose opcode byte is a
+//! branch's. The layouts put code and slots near each other and far, in an upper half and in a
+//! lower one. Vector tests say so where the processor lacks a feature.
 
 mod branches;
 mod prefixes;
@@ -164,7 +169,7 @@ fn a_nop_keeps_every_flag() {
             bits::OF,
             bits::DF,
         ];
-        // In ring 3 AC forbids misaligned accesses, such as those to literals behind the code.
+        // In ring 3 AC forbids misaligned accesses, such as those to literals after the code.
         if bench.machine.layout == Layout::Low {
             flags.push(bits::AC);
         }
@@ -446,7 +451,7 @@ fn vector_operands_relative_to_the_instruction_pointer() {
             "c5 fe 6f 05 RIP",       // vmovdqu ymm0, m
             "c5 f8 11 05 RIP",       // vmovups m, xmm0
             "c5 fc 11 0d RIP",       // vmovups m, ymm1
-            "c4 e3 71 0f 05 RIP 04", // vpalignr with an immediate behind the displacement
+            "c4 e3 71 0f 05 RIP 04", // vpalignr with an immediate after the displacement
             "c4 e2 79 18 05 RIP",    // vbroadcastss
             "67 c5 fe 6f 05 RIP",    // 32-bit address
         ]
@@ -465,7 +470,7 @@ fn vector_operands_relative_to_the_instruction_pointer() {
             "62 f1 fd 48 6f 05 RIP",    // vmovdqa64 zmm0, m: disp32, never compressed
             "62 f1 7d 48 7f 0d RIP",    // vmovdqa32 m, zmm1
             "62 f1 75 58 eb 05 RIP",    // vpord zmm0, zmm1, m{1to16}
-            "62 f3 75 48 25 05 RIP 5a", // vpternlogd with an immediate behind the displacement
+            "62 f3 75 48 25 05 RIP 5a", // vpternlogd with an immediate after the displacement
             "62 e1 fe 4b 6f 05 RIP",    // vmovdqu64 zmm16{k3}, m
         ]
     );

@@ -64,7 +64,7 @@ const FX_COMPONENTS: usize = 472;
 /// with their sizes: upper halves of YMM0 to YMM15, K0 to K7, upper halves of ZMM0 to ZMM15, ZMM16
 /// to ZMM31.
 const COMPONENTS: [(u32, usize); 4] = [(2, 256), (5, 64), (6, 512), (7, 1024)];
-/// All of them, one behind the other.
+/// All of them, one after the other.
 const UPPER_BYTES: usize = 256 + 64 + 512 + 1024;
 
 /// The registers of a run.
@@ -226,7 +226,7 @@ impl Machine {
         self.data() + DATA_BYTES as u64
     }
 
-    /// End of the stack. The page behind it is not mapped.
+    /// End of the stack. The page after it is not mapped.
     pub fn stack_end(&self) -> u64 {
         self.data() + self.arena_bytes as u64
     }
@@ -509,7 +509,7 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut l
 ///
 /// # Safety
 /// `frame` is the floating-point state of a signal frame, and nothing else refers to what lies
-/// behind its first 512 bytes.
+/// after its first 512 bytes.
 unsafe fn each_component(
     frame: *mut u8,
     mut visit: impl FnMut(&mut [u8], std::ops::Range<usize>, &mut u64, u64),
@@ -536,7 +536,7 @@ unsafe fn each_component(
             continue;
         }
         // SAFETY: the magic says that an XSAVE header follows, whose first word is the bitmap of
-        // what is present, and behind it the components named, in the standard layout, which CPUID
+        // what is present, and after it the components named, in the standard layout, which CPUID
         // describes.
         let (present, place) = unsafe {
             (

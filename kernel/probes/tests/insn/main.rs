@@ -5,6 +5,7 @@ mod boundary;
 mod classification;
 #[path = "../closing.rs"]
 mod closing;
+mod corpus;
 mod decoding;
 mod differential;
 mod execution;

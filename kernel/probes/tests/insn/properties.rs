@@ -1,4 +1,8 @@
 //! Properties of replacements at arbitrary addresses, by executing them symbolically.
+//!
+//! Forms, operands and addresses are drawn at random, and a failure is shrunk. In the kernel's 2
+//! GiB each form keeps its meaning in a slot; anywhere else it does so with literals. No
+//! instruction is executed by the processor, so any address will do.
 
 use instruction_cases::{
     Random,

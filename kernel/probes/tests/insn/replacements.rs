@@ -1,4 +1,8 @@
 //! The exact code of replacements, and what they say about themselves.
+//!
+//! The bytes are compared with templates, so that a change of code is seen as one. What a
+//! replacement tells of each of its positions is what a fault and a stack walk rely on: before the
+//! commit point the probed address, after it the address where the code goes on.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use probes::{
@@ -30,7 +34,7 @@ fn translated(text: &str, ending: Ending) -> Translation {
 }
 
 /// Compares code with a template in which `@x` stands for the 32-bit distance to an address from
-/// behind that field, and `=x` for its low 32 bits.
+/// after that field, and `=x` for its low 32 bits.
 fn assert_code(code: &[u8], template: &str, names: &[(&str, u64)]) {
     let mut expected = Vec::new();
     for word in template.split_whitespace() {

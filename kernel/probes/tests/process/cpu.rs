@@ -14,8 +14,8 @@
 //! nowhere.) SIGUSR2's handler blocks SIGUSR1, so there is no second frame below to look at.
 //!
 //! # Going offline
-//! A thread that ends takes [`ONLINE`], so it answers (signals interrupt the wait) until nobody can
-//! send to it any more.
+//! A thread that ends takes [`ONLINE`], so it answers (signals interrupt the wait) until nothing
+//! can send to it any more.
 
 use std::{
     arch::asm,

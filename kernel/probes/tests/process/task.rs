@@ -113,7 +113,7 @@ impl Stack {
         bounds.start.addr() as u64..bounds.end.addr() as u64
     }
 
-    /// The `count` words at its top. Nobody runs on it.
+    /// The `count` words at its top. No task runs on it.
     pub fn last_words(&mut self, count: usize) -> &mut [u64] {
         let words = self.memory.len();
         &mut self.memory[words - count..]
@@ -185,7 +185,7 @@ impl Coroutine {
         cpu.task.store(task, Relaxed);
         PROBES.task_switched(task);
         // SAFETY: `sp` is where the task was switched away from, or what `new` has laid out, and
-        // nobody else runs it.
+        // nothing else runs it.
         unsafe { switch_stacks(self.resumer.as_ptr(), self.sp.load(Relaxed)) };
         cpu.task.store(outer, Relaxed);
         PROBES.task_switched(outer);

@@ -69,7 +69,7 @@ impl Region {
         })
     }
 
-    /// Fills `addr` and the bytes after it. Nobody executes them now.
+    /// Fills `addr` and the bytes after it. No CPU executes them now.
     pub fn fill(&self, addr: u64, code: &[u8]) {
         let range = self.range();
         assert!(range.contains(&addr) && code.len() as u64 <= range.end - addr);
@@ -83,7 +83,7 @@ impl Region {
 
     fn set_up(&self) {
         let at = std::ptr::with_exposed_provenance_mut((self.start)() as usize);
-        // SAFETY: the fixed mapping replaces pages that only this region knows, and that nobody
+        // SAFETY: the fixed mapping replaces pages that only this region knows, and that nothing
         // uses yet; the other one goes where there is room.
         unsafe {
             let file = libc::memfd_create(c"code".as_ptr(), libc::MFD_CLOEXEC);
@@ -115,12 +115,12 @@ pub fn set_up() {
     SLOTS.set_up();
     SCRATCH.set_up();
     let last = std::ptr::with_exposed_provenance_mut(SCRATCH.range().end as usize - PAGE);
-    // SAFETY: the last page of the region, which nobody uses.
+    // SAFETY: the last page of the region, which nothing uses.
     assert_eq!(unsafe { libc::mprotect(last, PAGE, libc::PROT_NONE) }, 0);
     // SAFETY: opens a file.
     let memory = unsafe { libc::open(c"/proc/self/mem".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
     assert!(memory >= 0, "these tests write text through /proc/self/mem");
-    // SAFETY: just opened, and nobody else has it.
+    // SAFETY: just opened, and nothing else has it.
     MEMORY.get_or_init(|| unsafe { File::from_raw_fd(memory) });
 }
 
@@ -197,7 +197,7 @@ pub fn end_of_places() -> u64 {
     SCRATCH.range().end - PAGE as u64
 }
 
-/// A place that nobody has had since the boot.
+/// A place that no code has had since the boot.
 pub fn free_place() -> u64 {
     let start = SCRATCH.range().start + USED.fetch_add(PLACE_BYTES, Relaxed);
     assert!(start + PLACE_BYTES < end_of_places(), "the region is full");
@@ -222,7 +222,7 @@ pub fn remove(start: u64) {
     symbols::remove(start);
 }
 
-/// Stores `bytes` in a place. Nobody executes them now.
+/// Stores `bytes` in a place. No CPU executes them now.
 pub fn fill(addr: u64, bytes: &[u8]) {
     SCRATCH.fill(addr, bytes);
 }

@@ -190,7 +190,7 @@ unsafe fn enter(
     is_exception: bool,
     handle: impl FnOnce(&mut PtRegs, u8),
 ) {
-    // SAFETY: by the contract; nobody else has it.
+    // SAFETY: by the contract; nothing else has it.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
     let cpu = cpu::this();
     let depth = cpu.traps.load(Relaxed);
@@ -223,7 +223,7 @@ unsafe fn enter(
         Some(cpu.on_before_jprobe.load(Relaxed))
     } else {
         // A slot with a post handler: its exits could not turn them on again, so they stay as they
-        // are (P1).
+        // are (HOST-1).
         None
     };
     if vector == BREAKPOINT && !in_slot {

@@ -1,4 +1,8 @@
 //! Actions: code in place of handlers, in the form that fits the way of each hit.
+//!
+//! The forms here are assembly that counts its runs, and spoils all that its contract lets it
+//! spoil. So a stub or a detour that relied on more is found out by the probed code's registers and
+//! flags.
 
 use core::{
     arch::naked_asm,
@@ -24,7 +28,7 @@ static HANDLERS: AtomicU64 = AtomicU64::new(0);
 /// The probed address, as the last run of any form found it.
 static SEEN: AtomicU64 = AtomicU64::new(0);
 
-/// Runs where nobody reads the flags, and changes all of them.
+/// Runs where no code reads the flags, and changes all of them.
 #[unsafe(naked)]
 extern "C" fn jump() {
     naked_asm!(
@@ -120,7 +124,7 @@ fn an_action_runs_once_a_hit_and_leaves_everything_as_it_was() {
     let mut bench = Bench::new();
     for (first, second, behind) in [(add, adc, 0), (add, adc, 3), (adc, add, 0), (adc, add, 3)] {
         let code = Code::with_exit(&[first, second].concat());
-        // Behind the entry nobody asks whether they are read.
+        // After the entry nothing asks whether they are read.
         let flags_are_dead = first == add && behind == 0;
         let probe = probe_at(code.start + behind);
         for flags in [PLAIN, PLAIN | STATUS] {

@@ -1,4 +1,8 @@
 //! Which address a probe gets, and which addresses and instructions are refused.
+//!
+//! A place can be given as a symbol, an address and an offset; whatever leads into no text, into
+//! the middle of an instruction, or to one that cannot run elsewhere is an error with its own name.
+//! Every byte of some functions is tried, also while others of them are probed.
 
 use probes::{Jprobe, Kprobe, Kretprobe, PreVerdict, ProbeError, PtRegs};
 
@@ -394,7 +398,8 @@ fn each_address_in_a_slot_is_told_with_the_slots_start() {
     PROBES.unregister(probe).unwrap();
 }
 
-// A jump is longer than a short function. It takes padding behind the function, which nobody owns.
+// A jump is longer than a short function. It takes padding after the function, which no symbol
+// owns.
 #[test]
 fn a_jump_may_take_the_padding_behind_a_function() {
     let _machine = boot();

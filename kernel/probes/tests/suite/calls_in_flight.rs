@@ -319,7 +319,7 @@ fn a_dead_tasks_calls_let_an_unregistered_kretprobe_go() {
     assert_eq!(PROBES.reap().unwrap(), 0);
 }
 
-// The last word of a stack may be a return slot, too: what is behind it belongs to nobody.
+// The last word of a stack may be a return slot, too: what is after it belongs to nothing.
 #[test]
 fn a_call_from_the_very_end_of_a_stack_can_be_abandoned() {
     let _machine = boot();

@@ -48,12 +48,12 @@ impl Code {
         Self { start }
     }
 
-    /// Places `body` and an exit, number 1, behind it.
+    /// Places `body` and an exit, number 1, after it.
     pub fn with_exit(body: &[u8]) -> Self {
         Self::new(|start| [body, &exit(start + body.len() as u64, 1)].concat())
     }
 
-    /// Places `body` with exit number 1 behind it, if `falls_through`, and exit number 2
+    /// Places `body` with exit number 1 after it, if `falls_through`, and exit number 2
     /// [`Self::FAR`] bytes from its start: for branches.
     pub fn with_exits(body: &[u8], falls_through: bool) -> Self {
         Self::new(|start| {

@@ -1,4 +1,9 @@
 //! Several CPUs in the probes at once: exact counts, no lost call, nothing used after it is gone.
+//!
+//! The law of all these tests is the count law: each call is a hit or a miss of each probe that is
+//! registered and enabled then. Some CPUs call while others register, arm, unregister and free.
+//! Memory of a probe that has been unregistered is overwritten at once, so a late hit would be led
+//! astray.
 
 use core::sync::atomic::{
     AtomicBool, AtomicU64,
@@ -277,7 +282,7 @@ fn probes_come_and_go_a_thousand_times_under_load() {
     assert!(calls >= rounds / 4 * 3 && COUNT.load(Relaxed) >= rounds / 4);
 }
 
-/// When an unregistration returns nobody looks at the probe any more, so its memory may become
+/// When an unregistration returns nothing looks at the probe any more, so its memory may become
 /// something else at once. Here it is overwritten, and what is left of it would lead a late hit
 /// astray.
 #[test]
@@ -308,8 +313,8 @@ fn an_unregistered_probes_memory_may_hold_anything() {
     /// A registered probe, its address in `current`, and how to end it.
     fn live<T: Probe + 'static>(probe: T, current: &'static AtomicU64) -> impl FnOnce() {
         let place = Box::into_raw(Box::new(probe));
-        // SAFETY: just made, and never given back: the bytes below are written when nobody uses the
-        // reference any more.
+        // SAFETY: just made, and never given back: the bytes below are written when nothing uses
+        // the reference any more.
         let probe = unsafe { &*place };
         current.store(core::ptr::from_ref(probe.kprobe()).addr() as u64, Relaxed);
         PROBES.register(probe).unwrap();
@@ -511,7 +516,7 @@ fn an_unregistration_waits_for_handlers_that_run() {
                 unregister();
                 journal::note(2);
             });
-            // Its first wait comes behind the store that takes the breakpoint away. That it waits
+            // Its first wait comes after the store that takes the breakpoint away. That it waits
             // for the handler shows in the order of the notes.
             while text::stamp() == writes && !waiter.is_finished() {
                 cpu::yield_now();

@@ -1,4 +1,9 @@
 //! Faults: in the displaced instruction, and in handlers.
+//!
+//! A fault shows at the probed address, as without a probe, and goes to the fault handlers of that
+//! place's probes first. A fault in a handler goes to the handler's own probe alone. What none of
+//! them takes is the kernel's. Several addresses fault in different ways: not mapped, and not
+//! canonical.
 
 use probes::{FaultVerdict, Kprobe, PreVerdict, PtRegs};
 
@@ -419,7 +424,7 @@ fn branches_to_impossible_addresses_fault_as_they_do_without_a_probe() {
                     assert_eq!(noted, [100 + u64::from(PROTECTION)]);
                 } else if [NON_CANONICAL, HALFWAY].contains(&target) {
                     // Processors fault before such a branch is complete, so a slot runs no post
-                    // handler. QEMU faults behind it; a single step ends there before.
+                    // handler. QEMU faults after it; a single step ends there before.
                     let is_told = noted.is_empty() || noted == when_complete;
                     assert!(is_told, "{noted:?}: {branch:x?} to {target:#x}");
                 } else {

@@ -1,4 +1,8 @@
 //! When handlers run, in which order, what they see and what they may change.
+//!
+//! Pre handlers see the registers before the instruction, post handlers those after it, both newest
+//! first. Changes of registers are taken, the ip only where the verdict says so. A hit inside a
+//! handler is a miss of every enabled probe there, and executes.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -159,7 +163,7 @@ fn an_ip_that_a_pre_handler_changes_does_not_leak_into_a_branch() {
         PreVerdict::Execute
     }
     let mut bench = Bench::new();
-    // The code before the branch, the branch, the flags before it. It leads to +32 or behind
+    // The code before the branch, the branch, the flags before it. It leads to +32 or after
     // itself.
     let table: [(&[u8], &[u8], u64); 12] = [
         (&[], &[0xeb, 0x1e], PLAIN),                     // jmp +32
@@ -310,7 +314,7 @@ fn a_post_handlers_changes_are_taken_and_the_ip_too() {
     let _machine = boot();
     fn change(_: &Kprobe, regs: &mut PtRegs, _: u64) {
         journal::note(regs.ip);
-        // Over the instruction behind: mov eax, 5, to mov ebx, 6.
+        // Over the instruction after: mov eax, 5, to mov ebx, 6.
         regs.ip += 5;
         regs.cx = 33;
         regs.flags |= 1; // CF
@@ -326,7 +330,7 @@ fn a_post_handlers_changes_are_taken_and_the_ip_too() {
     PROBES.unregister(probe).unwrap();
 }
 
-/// The same behind a push, whose word lies where a kernel's stub has its frame: ip, stack pointer,
+/// The same after a push, whose word lies where a kernel's stub has its frame: ip, stack pointer,
 /// flags and the pushed register.
 #[test]
 fn a_post_handlers_changes_are_taken_after_a_push_too() {
@@ -335,7 +339,7 @@ fn a_post_handlers_changes_are_taken_after_a_push_too() {
     fn change(_: &Kprobe, regs: &mut PtRegs, _: u64) {
         // SAFETY: the instruction has pushed it.
         journal::note(unsafe { (regs.sp as *const u64).read() });
-        // Over the instruction behind: mov eax, 5, to mov ebx, 6.
+        // Over the instruction after: mov eax, 5, to mov ebx, 6.
         regs.ip += 5;
         regs.sp = regs.sp.wrapping_add(MOVE.load(Relaxed));
         regs.di = 77;
@@ -474,7 +478,7 @@ fn every_enabled_probe_at_a_missed_address_counts_it() {
     PROBES.unregister(outer).unwrap();
 }
 
-// In a pre handler the ip of the registers is behind the breakpoint, and nowhere else. The kernel
+// In a pre handler the ip of the registers is after the breakpoint, and nowhere else. The kernel
 // asks this when it prints registers.
 #[test]
 fn pre_and_entry_handlers_are_told_from_all_other_code() {
@@ -511,7 +515,7 @@ fn pre_and_entry_handlers_are_told_from_all_other_code() {
     PROBES.register(call).unwrap();
     assert_eq!(add(1, 2), 3);
     assert!(!PROBES.in_pre_handler());
-    // The assembly does not mark a return handler, because its ip is behind a call, not behind a
+    // The assembly does not mark a return handler, because its ip is after a call, not after a
     // breakpoint. By `trap3` and `trap4` it runs inside a pre or post handler of the trampoline.
     assert_eq!(journal::take(), [1, u64::from(!returning_by_trap())]);
     PROBES.unregister(call).unwrap();
@@ -613,7 +617,7 @@ fn post_handlers_see_where_branches_calls_and_returns_have_led() {
         journal::note(1 + zero);
     }
     let mut bench = Bench::new();
-    // Instruction, CF and rcx before it, how far it moves RSP, where it leads. Behind it and at +32
+    // Instruction, CF and rcx before it, how far it moves RSP, where it leads. After it and at +32
     // are exits.
     let table: [(&[u8], u64, i64, u64); 9] = [
         (&[0xeb, 0x1e], 0, 0, 32),           // jmp +32

@@ -1,4 +1,8 @@
-//! Kretprobes that ask for their own way back.
+//! Kretprobes that ask for their own way back: by two breakpoints, by one, or by the assembly.
+//!
+//! Handlers cannot tell the methods apart, so each does here what the others do, and has its
+//! own price in #BP and #DB. The calls of one task may come back by different methods. The
+//! trampolines' own probes are in no list.
 
 use probes::{
     EntryVerdict, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs,
@@ -48,7 +52,7 @@ fn each_method_costs_its_interruptions() {
 }
 
 /// `trap4`: the handlers run at the breakpoint; where the call came from is forgotten, and the way
-/// there taken, when the no-op behind it has been stepped. Both traps by hand, to look in between.
+/// there taken, when the no-op after it has been stepped. Both traps by hand, to look in between.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_call_by_trap4_goes_home_behind_the_step() {

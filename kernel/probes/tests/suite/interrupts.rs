@@ -1,4 +1,8 @@
 //! Interrupts, NMIs and debug traps at the worst of places.
+//!
+//! An NMI that itself hits probes is sent between any two instructions of a hit: in a stub, a slot,
+//! a trampoline. An interrupt waits for the hit that is under way. A debugger that steps sees the
+//! probed code alone. Afterwards results are right, and the counts exact.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -243,7 +247,7 @@ fn an_interrupt_during_a_return_handler_misses_its_probes() {
     PROBES.unregister(inner).unwrap();
 }
 
-/// The stops of a debugger that steps through code: the address behind each instruction.
+/// The stops of a debugger that steps through code: the address after each instruction.
 static STEPS: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 
 fn debugger(regs: &mut PtRegs, vector: u8) -> bool {

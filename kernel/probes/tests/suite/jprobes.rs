@@ -1,11 +1,15 @@
 //! Jprobes: handlers that see a function's arguments.
+//!
+//! A handler is a function like the probed one, runs in its place and under the guard, and must
+//! leave no trace: registers and the stack's next words are as they were when the function begins.
+//! Handlers in assembly spoil all that they can. One that does not end as it must is found out.
 
 use core::{
     arch::{global_asm, naked_asm},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use probes::{Jprobe, JprobeEntry, Kprobe, Kretprobe, PreVerdict, PtRegs, kprobe::Kind};
+use probes::{Jprobe, JprobeEntry, Kprobe, Kretprobe, PreVerdict, PtRegs, kprobe::ProbeKind};
 
 use super::{
     code::{Bench, Code, End, Registers, exit},
@@ -384,7 +388,7 @@ fn targets_that_a_jprobe_cannot_mirror_are_refused() {
     );
     refused(first, "AlreadyRegistered", 22);
     assert_eq!(list(), ["add+0x0 j 0"]);
-    assert_eq!(first.kprobe().kind(), Kind::Jprobe);
+    assert_eq!(first.kprobe().kind(), ProbeKind::Jprobe);
     assert_eq!(add(1, 2), 3);
     assert_eq!(journal::take(), [1], "the first is unaffected");
     PROBES.unregister(first).unwrap();
@@ -552,7 +556,7 @@ dies! {
         saying "its handler has ended without jprobe_return" => {
         let _machine = boot();
         let jprobe = leak(Jprobe::new().symbol("chain_c").entry(by_hand(just_return)));
-        // Behind the call.
+        // After the call.
         let other = leak(Kprobe::new().symbol("chain_b").offset(9).pre(pre::<1>));
         PROBES.register(jprobe).unwrap();
         PROBES.register(other).unwrap();

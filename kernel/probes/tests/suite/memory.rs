@@ -1,6 +1,6 @@
 //! Registrations when memory runs out, and hits, which need none.
 //!
-//! Without jumps: for want of memory a breakpoint stays one, and nobody is told (`shortage`).
+//! Without jumps: for want of memory a breakpoint stays one, and nothing is said (`shortage`).
 
 use alloc::sync::Arc;
 use core::cell::Cell;

@@ -91,7 +91,7 @@ fn leak<T: Probe + Send>(probe: T) -> &'static T {
     tidied(Box::leak(Box::new(probe)))
 }
 
-/// A probe that is unregistered even if the test fails, for the sake of the tests behind it.
+/// A probe that is unregistered even if the test fails, for the sake of the tests after it.
 fn tidied<T: Probe>(probe: &'static T) -> &'static T {
     at_failure(move || {
         if probe.kprobe().is_registered() {

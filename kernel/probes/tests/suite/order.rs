@@ -1,6 +1,6 @@
 //! In which order text is written, CPUs are waited for, and what hits use comes and goes.
 //!
-//! A kernel tells nobody what it does to its text, so only the process can look.
+//! A kernel does not say what it does to its text, so only the process can look.
 
 #![cfg(target_os = "linux")]
 
@@ -82,7 +82,7 @@ fn a_site_is_there_before_its_breakpoint_and_until_after_the_wait() {
 }
 
 /// The breakpoint stays; the slot that a post handler needs comes before anybody can enter it, and
-/// goes when nobody can be in it.
+/// goes when no CPU can be in it.
 #[test]
 fn a_post_slot_is_synchronised_before_its_use_and_kept_until_after_the_wait() {
     let _machine = boot();

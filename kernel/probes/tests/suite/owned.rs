@@ -1,4 +1,8 @@
 //! Probes that a handle owns.
+//!
+//! Dropping the handle unregisters the probe and gives its memory back. A handle may also be
+//! dropped where that cannot be waited for, in a handler or in another thread: then the probe is
+//! silent at once, and goes with the next call that may wait.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -128,7 +132,7 @@ fn a_handle_dropped_in_a_handler_is_unregistered_later() {
     }
 }
 
-// The breakpoint stays in the text until then, and a hit of it finds nobody to serve. A post
+// The breakpoint stays in the text until then, and a hit of it finds no probe to serve. A post
 // handler keeps it from becoming a jump.
 #[test]
 fn hits_of_a_breakpoint_whose_probe_was_dropped_in_a_handler_are_stale() {

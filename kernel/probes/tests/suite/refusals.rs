@@ -1,4 +1,8 @@
 //! Which of several mistakes is told, and what else a refusal says.
+//!
+//! A registration with two mistakes tells the one that is looked for first, and mistakes before a
+//! want of memory. Contexts in which nothing can be changed are tried with every call that changes
+//! something.
 
 #[cfg(target_os = "linux")]
 use probes::platform::{Symbol, Text};
@@ -131,7 +135,7 @@ fn encodings_that_are_not_known_are_told_from_bytes_that_are_none() {
         PROBES.register(before).unwrap();
         PROBES.unregister(before).unwrap();
     }
-    // Nothing is behind a landing pad that is all of its function. A place in the kernel is longer.
+    // Nothing is after a landing pad that is all of its function. A place in the kernel is longer.
     #[cfg(target_os = "linux")]
     {
         let pad = Code::new(|_| vec![0xf3, 0x0f, 0x1e, 0xfa]);
@@ -202,7 +206,7 @@ fn a_disabling_does_not_wait_for_handlers_that_run() {
     }
     // A text that changes under a handler would wait for the trap, not for the handler: so another
     // probe stays enabled where handlers run in a trap. So would a jump that goes, as its detour is
-    // freed when nobody is in it.
+    // freed when no CPU is in it.
     let stays = leak(Kprobe::new().symbol("add"));
     let stays_from_the_start = returning_by_trap() || platform::jumps();
     if stays_from_the_start {
@@ -233,7 +237,7 @@ fn a_kretprobe_may_have_an_entry_handler_alone() {
     PROBES.unregister(call).unwrap();
 }
 
-/// An address behind all symbols, by an offset: the function is named, with its size.
+/// An address after all symbols, by an offset: the function is named, with its size.
 #[test]
 fn an_offset_that_leads_out_of_all_symbols_is_told_with_its_function() {
     let _machine = boot();

@@ -1,4 +1,8 @@
 //! How probes come, go and are switched, alone and in batches, and that a refusal changes nothing.
+//!
+//! After each step the text is compared with what it has to be: a breakpoint or jump exactly while
+//! an enabled probe is there and the knob is on. A probe that was refused or unregistered can be
+//! registered again, and comes back without its past.
 
 use probes::{Kprobe, Kretprobe, PreVerdict, ProbeError, PtRegs, kprobe::flags};
 

@@ -20,7 +20,7 @@ fn same_stack(regs: &PtRegs) -> bool {
     first.is_ok() || first == Err(regs.sp)
 }
 
-/// A jump to itself is hit once each time round, until a handler goes on behind it; nothing grows
+/// A jump to itself is hit once each time round, until a handler goes on after it; nothing grows
 /// meanwhile.
 #[test]
 fn a_jump_to_itself_is_hit_once_each_time_round() {

@@ -1,5 +1,9 @@
 //! Kretprobes: which calls are followed, what their handlers see, and that every call finds its way
 //! home.
+//!
+//! Functions recurse, call each other in the tail and return by several instructions, with fewer
+//! instances than calls. A call that is not followed is counted, and returns all the same. All
+//! registers but those that a handler changes survive the way back.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -122,7 +126,7 @@ fn a_declined_call_is_let_go_and_costs_no_instance() {
 fn recursion_deeper_than_maxactive_is_followed_that_deep_and_counted() {
     let _machine = boot();
     /// Entry handlers that ran, and calls whose return address is the trampoline, which the older
-    /// kprobe sees behind them.
+    /// kprobe sees after them.
     static ENTERED: AtomicU64 = AtomicU64::new(0);
     static BORROWED: AtomicU64 = AtomicU64::new(0);
     fn depth_in(instance: &mut KretprobeInstance<u64>, regs: &mut PtRegs) -> EntryVerdict {

@@ -58,10 +58,10 @@ functions! {
         "ret",
     }
 
-    /// a + 1, behind a landing pad.
+    /// a + 1, after a landing pad.
     fn landed(a: u64) -> u64 { "endbr64", "lea rax, [rdi + 1]", "ret" }
 
-    /// a + 1, behind the no-op that replaces a landing pad.
+    /// a + 1, after the no-op that replaces a landing pad.
     fn sealed(a: u64) -> u64 { ".byte 0x66, 0x0f, 0x1f, 0x00", "lea rax, [rdi + 1]", "ret" }
 
     /// 1 if a is not 0, else 2; with padding in the middle.
@@ -270,7 +270,7 @@ functions! {
     /// Exactly 16 bytes, so that its end is the start of [`neighbour`].
     fn sixteen_bytes() -> u64 { "mov eax, 16", "ret", ".skip 10, 0x90" }
 
-    /// Right behind [`sixteen_bytes`].
+    /// Right after [`sixteen_bytes`].
     fn neighbour() -> u64 { "mov eax, 17", "ret" }
 }
 

@@ -41,7 +41,8 @@ pub const NMI_IST: u8 = 2;
 #[repr(C, align(16))]
 pub struct Tss(UnsafeCell<TaskStateSegment>);
 
-// SAFETY: written only by its own CPU, in `init` and, for rsp0, in the switch (P2 in `percpu`).
+// SAFETY: written only by its own CPU, in `init` and, for rsp0, in the switch (PERCPU-2 in
+// `percpu`).
 unsafe impl Sync for Tss {}
 
 /// Offset of the ring 0 stack pointer in [`Tss`] (Intel SDM vol. 3A, 8.7).
@@ -57,7 +58,7 @@ impl Tss {
 /// The global descriptor table of a CPU.
 pub struct Gdt(UnsafeCell<GlobalDescriptorTable>);
 
-// SAFETY: written only by its own CPU, in `init` (P2 in `percpu`).
+// SAFETY: written only by its own CPU, in `init` (PERCPU-2 in `percpu`).
 unsafe impl Sync for Gdt {}
 
 impl Gdt {
@@ -131,7 +132,7 @@ pub(super) unsafe fn init<P>(
         gdt.append(Descriptor::kernel_data_segment()),
         gdt.append(Descriptor::user_data_segment()),
         gdt.append(Descriptor::user_code_segment()),
-        // SAFETY: the TSS lives as long as the kernel (P2 in `percpu`).
+        // SAFETY: the TSS lives as long as the kernel (PERCPU-2 in `percpu`).
         gdt.append(unsafe { Descriptor::tss_segment_unchecked(tss.0.get()) }),
     ];
     assert_eq!(

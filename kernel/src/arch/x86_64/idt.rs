@@ -3,7 +3,8 @@
 //! [`crate::probes::preempt_at_breakpoint`]).
 //!
 //! All gates are interrupt gates, so each handler starts with interrupts off. Ring 3 may raise #BP
-//! alone; any other `int n` there is a #GP.
+//! alone; any other `int n` there is a #GP. Double faults and NMIs have stacks of their own,
+//! because they may come when the stack in use is not usable. #BP has none, because hits nest.
 
 use super::gdt::{DOUBLE_FAULT_IST, KERNEL_CS, NMI_IST};
 use core::{cell::UnsafeCell, mem::size_of};

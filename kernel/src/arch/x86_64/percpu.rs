@@ -1,11 +1,11 @@
 //! Per-CPU data: one [`PerCpu`] for each CPU, to which its GS base points while it runs in ring 0.
 //!
 //! # Invariants
-//! P1. From [`init`] on, GS base holds the address of this CPU's entry of `PERCPU` whenever Rust
-//!     code runs. Ring 3 runs with another GS base; the entry stubs swap them.
-//! P2. The entries live for ever, so `&'static PerCpu` is sound. Fields that several CPUs write are
-//!     atomic. `gdt` and `tss` belong to their CPU alone.
-//! P3. Offsets used by the stubs come from `offset_of!`, never from numbers.
+//! PERCPU-1. From [`init`] on, GS base holds the address of this CPU's entry of `PERCPU` whenever
+//!     Rust code runs. Ring 3 runs with another GS base; the entry stubs swap them.
+//! PERCPU-2. The entries live for ever, so `&'static PerCpu` is sound. Fields that several CPUs
+//!     write are atomic. `gdt` and `tss` belong to their CPU alone.
+//! PERCPU-3. Offsets used by the stubs come from `offset_of!`, never from numbers.
 //!
 //! # Preemption
 //! While preemption is possible, a task may be moved to another CPU at any instruction. So a
@@ -71,7 +71,7 @@ pub struct PerCpu {
     interrupt: AtomicU8,
     /// Where this CPU's trace ring is, or null.
     trace_ring: AtomicPtr<u8>,
-    /// The process of the running task, and behind it the task, which is the same here. 0 before
+    /// The process of the running task, and after it the task, which is the same here. 0 before
     /// the scheduler is up. Written by the switch alone.
     current_ids: [AtomicU32; 2],
     /// Loads of programs that found no memory; see [`crate::trace`].
@@ -101,7 +101,7 @@ pub const CPU_ID: usize = offset_of!(PerCpu, cpu_id);
 pub const PREEMPT_COUNT: usize = offset_of!(PerCpu, preempt_count);
 /// Offset of the reschedule request (one byte) from GS base.
 pub const NEED_RESCHED: usize = offset_of!(PerCpu, need_resched);
-/// Offset of the running task's number (u32) from GS base. Behind it is that of its process.
+/// Offset of the running task's number (u32) from GS base. After it is that of its process.
 pub const CURRENT_IDS: usize = offset_of!(PerCpu, current_ids);
 /// Offset of the trace ring's address (u64) from GS base.
 pub const TRACE_RING: usize = offset_of!(PerCpu, trace_ring);
@@ -227,7 +227,7 @@ pub unsafe fn load_descriptor_tables(stacks: &InterruptStacks) {
 }
 
 /// The counter with that number of CPU 0. That of each next CPU is `size_of::<PerCpu>()` bytes
-/// behind it, and this many bytes from GS base on.
+/// after it, and this many bytes from GS base on.
 ///
 /// # Panics
 /// If `number` is not below [`COUNTERS`].
@@ -257,11 +257,11 @@ pub fn get(cpu: usize) -> Option<&'static PerCpu> {
 #[inline]
 pub fn this() -> &'static PerCpu {
     let address: *const PerCpu;
-    // SAFETY: by P1 GS points to a `PerCpu`, whose first word holds its own address.
+    // SAFETY: by PERCPU-1 GS points to a `PerCpu`, whose first word holds its own address.
     unsafe {
         asm!("mov {}, gs:[0]", out(reg) address, options(nostack, preserves_flags, readonly))
     };
-    // SAFETY: P2.
+    // SAFETY: PERCPU-2.
     unsafe { &*address }
 }
 
@@ -269,7 +269,7 @@ pub fn this() -> &'static PerCpu {
 #[inline]
 pub fn cpu_id() -> usize {
     let id: u32;
-    // SAFETY: by P1 this reads `PerCpu::cpu_id`.
+    // SAFETY: by PERCPU-1 this reads `PerCpu::cpu_id`.
     unsafe {
         asm!(
             "mov {:e}, gs:[{}]",
@@ -285,7 +285,7 @@ pub fn cpu_id() -> usize {
 #[inline]
 pub fn current_raw() -> *const () {
     let task: *const ();
-    // SAFETY: by P1 this reads `PerCpu::current`.
+    // SAFETY: by PERCPU-1 this reads `PerCpu::current`.
     unsafe {
         asm!(
             "mov {}, gs:[{}]",
@@ -307,7 +307,7 @@ pub(crate) fn trace_ring() -> *mut u8 {
 #[inline]
 pub(crate) fn current_id() -> u32 {
     let id: u32;
-    // SAFETY: by P1 this reads `PerCpu::current_ids`.
+    // SAFETY: by PERCPU-1 this reads `PerCpu::current_ids`.
     unsafe {
         asm!(
             "mov {:e}, gs:[{}]",
@@ -323,7 +323,7 @@ pub(crate) fn current_id() -> u32 {
 #[inline]
 pub fn preempt_count() -> u32 {
     let count: u32;
-    // SAFETY: by P1 this reads `PerCpu::preempt_count`.
+    // SAFETY: by PERCPU-1 this reads `PerCpu::preempt_count`.
     unsafe {
         asm!(
             "mov {:e}, gs:[{}]",
@@ -341,8 +341,8 @@ pub fn preempt_count() -> u32 {
 pub fn in_probe_handler() -> bool {
     const GUARD: usize = PROBES + ::probes::PerCpu::GUARD_OFFSET as usize;
     let depth: u32;
-    // SAFETY: by P1 this reads the guard of `PerCpu::probes`. It is one instruction, because a task
-    // that is in no handler may move to another CPU at any instruction.
+    // SAFETY: by PERCPU-1 this reads the guard of `PerCpu::probes`. It is one instruction, because
+    // a task that is in no handler may move to another CPU at any instruction.
     unsafe {
         asm!(
             "mov {:e}, gs:[{}]",
@@ -379,8 +379,8 @@ impl Drop for InInterrupt {
 /// Keeps the running task on this CPU until the matching [`preempt_enable`]. Nests. Any context.
 #[inline]
 pub fn preempt_disable() {
-    // SAFETY: by P1 this counts in `PerCpu::preempt_count`. It is one instruction, so neither an
-    // interrupt nor a move to another CPU can come in between. It is not `nomem`, because later
+    // SAFETY: by PERCPU-1 this counts in `PerCpu::preempt_count`. It is one instruction, so neither
+    // an interrupt nor a move to another CPU can come in between. It is not `nomem`, because later
     // memory accesses must not move above it.
     unsafe { asm!("inc dword ptr gs:[{}]", const PREEMPT_COUNT, options(nostack)) };
 }

@@ -12,13 +12,13 @@ const DATA_PORT: u16 = 0x71;
 
 const STATUS_A: u8 = 10;
 const STATUS_B: u8 = 11;
-/// Of status A: the clock is about to change its registers.
+/// A bit of status A: the clock is about to change its registers.
 const UPDATING: u8 = 0x80;
-/// Of status B: numbers are binary, not decimal digits.
+/// A bit of status B: numbers are binary, not decimal digits.
 const BINARY: u8 = 4;
-/// Of status B: hours from 0 to 23.
+/// A bit of status B: hours from 0 to 23.
 const HOURS_24: u8 = 2;
-/// Of the hours: the second half of the day, where hours go to 12.
+/// A bit of the hours: the second half of the day, where hours go to 12.
 const AFTERNOON: u8 = 0x80;
 
 /// Seconds, minutes, hours, day, month, year of the century.
@@ -73,7 +73,8 @@ pub fn seconds_since_1970() -> Option<u64> {
     Some(((days * 24 + hour) * 60 + decimal(minutes)) * 60 + decimal(seconds))
 }
 
-/// Of a day from 1970 on. The year begins with March here, so that the leap day is its last one.
+/// The date of a day from 1970 on. The year begins with March here, so that the leap day is its
+/// last one.
 fn days_since_1970(year: u64, month: u64, day: u64) -> u64 {
     let (year, month) = match month {
         1 | 2 => (year - 1, month + 9),

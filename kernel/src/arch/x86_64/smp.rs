@@ -1,10 +1,10 @@
 //! The other CPUs: how many there are, and how to reach them. [`super::start_up`] starts them.
 //!
 //! # Invariants
-//! C1. CPUs are numbered from 0, the one that booted, in the order in which they come up, without
-//!     gaps.
-//! C2. Their number is final when [`super::start_up::start_others`] returns. A CPU that comes later
-//!     halts for good, with interrupts off.
+//! SMP-1. CPUs are numbered from 0, the one that booted, in the order in which they come up,
+//!     without gaps.
+//! SMP-2. Their number is final when [`super::start_up::start_others`] returns. A CPU that comes
+//!     later halts for good, with interrupts off.
 //!
 //! # Contexts
 //! Sending is possible in any context but NMI. [`flush_tlb_everywhere`] waits for the other CPUs.
@@ -34,7 +34,7 @@ pub fn online_cpus() -> usize {
     ONLINE.load(Ordering::Acquire)
 }
 
-/// Gives the calling CPU its number (C1); `None` if no further CPU is let in.
+/// Gives the calling CPU its number (SMP-1); `None` if no further CPU is let in.
 pub(super) fn take_number() -> Option<usize> {
     let number = NUMBERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |given| {
         (given & CLOSED == 0).then_some(given + 1)

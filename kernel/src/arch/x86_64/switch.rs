@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   kernel stack of a task that has not run yet, from the top:
-//!   stack_top   PtRegs for ring 3 (T4 in `task`)
+//!   stack_top   PtRegs for ring 3 (TASK-4 in `task`)
 //!   -0x0a8      return address: ret_from_fork     <- what `__switch_to` pops and returns to
 //!   -0x0b0      rbp = 0                            ends chains of frame pointers
 //!   -0x0b8      rbx = function

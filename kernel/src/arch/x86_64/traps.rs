@@ -1,7 +1,21 @@
 //! The handlers that the entry stubs call for exceptions and interrupts.
 //!
+//! ```text
+//!   exception of ring 0 ─► the probes ─► a fix-up of the kernel ─► a hook of the tests ─► the end
+//!   exception of ring 3 ─► memory that is brought in, or a signal that ends the task
+//!   interrupt ─► handle_irq ─► acknowledged ─► perhaps another task
+//!   NMI ─► on top of no other NMI; the rest of a hit is put aside meanwhile
+//! ```
+//!
+//! What runs before the probes are asked must not be probed: a hit there would need itself. These
+//! are the functions whose names begin with `enter_`, and `do_breakpoint` and `do_debug`. The
+//! functions that they leave the rest to (`do_exception`, `do_page_fault`, `do_nmi`) may be probed
+//! from their first instruction.
+//!
+//! # Contexts
 //! All functions here run with interrupts off on entry. An exception of user code is handled as
-//! task context, with interrupts on: it may sleep and it may kill the task.
+//! task context, with interrupts on: it may sleep and it may kill the task. A switch to another
+//! task comes last in an interrupt, when no lock is held.
 
 use super::{
     PtRegs, apic,

@@ -15,8 +15,6 @@ use core::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use tracefs::memory::Text;
-
 use super::{
     input::number,
     paths::{READ, WRITE},
@@ -37,6 +35,7 @@ use crate::{
         shared::try_box,
     },
 };
+use fallible::Text;
 
 /// `trace` and similar: pause recording while one of them is open.
 pub(super) static PAUSE_ON_TRACE: AtomicBool = AtomicBool::new(false);

@@ -10,9 +10,9 @@
 use alloc::string::String;
 use core::fmt::Write;
 
+use fallible::{copied, written};
 use tracefs::{
     filter::{self, FilterError},
-    memory::{copied, written},
     trigger::{self, Command},
 };
 

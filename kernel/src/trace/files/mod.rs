@@ -24,6 +24,8 @@
 //! Task context, may sleep. No lock of the vfs is held when a file's functions run, except that of
 //! the open file's position.
 
+#![forbid(unsafe_code)]
+
 mod buffer;
 mod event;
 mod input;
@@ -240,7 +242,7 @@ fn set_option(data: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Turns events on, or off behind a `!`: `GROUP:EVENT`, where nothing and `*` stand for any, or the
+/// Turns events on, or off after a `!`: `GROUP:EVENT`, where nothing and `*` stand for any, or the
 /// name of a group or an event.
 fn set_event(data: &[u8]) -> Result<(), Errno> {
     for word in text(data)?.split_ascii_whitespace() {

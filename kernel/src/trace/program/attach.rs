@@ -14,7 +14,7 @@
 
 use alloc::{boxed::Box, vec::Vec};
 
-use bpf::Kind;
+use bpf::ProgramKind;
 use probes::{Action, CallAction, Probe};
 
 use super::{error::LoadError, load::Program};
@@ -127,7 +127,7 @@ impl<P: Misses, A> Batch<P, A> {
         probes.extend(addresses.iter().map(|address| probe(*address, &action)));
         // No bytes are to spare, so this needs no memory.
         let probes = Box::into_raw(probes.into_boxed_slice());
-        // SAFETY: they are dropped after their unregistration, in `remove`, and nobody has these
+        // SAFETY: they are dropped after their unregistration, in `remove`, and nothing has these
         // references then.
         references.extend(unsafe { &*probes });
         match PROBES.register_batch(&references) {
@@ -138,7 +138,7 @@ impl<P: Misses, A> Batch<P, A> {
             }),
             Err(error) => {
                 references.clear();
-                // SAFETY: from `into_raw` above, and nobody has them.
+                // SAFETY: from `into_raw` above, and nothing else has them.
                 drop(unsafe { Box::from_raw(probes) });
                 Err(error.into())
             }
@@ -164,7 +164,7 @@ impl<P: Misses, A> Batch<P, A> {
         let action = self.action.take();
         self.references.clear();
         match removed {
-            // SAFETY: from `Box::into_raw`, once; nobody reaches them any more.
+            // SAFETY: from `Box::into_raw`, once; nothing reaches them any more.
             Ok(()) => drop(unsafe { Box::from_raw(self.probes) }),
             // They are hit still. So they stay, with all that a hit needs.
             Err(_) => core::mem::forget((action, programs())),
@@ -240,13 +240,13 @@ fn call_action(
     on_return: &Program,
 ) -> Result<CallAction, LoadError> {
     let kind = on_return.source().kind;
-    let (Kind::Return { data }, Some(routine)) = (kind, on_return.routine) else {
+    let (ProgramKind::Return { data }, Some(routine)) = (kind, on_return.routine) else {
         return Err(LoadError::Kind(kind));
     };
     if let Some(entry) = entry {
         match entry.source().kind {
-            Kind::Entry { data: shared } if shared == data => {}
-            Kind::Entry { data: shared } => {
+            ProgramKind::Entry { data: shared } if shared == data => {}
+            ProgramKind::Entry { data: shared } => {
                 return Err(LoadError::Shared {
                     entry: shared,
                     on_return: data,

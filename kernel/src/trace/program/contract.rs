@@ -9,7 +9,7 @@ use probes::action::{self, BreakpointFrame as Promised};
 
 use crate::arch::PtRegs;
 
-/// The return address of the call of an action. The compiler counts from behind it.
+/// The return address of the call of an action. The compiler counts from the word above it.
 const RETURN_ADDRESS: usize = size_of::<u64>();
 
 const _: () = {

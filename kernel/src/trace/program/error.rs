@@ -3,7 +3,7 @@
 use core::fmt;
 
 use bpf::{
-    BuildError, Kind,
+    BuildError, ProgramKind,
     verifier::{Cause, Refusal},
 };
 use bpf_compiler::CompileError;
@@ -24,7 +24,7 @@ pub enum LoadError {
     /// A script asks for too many programs on timer ticks.
     TooManyProfiles,
     /// A program of this kind cannot be attached so.
-    Kind(Kind),
+    Kind(ProgramKind),
     /// The two programs of a call share different numbers of bytes.
     Shared {
         entry: u32,

@@ -1,6 +1,6 @@
 //! A program from its instructions to code at an address.
 //!
-//! A program of [`Kind::Probe`] is compiled once for each way by which a hit comes
+//! A program of [`ProgramKind::Probe`] is compiled once for each way by which a hit comes
 //! ([`bpf_compiler::Form`]), all into one piece of [`ActionCode`]. One of an entry or a return has
 //! one form. Nothing leads to the code before it is published to all CPUs.
 //!
@@ -9,7 +9,7 @@
 
 use alloc::vec::Vec;
 
-use bpf::{Insn, Kind, MapIndex, Verified, verifier::verify};
+use bpf::{Insn, MapIndex, ProgramKind, Verified, verifier::verify};
 use bpf_compiler::{Base, Calls, Code, CompileError, Form, Machine, PidTgid, compile};
 use probes::{Action, PerCpu, action::CallRoutine, kprobe::PreHandler};
 use trace_maps::Map;
@@ -36,9 +36,9 @@ use crate::{
 pub struct Program {
     verified: Verified,
     maps: Vec<Shared<LoadedMap>>,
-    /// Of a probe: its routines. They are in `code`.
+    /// The routines of a probe, in `code`.
     pub(super) action: Option<Action>,
-    /// Of an entry or return: its routine, in `code`.
+    /// The routine of an entry or a return, in `code`.
     pub(super) routine: Option<CallRoutine>,
     code: ActionCode,
 }
@@ -96,7 +96,7 @@ impl Program {
         runtimes.extend(maps.iter().map(|map| runtime(map)));
         let compiled = |form| compile(&verified, form, &runtimes, &machine());
         let (action, routine, code) = match verified.program().kind {
-            Kind::Probe => {
+            ProgramKind::Probe => {
                 let forms = [
                     Form::Jump {
                         flags_live: false,
@@ -128,7 +128,7 @@ impl Program {
                 };
                 (Some(action), None, code)
             }
-            Kind::Entry { .. } | Kind::Return { .. } => {
+            ProgramKind::Entry { .. } | ProgramKind::Return { .. } => {
                 let (code, starts) = place(&[compiled(Form::Handler)?])?;
                 let start = core::ptr::with_exposed_provenance::<()>(starts[0] as usize);
                 // SAFETY: the code of the form for handlers of calls has these arguments, and
@@ -169,7 +169,8 @@ impl Program {
         names.zip(&self.maps)
     }
 
-    /// Runs it once, here and now, with these registers. False: it is none of [`Kind::Probe`].
+    /// Runs it once, here and now, with these registers. False: it is none of
+    /// [`ProgramKind::Probe`].
     pub fn run(&self, regs: &PtRegs) -> bool {
         /// Stands for the probe; the code does not look at it.
         static NO_PROBE: Kprobe = Kprobe::new();

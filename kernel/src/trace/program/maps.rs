@@ -1,18 +1,19 @@
 //! Maps of loaded programs: their memory, and what compiled code is told of them.
 //!
 //! A map may belong to several programs, so it is [`Shared`]. A counter (an array by CPU of one
-//! value of 8 bytes) is lent a word of the CPU's own data while there is one ([`counters`]), because
-//! a hit then counts with one instruction. All others have memory of their own. A hash has a table
-//! for each CPU, or one for all; [`Tables`] tells compiled code where they are.
+//! value of 8 bytes) is lent a word of the CPU's own data while there is one ([`counters`]),
+//! because a hit then counts with one instruction. All others have memory of their own. A hash has
+//! a table for each CPU, or one for all; [`Tables`] tells compiled code where they are.
 //!
 //! # Contexts
-//! Tasks that may sleep, while hits go on. A map's memory is freed with its last holder (PROGRAM-2).
+//! Tasks that may sleep, while hits go on. A map's memory is freed with its last holder
+//! (PROGRAM-2).
 
 use alloc::{boxed::Box, vec::Vec};
 
 use bpf::{MapDef, MapKind};
 use bpf_compiler::{Array, MapRuntime, PerCpu as PerCpuPart};
-use trace_maps::{Definition, Map};
+use trace_maps::Map;
 
 use super::error::LoadError;
 use crate::{
@@ -26,7 +27,7 @@ use crate::{
 
 /// A map of a loaded program.
 pub enum LoadedMap {
-    /// Of any kind with memory of its own, and where compiled code finds the tables of a hash.
+    /// A map with memory of its own, and where compiled code finds the tables of a hash.
     Own(Map, Option<Box<Tables>>),
     /// The trace buffer.
     Ring,
@@ -38,29 +39,15 @@ impl LoadedMap {
     /// # Errors
     /// [`LoadError`].
     pub fn new(def: &MapDef) -> Result<Shared<Self>, LoadError> {
-        let kind = match def.kind {
-            MapKind::Array => trace_maps::Kind::Array,
-            MapKind::PerCpuArray => trace_maps::Kind::PerCpuArray,
-            MapKind::Hash => trace_maps::Kind::Hash,
-            MapKind::PerCpuHash => trace_maps::Kind::PerCpuHash,
-            MapKind::Stacks => trace_maps::Kind::Stacks,
-            MapKind::Ring => {
-                buffer::ready().map_err(|_| LoadError::OutOfMemory)?;
-                return Ok(Shared::try_new(Self::Ring)?);
-            }
-        };
-        let definition = Definition {
-            kind,
-            key_size: def.key_size as usize,
-            value_size: def.value_size as usize,
-            entries: def.entries as usize,
-        };
-        let is_counter =
-            (kind, def.value_size, def.entries) == (trace_maps::Kind::PerCpuArray, 8, 1);
+        if def.kind == MapKind::Ring {
+            buffer::ready().map_err(|_| LoadError::OutOfMemory)?;
+            return Ok(Shared::try_new(Self::Ring)?);
+        }
+        let is_counter = (def.kind, def.value_size, def.entries) == (MapKind::PerCpuArray, 8, 1);
         let counter = if is_counter { counters::take() } else { None };
         let map = match counter {
             Some(counter) => Map::Array(counter),
-            None => Map::new(&definition, smp::possible_cpus())?,
+            None => Map::new(def, smp::possible_cpus())?,
         };
         let tables = match &map {
             Map::Hash(hash) => Some(tables(hash)?),

@@ -39,7 +39,7 @@ use super::{
 use crate::{
     arch::smp,
     fw_cfg::FwCfg,
-    initramfs, pr_err,
+    pr_err,
     serial::{SerialInput, SerialPort},
     sync::SpinLock,
     task::{self, TaskRef, WaitQueue, exec::run_program_until, scheduler, sleep::sleep_ns},
@@ -83,9 +83,13 @@ pub struct Trace {
     refused: bool,
 }
 
-/// Starts the trace that the host asks for. None: it asks for none.
-pub fn start() -> Option<Trace> {
-    let (script, options) = read()?;
+/// Finds a file of the initramfs by its path.
+pub type FindFile = fn(&str) -> Option<&'static [u8]>;
+
+/// Starts the trace that the host asks for. None: it asks for none. `find` serves machines without
+/// fw_cfg.
+pub fn start(find: FindFile) -> Option<Trace> {
+    let (script, options) = read(find)?;
     let options = String::from_utf8_lossy(&options).into_owned();
     let parsed = Options::parse(&options);
     let run = parsed.run.map(String::from);
@@ -136,11 +140,11 @@ impl Trace {
 }
 
 /// The script and the options.
-fn read() -> Option<(Vec<u8>, Vec<u8>)> {
+fn read(find: FindFile) -> Option<(Vec<u8>, Vec<u8>)> {
     let mut device = FwCfg::open();
     let mut contents = |name| {
         let Some(device) = &mut device else {
-            let file = initramfs::find(initramfs::archive(), name)?;
+            let file = find(name)?;
             let mut bytes = try_vec(file.len()).ok()?;
             bytes.extend_from_slice(file);
             return Some(bytes);
@@ -158,7 +162,7 @@ fn read() -> Option<(Vec<u8>, Vec<u8>)> {
 /// The reader's task.
 fn read_trace(script: Vec<u8>, options: &str) {
     let options = Options::parse(options);
-    // SAFETY: one task of this kind is started, and nobody else uses COM2.
+    // SAFETY: one task of this kind is started, and nothing else uses COM2.
     let mut line = unsafe { Line::new() };
     let mut outcome = OVER;
     if !line.port.works() {
@@ -264,7 +268,7 @@ struct Line {
 
 impl Line {
     /// # Safety
-    /// Nobody else uses COM2 while the value exists.
+    /// Nothing else uses COM2 while the value exists.
     unsafe fn new() -> Self {
         // SAFETY: by the contract.
         let (mut port, input) = unsafe { (SerialPort::com2(), SerialInput::com2()) };
@@ -281,7 +285,7 @@ impl Line {
     /// Has the host read the answers from memory, and the rings if the script has them. If there is
     /// no memory to spare, all stays as it is.
     fn share_memory(&mut self, script: &Script) {
-        use trace_interface::script::MapKind;
+        use bpf::MapKind;
         let Some(outbox) = Outbox::new() else {
             return;
         };

@@ -16,7 +16,7 @@
 //!     elsewhere: for example the copies of an inlined function. An attachment that the script
 //!     calls optional may be left out in any case.
 //! PROFILE-1. The list that [`tick`] reads is set before the kprobe is registered, and freed when
-//!     it is unregistered, behind a grace period.
+//!     it is unregistered, after a grace period.
 //! PROFILE-2. A profile runs as often as it was asked for, on the average, while its CPU has work:
 //!     at the tick that is nearest to each multiple of its period. A CPU counts its periods from
 //!     its first tick, so there the profile does not run yet. A period below that of the ticks is
@@ -41,7 +41,7 @@ use crate::{
     arch::{PtRegs, apic, percpu, smp},
     mm::init_text,
     probes::{Kprobe, PreVerdict, Registered, blacklist, register},
-    symbols::{self, Kind},
+    symbols::{self, SymbolKind},
     time,
     trace::{
         program::{AttachedCalls, AttachedProbes, LoadError, Program},
@@ -225,7 +225,8 @@ fn attach_most<T>(
     left.extend(places.iter().copied().filter(|place| {
         // Most are found out without asking for all again.
         let symbol = symbols::lookup_addr(*place);
-        let stays = symbol.is_none_or(|symbol| symbol.kind == Kind::Text || !init_text::is_freed());
+        let stays =
+            symbol.is_none_or(|symbol| symbol.kind == SymbolKind::Text || !init_text::is_freed());
         stays && blacklist::reason(*place).is_none()
     }));
     if left.is_empty() {
@@ -342,11 +343,12 @@ impl Timer {
 /// The words that [`tick`] reads.
 struct Due {
     program: Shared<Program>,
-    /// In ticks of the time stamp counter, as `early` is: how far in front of its time it may run,
-    /// because the next tick of the timer would be farther behind it.
+    /// How often it runs, in ticks of the time stamp counter.
     period: u64,
+    /// How far before its time it may run, because the next tick of the timer would be farther
+    /// after it. In the same unit.
     early: u64,
-    /// By CPU: the value of the time stamp counter from which on it is due; 0 before the
+    /// The value of the time stamp counter from which on it is due, by CPU; 0 before the
     /// CPU's first tick.
     next: Vec<AtomicU64>,
 }
@@ -392,7 +394,7 @@ impl Profile {
                 .is_ok()
         };
         let Some(slot) = PROFILES.iter().position(take) else {
-            // SAFETY: from `into_raw` above, and nobody has it.
+            // SAFETY: from `into_raw` above, and nothing else has it.
             drop(unsafe { Box::from_raw(due) });
             return Err(LoadError::TooManyProfiles);
         };
@@ -433,7 +435,7 @@ fn tick(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
     // SAFETY: the argument of `timer_interrupt`, at its entry.
     let interrupted = unsafe { &*interrupted };
     for slot in &PROFILES {
-        // SAFETY: freed behind a grace period (PROFILE-1).
+        // SAFETY: freed after a grace period (PROFILE-1).
         let Some(due) = (unsafe { slot.load(Ordering::Acquire).as_ref() }) else {
             continue;
         };

@@ -6,18 +6,19 @@
 //! costs a hit least.
 //!
 //! # Contexts
-//! Task context, may sleep. All memory is asked for fallibly: a script that does not fit is refused.
+//! Task context, may sleep. All memory is asked for fallibly: a script that does not fit is
+//! refused.
+
+#![forbid(unsafe_code)]
 
 use alloc::{format, string::String, vec::Vec};
 use core::fmt::{self, Write};
 
 use bpf::{
-    AluOp, Helper, Insn, MapDef, MapIndex, MapKind, Operand, Reg, Target, Width, wire::WireReason,
+    AluOp, Helper, Insn, MapDef, MapIndex, MapKind, Operand, ProgramKind, Reg, Target, Width,
+    wire::WireReason,
 };
-use trace_interface::{
-    Script,
-    script::{self, CLOCK, Kind},
-};
+use trace_interface::{Script, script::CLOCK};
 
 use super::refusal::Refusal;
 use crate::{
@@ -38,7 +39,8 @@ pub(super) struct Loader<'s> {
     script: &'s Script,
     defs: Vec<MapDef>,
     pub(super) maps: Vec<Shared<LoadedMap>>,
-    /// By attachment. Each is a map of its own, because one of a single counter costs a hit least.
+    /// The counters of hits, by attachment. Each is a map of its own, because one of a single
+    /// counter costs a hit least.
     pub(super) hits: Vec<Shared<LoadedMap>>,
 }
 
@@ -54,7 +56,7 @@ impl<'s> Loader<'s> {
                 );
                 return Err(Refusal::new(None, text));
             }
-            let def = definition(map)?;
+            let def = own_definition(map)?;
             let refused = |error: LoadError| match error.is_out_of_memory() {
                 true => OutOfMemory.into(),
                 false => Refusal::new(None, format_args!("map `{}`: {error}", map.name)),
@@ -107,11 +109,7 @@ impl<'s> Loader<'s> {
             maps.push(counter(attachment)?);
             insns = counted(&insns, hits)?;
         }
-        let kind = match program.kind {
-            Kind::Probe => bpf::Kind::Probe,
-            Kind::Entry { data } => bpf::Kind::Entry { data },
-            Kind::Return { data } => bpf::Kind::Return { data },
-        };
+        let kind = program.kind;
         let program = bpf::Program { kind, insns, maps };
         let shared = |name: &str| {
             match self.defs.iter().position(|def| def.name == name) {
@@ -132,7 +130,7 @@ impl<'s> Loader<'s> {
     ) -> Result<Shared<Program>, Refusal> {
         let program = self.load(number, Some(attachment))?;
         match program.source().kind {
-            bpf::Kind::Probe => Ok(program),
+            ProgramKind::Probe => Ok(program),
             kind => Err(Refusal::new(Some(number), LoadError::Kind(kind))),
         }
     }
@@ -182,24 +180,6 @@ fn own_definition(def: &MapDef) -> Result<MapDef, OutOfMemory> {
     Ok(MapDef {
         name: own_text(&def.name)?.into(),
         ..*def
-    })
-}
-
-/// The definition of a map, as programs have it.
-fn definition(map: &script::Map) -> Result<MapDef, OutOfMemory> {
-    Ok(MapDef {
-        name: own_text(&map.name)?.into(),
-        kind: match map.kind {
-            script::MapKind::Array => MapKind::Array,
-            script::MapKind::PerCpuArray => MapKind::PerCpuArray,
-            script::MapKind::Hash => MapKind::Hash,
-            script::MapKind::PerCpuHash => MapKind::PerCpuHash,
-            script::MapKind::Stacks => MapKind::Stacks,
-            script::MapKind::Ring => MapKind::Ring,
-        },
-        key_size: map.key_size,
-        value_size: map.value_size,
-        entries: map.entries,
     })
 }
 

@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 
-use trace_interface::frame::Entry;
+use trace_interface::frame::MapEntry;
 use trace_maps::{Map, OutOfMemory};
 
 use crate::trace::shared::try_vec;
@@ -14,7 +14,7 @@ use crate::trace::shared::try_vec;
 ///
 /// # Errors
 /// Memory is short.
-pub fn entries(map: &Map) -> Result<Vec<Entry>, OutOfMemory> {
+pub fn entries(map: &Map) -> Result<Vec<MapEntry>, OutOfMemory> {
     let mut entries = Vec::new();
     match map {
         Map::Array(array) => {
@@ -46,7 +46,7 @@ pub fn entries(map: &Map) -> Result<Vec<Entry>, OutOfMemory> {
 }
 
 fn push(
-    entries: &mut Vec<Entry>,
+    entries: &mut Vec<MapEntry>,
     cpu: usize,
     key: &[u8],
     words: &[u64],
@@ -59,7 +59,7 @@ fn push(
     let mut value = try_vec(words.len() * 8).map_err(|_| error)?;
     value.extend(words.iter().flat_map(|word| word.to_le_bytes()));
     entries.try_reserve(1).map_err(|_| error)?;
-    entries.push(Entry {
+    entries.push(MapEntry {
         cpu: cpu as u32,
         key: own_key,
         value,

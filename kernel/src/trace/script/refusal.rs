@@ -38,7 +38,7 @@ impl Refusal {
         }
     }
 
-    /// As the reader gets it.
+    /// The frame that the reader gets.
     pub fn frame(&self) -> Frame {
         Frame::Refused {
             program: self.program,

@@ -16,7 +16,7 @@ use alloc::{
 };
 
 use trace_interface::symbols::{
-    Function, Kernel, Place, Symbol, Symbolize, Type, TypeId, Unavailable, Variable, glob,
+    Function, Kernel, ProbePlace, Symbol, Symbolize, Type, TypeId, Unavailable, Variable, glob,
 };
 
 use crate::symbols;
@@ -99,11 +99,11 @@ impl Kernel for SymbolsOnly {
         Err(unavailable("a line of the source"))
     }
 
-    fn variables(&self, _: Place) -> Vec<String> {
+    fn variables(&self, _: ProbePlace) -> Vec<String> {
         Vec::new()
     }
 
-    fn variable(&self, _: Place, name: &str) -> Result<Variable, Unavailable> {
+    fn variable(&self, _: ProbePlace, name: &str) -> Result<Variable, Unavailable> {
         Err(unavailable(&format!("the variable {name}")))
     }
 
@@ -125,7 +125,7 @@ impl Kernel for SymbolsOnly {
         for symbol in symbols::functions() {
             let path = symbol.to_string();
             let end = last_segments(&path, segments(name)).unwrap_or(&path);
-            let Some(far) = kallsyms::distance(name, end, most) else {
+            let Some(far) = names::distance(name, end, most) else {
                 continue;
             };
             if near.iter().all(|(_, other)| other != end) {

@@ -1,4 +1,4 @@
-//! The kernel, as the probes' suite sees it.
+//! The probes' suite, and the kernel as it sees it.
 //!
 //! The suite (`kernel/probes/tests/suite`) is compiled twice. In a process, threads are CPUs and
 //! signals are traps, and the hits are served in Rust; there `kernel/probes/tests/process` says
@@ -17,7 +17,10 @@
 //! probes, slots, detours, calls in flight, CPUs in handlers, and every byte of text.
 
 pub mod allocator;
+pub mod code_places;
 pub mod cpu;
+#[path = "../../../../kernel/probes/tests/suite/mod.rs"]
+pub mod suite;
 pub mod symbols;
 pub mod task;
 pub mod text;
@@ -54,7 +57,7 @@ pub fn say(message: fmt::Arguments<'_>) {
     kernel::pr_info!("{message}");
 }
 
-/// The kernel's last words about a breakpoint that nobody expects.
+/// The kernel's last words about an unexpected breakpoint.
 pub const UNEXPECTED_BREAKPOINT: &str = "breakpoint, in task";
 
 /// How much slower than the process this machine is, roughly: its CPUs are emulated, and so are the
@@ -141,7 +144,7 @@ pub fn boot() -> Machine {
         }
         text::words().to_vec()
     });
-    crate::suite::journal::clear();
+    suite::journal::clear();
     traps::clear_hooks();
     text::clear();
     Machine {
@@ -164,7 +167,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        crate::suite::assert_nothing_is_left(self.slots);
+        suite::assert_nothing_is_left(self.slots);
         assert_eq!(PROBES.detours_in_use(), self.detours, "detours in use");
         for number in 0..smp::online_cpus() {
             assert!(

@@ -36,7 +36,7 @@ impl Stack {
         self.0.range()
     }
 
-    /// The `count` words at its top. Nobody runs on it.
+    /// The `count` words at its top. No task runs on it.
     pub fn last_words(&mut self, count: usize) -> &mut [u64] {
         let start = self.range().end - 8 * count as u64;
         // SAFETY: part of the stack, which is mapped, and ours alone.

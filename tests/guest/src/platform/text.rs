@@ -15,7 +15,7 @@ use probes::kprobe::flags::OPTIMIZED;
 use x86_64::VirtAddr;
 
 use super::PROBES;
-use crate::code_places::code_places;
+use crate::platform::code_places::code_places;
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;
@@ -106,7 +106,7 @@ pub fn places() -> Range<u64> {
     start..start + PLACES * PLACE_BYTES
 }
 
-/// A place that nobody has had since the test began.
+/// A place that has not been given out since the test began.
 pub fn free_place() -> u64 {
     let used = USED.fetch_add(PLACE_BYTES, Relaxed);
     assert!(used < PLACES * PLACE_BYTES, "all places are taken");
@@ -125,7 +125,7 @@ pub fn remove(start: u64) {
     fill(start, &[INT3; PLACE_BYTES as usize]);
 }
 
-/// Stores `bytes` in a place. Nobody executes them now.
+/// Stores `bytes` in a place. They are not executed now.
 pub fn fill(addr: u64, bytes: &[u8]) {
     let places = places();
     assert!(places.contains(&addr) && bytes.len() as u64 <= places.end - addr);
@@ -134,7 +134,7 @@ pub fn fill(addr: u64, bytes: &[u8]) {
         "places are within pages"
     );
     let alias = paging::text_alias(VirtAddr::new(addr));
-    // SAFETY: the alias of live text is writable to the end of its page, and nobody executes it.
+    // SAFETY: the alias of live text is writable to the end of its page, and no CPU executes it.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), alias, bytes.len()) };
     // They may have fetched the old code.
     text_poke::synchronize_cores();

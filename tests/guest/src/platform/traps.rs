@@ -32,7 +32,7 @@ static ON_INTERRUPT: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 /// How many interrupts have been handled.
 static INTERRUPTS: AtomicU64 = AtomicU64::new(0);
 
-/// Sets who is asked about exceptions that are nobody else's. Without one they end the kernel.
+/// Sets who is asked about exceptions that belong to nothing else. Without one they end the kernel.
 pub fn on_exception(hook: Hook) {
     ON_EXCEPTION.store(hook as *mut (), Release);
     traps::set_exception_handler(Some(exception));

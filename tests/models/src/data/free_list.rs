@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{
     data::instance::Instance,
-    explore::{Weakness, is_weak},
+    weakness::{Weakness, is_weak},
 };
 
 /// Bits of a pointer of ours.

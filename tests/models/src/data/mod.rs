@@ -19,9 +19,11 @@ pub(crate) mod free_list;
 #[path = "../../../../kernel/probes/src/data/instance.rs"]
 #[allow(dead_code)]
 pub(crate) mod instance;
+pub(crate) mod jprobe;
 #[path = "../../../../kernel/probes/src/data/kprobe.rs"]
 #[allow(dead_code)]
 pub(crate) mod kprobe;
+pub(crate) mod kretprobe;
 #[path = "../../../../kernel/probes/src/data/no_grace.rs"]
 #[allow(dead_code)]
 pub(crate) mod no_grace;
@@ -35,4 +37,18 @@ pub(crate) mod site;
 #[allow(dead_code)]
 pub(crate) mod trap_ip;
 
-pub(crate) use crate::stand_ins::{detour, jprobe, kretprobe, method, per_cpu};
+pub(crate) mod detour {
+    pub(crate) struct Detour;
+}
+
+pub(crate) mod method {
+    pub(crate) use probes::StepMethod;
+}
+
+pub(crate) mod per_cpu {
+    use core::sync::atomic::AtomicU64;
+
+    pub(crate) struct PerCpu {
+        pub(crate) counter_part: AtomicU64,
+    }
+}

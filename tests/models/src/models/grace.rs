@@ -10,9 +10,9 @@ use super::{share, start};
 use crate::{
     Weakness,
     arch::{idt::vector::PROBES_SYNC, percpu::become_cpu, smp},
-    explore::is_weak,
     memory::Content,
     text_poke,
+    weakness::is_weak,
 };
 
 struct World {

@@ -1,5 +1,9 @@
 //! The instance list of borrowed return addresses: free lists, tasks' cells, holders of
 //! unregistered kretprobes.
+//!
+//! Two CPUs take and give back instances while a kretprobe goes. An instance is on its free list,
+//! on a task's list or in one CPU's hands, and a holder is freed when all are back and no hit is
+//! under way.
 
 use core::{
     alloc::Layout,
@@ -151,7 +155,7 @@ pub(super) fn cells() {
     for task in [first, second, third] {
         table.claim(task).expect("room");
     }
-    // Touches the cell behind theirs.
+    // Touches the cell after theirs.
     assert!(table.find(none).is_none());
     table.release(first);
     table.release(third);
@@ -190,7 +194,7 @@ pub(super) fn flushed() {
         gone: AtomicBool::new(false),
     });
     let cell = world.table.claim(task).expect("room");
-    // Touches the cell behind its own.
+    // Touches the cell after its own.
     assert!(world.table.find(neighbour).is_none());
     world.gone.load(Relaxed);
     let instance = world.calls.take().expect("one");

@@ -1,4 +1,8 @@
 //! The maps of compiled actions: hits on two CPUs, and a reader.
+//!
+//! Hits claim slots, add to values and take over keys without locks. A reader sees a key with a
+//! value that it had, never one half of each. The models use the smallest tables in which two hits
+//! meet.
 
 use super::{share, start};
 use crate::trace_maps::{

@@ -1,4 +1,8 @@
 //! A site's list of probes and the stub that its first one names: the registry and a hit.
+//!
+//! The registry changes the list and its head's stub while a hit reads both. The hit must find a
+//! list that was there at some time, served by the stub that fits it, and nothing that is freed
+//! before a grace period is over.
 
 use core::sync::atomic::{
     AtomicBool, AtomicPtr,
@@ -102,7 +106,7 @@ impl World {
             probe.kprobe.next.load(Relaxed);
             probe.kprobe.flags();
             probe.kprobe.addr();
-            probe.kprobe.serve.store(OTHER, Relaxed);
+            probe.kprobe.routine.store(OTHER, Relaxed);
             probe.kprobe.chain.store(OTHER, Relaxed);
             probe.kprobe.stub.store(OTHER, Relaxed);
         }
@@ -151,7 +155,7 @@ impl World {
             KPROBE => run(first),
             CHAIN | FAR_CHAIN => {
                 for probe in first.and_older() {
-                    match probe.serve.load(Relaxed) {
+                    match probe.routine.load(Relaxed) {
                         NOTHING => {}
                         KPROBE => run(probe),
                         routine => panic!("routine {routine}"),

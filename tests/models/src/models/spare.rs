@@ -1,4 +1,8 @@
 //! Snapshots of the trace ring: a CPU writes, and its two rings are exchanged meanwhile.
+//!
+//! An interrupt on the writer's CPU exchanges the rings, and says whether it found a record in the
+//! middle. A record is in one of the two rings as a whole, and a reader of the taken one sees no
+//! write to it.
 
 use core::sync::atomic::{
     AtomicPtr, AtomicU64,
@@ -8,11 +12,11 @@ use std::ptr::NonNull;
 
 use super::{Weakness::AlwaysQuiescent, share, start, trace};
 use crate::{
-    explore::is_weak,
     trace_ring::{
         Event, Mode, Ring, Source, Stats,
         spare::{Spare, may_be_confused},
     },
+    weakness::is_weak,
 };
 
 /// The rings of a CPU. The place of the live one is not in the [`Spare`], as in the kernel.

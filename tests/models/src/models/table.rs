@@ -12,7 +12,7 @@ use crate::{
         address_table::{AddressTable, Fill},
         no_grace::NoGrace,
     },
-    explore::is_weak,
+    weakness::is_weak,
 };
 
 /// An address whose search begins at entry 6 of 8. The first three are neighbours there, so the

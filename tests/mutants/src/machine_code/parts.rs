@@ -1,5 +1,9 @@
 //! The changed functions: the assembly of the probes and of the kernel's entry, and the glue
 //! between the two.
+//!
+//! A part is a group of functions that belong together. With it come the guest tests that should
+//! notice a mistake in it. Functions and tests are named by the beginnings of their names, so a new
+//! one counts as soon as it is there; a name that nothing begins with is an error.
 
 /// Functions that belong together, and the guest tests that should notice mistakes in them.
 pub struct Part {
@@ -8,7 +12,7 @@ pub struct Part {
     pub functions: &'static [&'static str],
     /// Beginnings of the tests' names.
     pub tests: &'static [&'static str],
-    /// Whether copies of the functions are executed, so that nobody knows which tests do it.
+    /// Whether copies of the functions are executed, so that it is unknown which tests do it.
     pub copied: bool,
 }
 

@@ -1,4 +1,8 @@
 //! The rules by which an instruction is changed. None changes its length: nops fill the rest.
+//!
+//! A rule stands for a mistake that somebody could make in assembly: a wrong condition, a store or
+//! a fence that is missing, the word beside the right one. So what a change is called tells a
+//! reader at once which line was to be written otherwise.
 
 use std::fmt;
 

@@ -18,6 +18,7 @@
 //! # Contexts
 //! All functions are pure.
 #![no_std]
+#![forbid(unsafe_code)]
 
 extern crate alloc;
 

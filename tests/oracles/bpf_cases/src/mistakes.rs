@@ -1,4 +1,8 @@
 //! Mistakes in programs, and instructions that are nothing but random.
+//!
+//! The writer's programs are mostly right. A verifier is shown by those that are nearly right: some
+//! get one or two changes, a few are replaced by random instructions, and the others stay as they
+//! are.
 
 use bpf::{
     AluOp, AtomicOp, Condition, Helper, Insn, MapIndex, Operand, Program, Reg, Size, Swap, Target,

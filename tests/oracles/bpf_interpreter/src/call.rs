@@ -1,9 +1,13 @@
 //! Calls of helpers: the reference of what each one does.
+//!
+//! Arguments are checked against [`Helper::arguments`](bpf::Helper::arguments) first, and memory
+//! that a helper reads is copied. Then the helper does its work on the environment. `r1` to `r5`
+//! are lost in each call.
 
 use alloc::vec::Vec;
 
 use bpf::{
-    Argument, Helper, Kind, MOST_RECORD_BYTES, MapDef, MapIndex, MapKind,
+    Argument, Helper, MOST_RECORD_BYTES, MapDef, MapIndex, MapKind, ProgramKind,
     errno::{E2BIG, EEXIST, EFAULT, EINVAL, ENOENT},
 };
 
@@ -156,8 +160,8 @@ impl<E: Environment + ?Sized> Machine<'_, E> {
 
     fn check_kind(&self, helper: Helper) -> Result<(), Reason> {
         let fits = match helper {
-            Helper::EntryData => self.program.kind != Kind::Probe,
-            Helper::ReturnAddress => matches!(self.program.kind, Kind::Return { .. }),
+            Helper::EntryData => self.program.kind != ProgramKind::Probe,
+            Helper::ReturnAddress => matches!(self.program.kind, ProgramKind::Return { .. }),
             _ => true,
         };
         fits.then_some(()).ok_or(Reason::NotInThisKind(helper))

@@ -12,14 +12,16 @@
 //! not be accessed there.
 //!
 //! # Rules
-//! R1. A register, and a byte of the stack, is read only after it was written.
-//! R2. An access through a pointer lies inside its object, wholly.
-//! R3. Nothing is written through a number, and nothing in the context.
-//! R4. A load through a number is a load of kernel memory, which the [`Environment`] answers.
-//! R5. A record is not touched after it was given back, and each one is given back before the end.
-//! R6. A helper gets what [`Helper::arguments`] says. A pointer is also good for a `Scalar`, because
-//!     it has a number.
-//! R7. The program ends by [`Insn::Exit`] with `r0` set.
+//! INTERPRETER-1. A register, and a byte of the stack, is read only after it was written.
+//! INTERPRETER-2. An access through a pointer lies inside its object, wholly.
+//! INTERPRETER-3. Nothing is written through a number, and nothing in the context.
+//! INTERPRETER-4. A load through a number is a load of kernel memory, which the [`Environment`]
+//!     answers.
+//! INTERPRETER-5. A record is not touched after it was given back, and each one is given back
+//!     before the end.
+//! INTERPRETER-6. A helper gets what [`Helper::arguments`] says. A pointer is also good for a
+//!     `Scalar`, because it has a number.
+//! INTERPRETER-7. The program ends by [`Insn::Exit`] with `r0` set.
 //!
 //! # Memory
 //! A run takes memory for the arguments of some helpers and for the list of records.

@@ -1,4 +1,8 @@
 //! A world for programs under test: sparse memory, maps of ordinary collections, a list of records.
+//!
+//! It is cloned to run a program twice from the same beginning. Objects have addresses of the
+//! machine's own, or their real ones, so that machine code can run in the same world
+//! ([`Addresses`]).
 
 use alloc::{boxed::Box, collections::BTreeMap, vec, vec::Vec};
 

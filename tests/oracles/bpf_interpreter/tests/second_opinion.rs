@@ -6,7 +6,7 @@
 //! cannot negate the least number of 64 bits.
 
 use bpf::{
-    AluOp, Condition, Insn, Kind, Operand, Program, Reg, Reg::*, Size, Swap, Target, Width,
+    AluOp, Condition, Insn, Operand, Program, ProgramKind, Reg, Reg::*, Size, Swap, Target, Width,
     wire::encode,
 };
 use bpf_interpreter::{TestMachine, run_on_memory};
@@ -182,7 +182,7 @@ fn program(numbers: [u64; 9], body: Vec<Insn>) -> Program {
     }
     insns.push(Insn::Exit);
     Program {
-        kind: Kind::Probe,
+        kind: ProgramKind::Probe,
         insns,
         maps: vec![],
     }

@@ -1,4 +1,8 @@
 //! Encodings: random bytes that are likely to be an instruction, of every map and every theme.
+//!
+//! Prefixes, opcode and operands are drawn apart, because random bytes alone would be the same few
+//! instructions most of the time. What would do harm is changed to something near it: a
+//! displacement to one that reaches the ground, a port to one that nothing listens to.
 
 use core::{fmt, ops::Deref};
 

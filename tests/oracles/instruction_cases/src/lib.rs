@@ -18,11 +18,13 @@
 //! # Contexts
 //! All functions are pure; the decoder builds its tables on the heap at its first use.
 #![no_std]
+#![forbid(unsafe_code)]
 
 extern crate alloc;
 
 mod branches;
 mod case;
+mod draw;
 mod emulator;
 pub mod encoding;
 mod followers;

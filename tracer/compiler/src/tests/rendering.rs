@@ -1,8 +1,14 @@
 //! Answers as text, to the last blank.
+//!
+//! Programs run, and the text that the presentation makes of their records and maps is compared as
+//! a whole.
 
 use bpf::context::Register;
 
-use super::fake::{Hit, READ, WRITE, World};
+use super::{
+    fake::{READ, WRITE},
+    world::{Hit, World},
+};
 
 fn hits(world: &mut World, values: &[u64]) {
     for value in values {
@@ -316,7 +322,7 @@ fn maps_are_shown_meanwhile_and_the_end_is_as_if_they_were_not() {
         let at = maps.map(|map| &*map.name).position(|found| found == name);
         u32::try_from(at.unwrap()).unwrap()
     };
-    let entry = |cpu, key: &[u8], value: u64| trace_interface::frame::Entry {
+    let entry = |cpu, key: &[u8], value: u64| trace_interface::frame::MapEntry {
         cpu,
         key: key.to_vec(),
         value: value.to_le_bytes().to_vec(),

@@ -1,4 +1,8 @@
 //! Bytes as text, by their type, as `{:?}` writes it.
+//!
+//! The fixture prints its values itself, by `{:?}`. Here the same text is made from the bytes of
+//! the stopped process and the types of the debug information. So a wrong place, size or type of a
+//! part is a difference between two texts.
 
 use debug_info::DebugInfo;
 use trace_interface::{

@@ -17,7 +17,7 @@ use std::{
 use debug_info::DebugInfo;
 use trace_interface::{
     Kernel,
-    symbols::{Function, Moment, Place, Unavailable, Variable},
+    symbols::{Function, Moment, ProbePlace, Unavailable, Variable},
 };
 
 use crate::{
@@ -105,7 +105,7 @@ fn read_variable(
     info: &DebugInfo,
     process: &Process,
     at_entry: &Registers,
-    place: Place,
+    place: ProbePlace,
     name: &str,
     now: &Registers,
 ) -> Result<String, String> {
@@ -151,7 +151,7 @@ fn follow(info: &DebugInfo, program: &Path) -> (BTreeMap<String, Call>, String) 
     while let Some(at_entry) = process.run() {
         let function = &functions[&at_entry.rip];
         let mut call = Call::default();
-        let place = |address| Place {
+        let place = |address| ProbePlace {
             address,
             moment: Moment::At,
         };
@@ -174,7 +174,7 @@ fn follow(info: &DebugInfo, program: &Path) -> (BTreeMap<String, Call>, String) 
             if now.rip == back && now.rsp > at_entry.rsp {
                 let result = info.returned(function.address);
                 call.result = Some(show(info, &process, &at_entry, result, &now));
-                let place = Place {
+                let place = ProbePlace {
                     address: function.address,
                     moment: Moment::Return,
                 };
@@ -290,7 +290,7 @@ fn values_at(info: &DebugInfo, line: &str, names: &[&str]) -> Vec<Vec<Result<Str
     }
     let mut all = Vec::new();
     while let Some(now) = process.run() {
-        let place = Place {
+        let place = ProbePlace {
             address: now.rip,
             moment: Moment::At,
         };

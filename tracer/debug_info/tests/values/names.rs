@@ -1,11 +1,16 @@
 //! Names, lines and places that tools for C do not find in a Rust program.
+//!
+//! Names are asked for in the way in which a user writes them: paths with and without generic
+//! arguments, functions that were inlined everywhere, closures, lines. Where the compiler's way to
+//! write symbols matters, the fixture is asked about in both. What cannot be told must be refused
+//! with the reason.
 
 use std::collections::BTreeSet;
 
 use debug_info::DebugInfo;
 use trace_interface::{
     Kernel,
-    symbols::{Expression, Moment, Place, Register, Source, Type},
+    symbols::{Expression, Moment, ProbePlace, Register, Source, Type},
 };
 
 use crate::{Mangling, SOURCE, marked, open};
@@ -17,8 +22,8 @@ fn paths(info: &DebugInfo, pattern: &str) -> Vec<String> {
         .collect()
 }
 
-fn at(address: u64) -> Place {
-    Place {
+fn at(address: u64) -> ProbePlace {
+    ProbePlace {
         address,
         moment: Moment::At,
     }

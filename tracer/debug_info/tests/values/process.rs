@@ -1,5 +1,9 @@
 //! A program under the test's control: it stops where the test wants, and its registers and memory
 //! can be read.
+//!
+//! The test is its tracer (`ptrace`), so all calls come from the thread that has started it. A
+//! breakpoint is one byte in its memory. The byte that was there comes back while its instruction
+//! is executed.
 
 use std::{
     collections::HashMap,
@@ -102,7 +106,7 @@ impl Process {
         Some(registers)
     }
 
-    /// Executes one instruction, and returns the registers behind it. None is the end of the
+    /// Executes one instruction, and returns the registers after it. None is the end of the
     /// program.
     pub fn step(&mut self) -> Option<Registers> {
         let at = self.registers().rip;

@@ -7,7 +7,7 @@ use user::{
 };
 
 /// Addresses at which nothing can be read or written: null, in the first page, unmapped, the last
-/// byte of the user's half and the one behind it, not canonical, the kernel's text, the physical
+/// byte of the user's half and the one after it, not canonical, the kernel's text, the physical
 /// map, the last byte of all.
 const BAD: [u64; 9] = [
     0,
@@ -122,7 +122,7 @@ fn expect_efault_in_arrays(path: &CStr) {
     }
 }
 
-/// The last page of the heap, with nothing behind it.
+/// The last page of the heap, with nothing after it.
 fn last_page() -> u64 {
     let start = syscall::brk(0).next_multiple_of(4096);
     let end = start + 4096;

@@ -6,7 +6,7 @@ use user::{Args, abi::nr};
 /// Makes the system call `number`, which takes no arguments, `rounds` times. Each register has a
 /// value of its own, and the direction flag is set.
 ///
-/// Returns 0 if only rax, rcx and r11 have changed, rcx to the address behind the call and r11 to
+/// Returns 0 if only rax, rcx and r11 have changed, rcx to the address after the call and r11 to
 /// the flags (Intel SDM vol. 2B, SYSCALL). Otherwise returns 1.
 #[unsafe(naked)]
 extern "C" fn hold(rounds: u64, number: u64) -> u64 {

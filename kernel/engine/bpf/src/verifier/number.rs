@@ -16,7 +16,7 @@ use crate::{AluOp, Swap, Width};
 
 /// Numbers that have the bits of `value` where `unknown` has a zero.
 ///
-/// B1. `value & unknown` is 0.
+/// NUMBER-1. `value & unknown` is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bits {
     pub(super) value: u64,
@@ -155,7 +155,7 @@ const fn ones(bits: u32) -> u64 {
 
 /// A set of numbers, never empty. See the module's text.
 ///
-/// N1. `least <= most`, `least_signed <= most_signed`.
+/// NUMBER-2. `least <= most`, `least_signed <= most_signed`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Number {
     least: u64,

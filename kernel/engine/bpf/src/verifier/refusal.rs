@@ -1,4 +1,7 @@
 //! Refusals: which instruction, what was expected, what was found, what to do.
+//!
+//! A refusal holds the facts, and its text is made when it is shown. So a program can be refused
+//! without memory. Each [`Cause`] has one sentence, which ends with the next step.
 
 use core::fmt;
 

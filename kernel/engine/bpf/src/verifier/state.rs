@@ -1,8 +1,9 @@
 //! The facts at one place of one path: the registers, the stack, the record.
 //!
-//! S1. A record is reserved on the path, and neither submitted nor discarded, if and only if
+//! STATE-1. A record is reserved on the path, and neither submitted nor discarded, if and only if
 //!     [`State::record`] tells where. Then, and only then, registers and stack may hold it.
-//! S2. Values with the same site (see [`Value::ValueOrNull`]) in one state are the same pointer.
+//! STATE-2. Values with the same site (see [`Value::ValueOrNull`]) in one state are the same
+//!     pointer.
 //!
 //! # Running out
 //! Slots of the stack are allocated as a program uses them. If there is no memory for one, that is

@@ -10,11 +10,11 @@
 //! ```
 //!
 //! # Invariants
-//! W1. A path ends at a node only if the node is closed. An open one is on the way that led here,
-//!     so its paths would go round and never end.
-//! W2. The steps from the entry to a node and those that remain from it are at most [`MOST_PATH`]
-//!     on every path.
-//! W3. `bytes` counts all kept and waiting states and all nodes, and is at most
+//! WALK-1. A path ends at a node only if the node is closed. An open one is on the way that led
+//!     here, so its paths would go round and never end.
+//! WALK-2. The steps from the entry to a node and those that remain from it are at most
+//!     [`MOST_PATH`] on every path.
+//! WALK-3. `bytes` counts all kept and waiting states and all nodes, and is at most
 //!     [`MOST_STATE_BYTES`].
 
 use alloc::vec::Vec;

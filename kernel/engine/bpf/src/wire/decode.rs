@@ -1,7 +1,7 @@
 //! Slots to instructions.
 //!
 //! The first pass gives each slot that begins an instruction its number, because jumps count slots.
-//! The second one decodes. Whatever has no meaning is refused (W2).
+//! The second one decodes. Whatever has no meaning is refused (ENCODING-2).
 
 use alloc::vec::Vec;
 

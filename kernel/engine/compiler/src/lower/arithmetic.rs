@@ -1,12 +1,13 @@
 //! Arithmetic, comparisons and branches.
 //!
-//! Shifts by a register, divisions and the like name `rax`, `rcx` or `rdx`. What a later instruction
-//! needs of these is kept in scratch registers meanwhile. Division by zero and the overflow of a
-//! signed division, at which the machine traps, have the results of RFC 9669.
+//! Shifts by a register, divisions and the like name `rax`, `rcx` or `rdx`. What a later
+//! instruction needs of these is kept in scratch registers meanwhile. Division by zero and the
+//! overflow of a signed division, at which the machine traps, have the results of RFC 9669.
 
 use bpf::{AluOp, Condition, Operand, Reg, Swap, Width};
+use fallible::push;
 
-use super::{After, Lower, Place, bytes_of, push};
+use super::{After, Lower, Place, bytes_of};
 use crate::{
     CompileError,
     asm::{self, Bytes, Cc, Gpr, GprSet, Op, Rm, Shift, Src},

@@ -1,15 +1,16 @@
 //! Loads, stores and atomic operations.
 //!
-//! Only a load of kernel memory may fault. It is in the form that [`mend`](crate::mend()) knows, and
-//! a base that is not the kernel's is refused by code out of line ([`Refused`]). All else lies in
-//! memory that is there, as the verifier has found out.
+//! Only a load of kernel memory may fault. It is in the form that [`mend`](crate::mend()) knows,
+//! and a base that is not the kernel's is refused by code out of line ([`Refused`]). All else lies
+//! in memory that is there, as the verifier has found out.
 
-use bpf::{AtomicOp, Kind, Memory, Operand, Reg, Size, Width, context::Register};
+use bpf::{AtomicOp, Memory, Operand, ProgramKind, Reg, Size, Width, context::Register};
+use fallible::push;
 
-use super::{FUNCTION, Lower, Place, Refused, push, size_of_access};
+use super::{FUNCTION, Lower, Place, Refused, size_of_access};
 use crate::{
     ADDRESS_BEFORE_RETURN, BreakpointFrame, CompileError, Form,
-    asm::{self, Bytes, Cc, Gpr, Mem, Op, Rm, Src},
+    asm::{self, Asm, Bytes, Cc, Gpr, Mem, Op, Rm, Src},
 };
 
 impl Lower<'_> {
@@ -107,16 +108,16 @@ impl Lower<'_> {
                 self.asm.mov(Bytes::B8, to, Rm::Mem(at));
                 self.asm.lea(to, Mem::at(to, -1));
             }
-            (Form::Handler, Kind::Probe) => {
+            (Form::Handler, ProgramKind::Probe) => {
                 let at = Mem::at(self.context(), context_ip);
                 self.asm.mov(Bytes::B8, to, Rm::Mem(at));
                 self.asm.lea(to, Mem::at(to, -1));
             }
-            (Form::Handler, Kind::Entry { .. }) => {
-                let place = Place::Rm(self.argument(FUNCTION));
+            (Form::Handler, ProgramKind::Entry { .. }) => {
+                let place = Place::Rm(self.entry_register(FUNCTION));
                 self.load(to, place);
             }
-            (Form::Handler, Kind::Return { .. }) => {
+            (Form::Handler, ProgramKind::Return { .. }) => {
                 let at = Mem::at(self.context(), context_ip);
                 self.asm.mov(Bytes::B8, to, Rm::Mem(at));
             }
@@ -217,7 +218,7 @@ impl Lower<'_> {
         self.asm.lock_cmpxchg(size, mem, new);
         let hole = self.asm.jcc(Cc::NotEqual);
         self.asm.fill(hole, again);
-        self.mov_sized(size, to, asm::RAX);
+        mov_sized(&mut self.asm, size, to, asm::RAX);
         if let Some(copy) = copy {
             self.asm.mov(Bytes::B8, asm::RAX, Rm::Reg(copy));
         }
@@ -233,16 +234,16 @@ impl Lower<'_> {
         let (mem, new, copy) = self.away_from_rax(mem, new, needed);
         self.load(asm::RAX, expected);
         self.asm.lock_cmpxchg(size, mem, new);
-        self.mov_sized(size, to, asm::RAX);
+        mov_sized(&mut self.asm, size, to, asm::RAX);
         if let Some(copy) = copy {
             self.asm.mov(Bytes::B8, asm::RAX, Rm::Reg(copy));
         }
     }
+}
 
-    /// `to = ` the low bytes of `from`.
-    fn mov_sized(&mut self, size: Bytes, to: Gpr, from: Gpr) {
-        if size != Bytes::B8 || to != from {
-            self.asm.mov(size, to, Rm::Reg(from));
-        }
+/// `to = ` the low bytes of `from`.
+fn mov_sized(asm: &mut Asm, size: Bytes, to: Gpr, from: Gpr) {
+    if size != Bytes::B8 || to != from {
+        asm.mov(size, to, Rm::Reg(from));
     }
 }

@@ -22,13 +22,16 @@ mod values;
 use alloc::vec::Vec;
 use core::cell::Cell;
 
-use bpf::{Condition, Helper, Insn, Kind, Memory, Operand, Reg, Size, Width, context::Register};
+use bpf::{
+    Condition, Helper, Insn, Memory, Operand, ProgramKind, Reg, Size, Width, context::Register,
+};
+use fallible::push;
 
 use crate::{
     Code, CompileError, Depth, Form, Machine, Relocation, Routine,
     asm::{self, Asm, Bytes, Cc, Gpr, GprSet, Hole, Mem, Op, Rm, Src},
     assign::{Assignment, assign},
-    flow::{self, Env, Flow, RegSet, State, Value, filled},
+    flow::{self, Contents, Env, Flow, RegSet, Value, filled},
 };
 
 /// The registers that a C function may change.
@@ -171,7 +174,7 @@ struct Lower<'a> {
     level: usize,
     /// The instruction that is compiled.
     at: usize,
-    before: State,
+    before: Contents,
     /// Scratch registers of this instruction, and those that it must not take.
     taken: GprSet,
     placed: Vec<[Option<u32>; LEVELS]>,
@@ -246,26 +249,10 @@ pub fn lower(env: &Env, flow: &Flow, machine: &Machine) -> Result<Code, CompileE
     }
 }
 
-/// The machine's register that a register of the context is.
+/// The machine's register that a register of the context is, if hits keep it in one.
 fn gpr_of(register: Register) -> Option<Gpr> {
-    Some(match register {
-        Register::R15 => asm::R15,
-        Register::R14 => asm::R14,
-        Register::R13 => asm::R13,
-        Register::R12 => asm::R12,
-        Register::Bp => asm::RBP,
-        Register::Bx => asm::RBX,
-        Register::R11 => asm::R11,
-        Register::R10 => asm::R10,
-        Register::R9 => asm::R9,
-        Register::R8 => asm::R8,
-        Register::Ax => asm::RAX,
-        Register::Cx => asm::RCX,
-        Register::Dx => asm::RDX,
-        Register::Si => asm::RSI,
-        Register::Di => asm::RDI,
-        _ => return None,
-    })
+    let gpr = register.number().map(Gpr);
+    gpr.filter(|gpr| *gpr != asm::RSP)
 }
 
 fn asked(env: &Env, flow: &Flow) -> Asked {
@@ -282,7 +269,9 @@ fn asked(env: &Env, flow: &Flow) -> Asked {
                 };
                 let register = Register::at(offset & !7);
                 match register {
-                    Some(Register::Ip) if handler && matches!(env.kind(), Kind::Entry { .. }) => {
+                    Some(Register::Ip)
+                        if handler && matches!(env.kind(), ProgramKind::Entry { .. }) =>
+                    {
                         asked.arguments.add(FUNCTION);
                     }
                     Some(Register::Flags) => asked.flags = true,
@@ -299,12 +288,14 @@ fn asked(env: &Env, flow: &Flow) -> Asked {
             Insn::Call { helper } => match helper {
                 Helper::EntryData if handler => asked.arguments.add(SHARED_DATA),
                 Helper::ReturnAddress if handler => asked.arguments.add(RETURN_ADDRESS),
-                Helper::FuncIp if handler && env.kind() == Kind::Probe => asked.context = true,
+                Helper::FuncIp if handler && env.kind() == ProgramKind::Probe => {
+                    asked.context = true
+                }
                 Helper::FuncIp if handler => asked.arguments.add(FUNCTION),
                 helper if helper.walks_the_stack() => {
                     asked.sample = true;
                     asked.context = true;
-                    if handler && matches!(env.kind(), Kind::Entry { .. }) {
+                    if handler && matches!(env.kind(), ProgramKind::Entry { .. }) {
                         asked.arguments.add(FUNCTION);
                     }
                 }
@@ -361,12 +352,6 @@ const fn size_of_access(size: Size) -> Bytes {
     }
 }
 
-fn push<T>(vec: &mut Vec<T>, item: T) -> Result<(), CompileError> {
-    vec.try_reserve(1).map_err(|_| CompileError::OutOfMemory)?;
-    vec.push(item);
-    Ok(())
-}
-
 impl Lower<'_> {
     /// The registers that the calls of the heavy level change.
     fn calls_change(&self) -> GprSet {
@@ -375,10 +360,6 @@ impl Lower<'_> {
         } else {
             CALLER_SAVED
         }
-    }
-
-    fn is_jump(&self) -> bool {
-        matches!(self.env.form, Form::Jump { .. })
     }
 
     fn all(&mut self) -> Result<(), CompileError> {
@@ -428,7 +409,7 @@ impl Lower<'_> {
         loop {
             if self.placed[at][self.level].is_some() {
                 let hole = self.asm.jmp();
-                return push(&mut self.holes, (hole, at, self.level));
+                return Ok(push(&mut self.holes, (hole, at, self.level))?);
             }
             self.placed[at][self.level] = Some(self.asm.here());
             if self.level == LIGHT && self.env.is_call_out(at) {

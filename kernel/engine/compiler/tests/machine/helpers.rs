@@ -1,4 +1,8 @@
 //! The helpers, with pointers to the memory that the machine code uses.
+//!
+//! They do to the world of the machine code what the interpreter does to its own. An argument that
+//! is not what a helper may expect is a mistake that the world notes; a helper cannot panic,
+//! because no frame of it can be unwound.
 
 use bpf::{Helper, MOST_RECORD_BYTES, MapIndex, MapKind, errno};
 use bpf_compiler::Sample;

@@ -1,9 +1,12 @@
 //! Random programs that the verifier takes: straight lines and forward jumps over everything that
 //! the instruction set has, with all registers in use.
+//!
+//! Unlike those of `bpf_cases`, they strain the assignment of registers: many numbers are live at
+//! once, and shifts, divisions and calls want registers of their own.
 
 use bpf::{
-    AluOp, AtomicOp, Condition, Helper, Insn, Kind, MapDef, MapIndex, MapKind, Operand, Program,
-    Reg, Size, Swap, Target, Width, context::Register,
+    AluOp, AtomicOp, Condition, Helper, Insn, MapDef, MapIndex, MapKind, Operand, Program,
+    ProgramKind, Reg, Size, Swap, Target, Width, context::Register,
 };
 use bpf_interpreter::{Space, TestMachine};
 
@@ -357,7 +360,7 @@ pub fn program(random: &mut Random, length: usize, calls: bool) -> Program {
     }
     insns.push(Insn::Exit);
     Program {
-        kind: Kind::Probe,
+        kind: ProgramKind::Probe,
         insns,
         maps,
     }

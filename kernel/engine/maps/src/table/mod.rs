@@ -18,9 +18,9 @@
 //!     hits that insert the same key at the same time meet at the same slot: a key is in one slot
 //!     at the most.
 //! TABLE-2. A slot is taken over by another key only if it is not live, has no pins, and nobody
-//!     owns it; the one who takes it over owns it meanwhile ([`OWNED`](slots::OWNED)). It holds the turn of its
-//!     key ([`Table::turns`]), and the key's window has no free slot, so nobody else inserts that
-//!     key.
+//!     owns it; the one who takes it over owns it meanwhile ([`OWNED`](slots::OWNED)). It holds
+//!     the turn of its key ([`Table::turns`]), and the key's window has no free slot, so nobody
+//!     else inserts that key.
 //! TABLE-3. A pin that was taken on a live slot holds its key in place until the pin is given back.
 //!     So an addition reaches the entry of its key or none, also if the key is deleted meanwhile:
 //!     then it was added before the deletion.

@@ -1,4 +1,7 @@
 //! The ends of pages, of the ring and of the numbers.
+//!
+//! Records that fit by a word and do not fit by one, rings of one page, counts that go on where 32
+//! and 64 bits end, and memory that is no ring, which is refused with a reason.
 
 use std::vec::Vec;
 

@@ -1,5 +1,8 @@
 //! Random operations, against a plain queue of pages. Records are begun on top of each other, as by
 //! interrupts.
+//!
+//! The queue says which records must be there, which are lost, and what the counts are after each
+//! operation.
 
 use core::ptr::NonNull;
 use std::{collections::VecDeque, vec, vec::Vec};

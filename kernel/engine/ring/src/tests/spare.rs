@@ -1,5 +1,8 @@
 //! Exchanges of two rings at each access of writers, readers and exchanges, and writers at each
 //! access of an exchange.
+//!
+//! After each run the books are closed: every record is in one of the two rings, or counted as
+//! lost.
 
 use core::{
     cell::{Cell, RefCell},

@@ -1,5 +1,8 @@
 //! A ring, and a log of all that was done with it. Each record says which one it is in all its
 //! bytes.
+//!
+//! The judge compares what a reader got with the log: each record whole, in order, once, and each
+//! gap with the right number.
 
 use core::{
     cell::{Cell, RefCell},

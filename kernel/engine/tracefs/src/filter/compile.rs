@@ -16,13 +16,12 @@
 use alloc::vec::Vec;
 use core::{error::Error, fmt, mem};
 
+use fallible::{OutOfMemory, collected, push};
+
 use bpf::{AluOp, Builder, Condition, Helper, Insn, Label, Reg, Size, Width as Bits};
 
 use super::{Comparison, Expression, Filter, Pattern, Piece, Subject, Test};
-use crate::{
-    field::{Field, Width},
-    memory::{OutOfMemory, collected, push},
-};
+use crate::field::{Field, Width};
 
 /// The bytes of a task's name, with its NUL.
 pub(crate) const COMM_BYTES: i16 = 16;

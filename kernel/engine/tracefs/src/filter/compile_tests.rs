@@ -1,4 +1,7 @@
 //! Compiled filters against [`Filter::matches`], executed by the interpreter of programs.
+//!
+//! Random filters on random records must decide alike. How many instructions a filter takes, and
+//! which loads it saves, is pinned.
 
 use alloc::{
     format,
@@ -7,7 +10,7 @@ use alloc::{
     vec::Vec,
 };
 
-use bpf::{Builder, Kind, Program, Reg, Size};
+use bpf::{Builder, Program, ProgramKind, Reg, Size};
 use bpf_interpreter::{Space, TestMachine};
 use proptest::prelude::*;
 
@@ -28,7 +31,7 @@ const FRAME: Frame = Frame {
 };
 
 fn compile(filter: &Filter) -> Program {
-    let mut builder = Builder::new(Kind::Probe);
+    let mut builder = Builder::new(ProgramKind::Probe);
     let reject = builder.label();
     let mut load = |builder: &mut Builder, field: &Field, dst| {
         // Loads may use these registers.
@@ -294,7 +297,7 @@ fn a_field_is_loaded_once_where_all_paths_have_loaded_it() {
     let loads = |text| {
         let mut count = 0;
         let filter = Filter::parse(text, &fields(), &Open).unwrap();
-        let mut builder = Builder::new(Kind::Probe);
+        let mut builder = Builder::new(ProgramKind::Probe);
         let reject = builder.label();
         filter
             .compile(&mut builder, FRAME, reject, &mut |builder, _, dst| {
@@ -315,7 +318,7 @@ fn a_field_is_loaded_once_where_all_paths_have_loaded_it() {
 #[test]
 fn filters_take_few_instructions() {
     let insns = |text| {
-        let mut builder = Builder::new(Kind::Probe);
+        let mut builder = Builder::new(ProgramKind::Probe);
         let reject = builder.label();
         parse(text)
             .compile(&mut builder, FRAME, reject, &mut |builder, field, dst| {
@@ -347,7 +350,7 @@ fn parse(text: &str) -> Filter {
 
 #[test]
 fn values_that_are_not_there_yet_are_told() {
-    let mut builder = Builder::new(Kind::Probe);
+    let mut builder = Builder::new(ProgramKind::Probe);
     let reject = builder.label();
     let error = LoadError("the flags are known when the record is reserved");
     let result =
@@ -362,7 +365,7 @@ fn values_that_are_not_there_yet_are_told() {
 #[test]
 fn constant_strings_are_decided_when_compiling() {
     for (text, kept) in [("name ~ \"a*\"", true), ("name != \"abc\"", false)] {
-        let mut builder = Builder::new(Kind::Probe);
+        let mut builder = Builder::new(ProgramKind::Probe);
         let reject = builder.label();
         parse(text)
             .compile(&mut builder, FRAME, reject, &mut |_, _, _| {
@@ -379,7 +382,7 @@ fn constant_strings_are_decided_when_compiling() {
 #[test]
 fn a_filter_that_needs_too_many_instructions_is_told() {
     let many = ["name ~ \"*abc*\""; 6].join(" && ");
-    let mut builder = Builder::new(Kind::Probe);
+    let mut builder = Builder::new(ProgramKind::Probe);
     let reject = builder.label();
     parse(&many)
         .compile(&mut builder, FRAME, reject, &mut |builder, _, dst| {

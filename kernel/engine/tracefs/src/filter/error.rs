@@ -6,7 +6,9 @@
 
 use core::{error::Error, fmt};
 
-use crate::memory::OutOfMemory;
+use fallible::OutOfMemory;
+
+use abi::errno;
 
 /// The reason why a filter is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -95,8 +97,8 @@ impl FilterError {
     /// The errno of the write.
     pub const fn errno(self) -> i32 {
         match self.reason {
-            FilterReason::OutOfMemory => 12,
-            _ => 22,
+            FilterReason::OutOfMemory => errno::ENOMEM,
+            _ => errno::EINVAL,
         }
     }
 

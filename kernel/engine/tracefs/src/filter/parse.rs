@@ -1,13 +1,18 @@
 //! Reads filters.
+//!
+//! Quotes and parentheses are looked at first, as in Linux, so their errors come before all others.
+//! Then the expression is read from left to right with a list of the levels that are open. Depth
+//! costs memory and no stack, and the kernel's is small. Each error has the column of Linux.
 
 use alloc::vec::Vec;
+
+use fallible::{OutOfMemory, copied, push, try_box};
 
 use super::{
     Comparison, Expression, Filter, FilterError, FilterReason as Reason, Pattern, Subject, Test,
 };
 use crate::{
     field::{Element, Field, Symbols, Width},
-    memory::{Boxed, OutOfMemory, copied, push},
     number,
 };
 
@@ -159,8 +164,8 @@ fn join(mut parts: Vec<Expression>, kind: fn(Vec<Expression>) -> Expression) -> 
 
 fn negate(part: Expression) -> Result<Expression, OutOfMemory> {
     Ok(match part {
-        Expression::Not(part) => part.into_inner(),
-        part => Expression::Not(Boxed::new(part)?),
+        Expression::Not(part) => *part,
+        part => Expression::Not(try_box(part)?),
     })
 }
 

@@ -8,7 +8,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::memory::OutOfMemory;
+use fallible::OutOfMemory;
 
 /// A set of bytes. NUL is never in it, because it ends each string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

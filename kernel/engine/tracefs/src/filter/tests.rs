@@ -1,4 +1,7 @@
 //! Tests of the language: what is read, how it prints, what it means, and what is refused where.
+//!
+//! Columns and texts of refusals are those of Linux, whose selftest looks for them. A filter that
+//! is printed reads as the same filter.
 
 use alloc::{format, string::ToString, vec, vec::Vec};
 

@@ -10,6 +10,8 @@
 //! All the stack that it uses lies in the 128 bytes that a filter has for strings, because the
 //! filter has finished with them.
 
+use fallible::{OutOfMemory, copied, written};
+
 use bpf::{
     AluOp, AtomicOp, Builder, Condition, Helper, Insn, Label, MapDef, MapIndex, Operand, Reg, Size,
     Width as Bits,
@@ -19,7 +21,6 @@ use super::{Column, Hist, KEY_BYTES, Modifier, Source};
 use crate::{
     field::Width,
     filter::{COMM_BYTES, CompileError, Frame, Load, Loaded, load_number},
-    memory::{OutOfMemory, copied, written},
 };
 
 /// The offsets of the values and of a task's name, from the beginning of the packed key.

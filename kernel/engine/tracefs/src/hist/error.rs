@@ -5,7 +5,11 @@
 
 use core::{error::Error, fmt};
 
-use crate::{filter::FilterError, memory::OutOfMemory};
+use fallible::OutOfMemory;
+
+use abi::errno;
+
+use crate::filter::FilterError;
 
 /// The reason why a `hist` trigger is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,10 +72,10 @@ impl HistReason {
     /// The errno of the write.
     pub const fn errno(self) -> i32 {
         match self {
-            Self::NoneToContinueOrClear => 2,
-            Self::OutOfMemory => 12,
-            Self::Exists => 17,
-            _ => 22,
+            Self::NoneToContinueOrClear => errno::ENOENT,
+            Self::OutOfMemory => errno::ENOMEM,
+            Self::Exists => errno::EEXIST,
+            _ => errno::EINVAL,
         }
     }
 }

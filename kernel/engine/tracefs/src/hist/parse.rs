@@ -1,12 +1,17 @@
 //! Reads `hist` triggers.
+//!
+//! A line is divided into words that know their columns, because each refusal points at a word.
+//! Keys and values are read before the sort keys, which name them. What was left out gets the value
+//! that Linux gives it, so the line that the file shows can be written again.
 
 use alloc::vec::Vec;
+
+use fallible::{copied, push, written};
 
 use super::{Column, Hist, HistError, HistReason as Reason, Modifier, Order, Sort, SortBy, Source};
 use crate::{
     field::{Field, Symbols},
     filter::Filter,
-    memory::{copied, push, written},
     number,
 };
 

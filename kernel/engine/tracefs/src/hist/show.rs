@@ -1,4 +1,8 @@
 //! The text of a `hist` file.
+//!
+//! The maps of all CPUs are added up to rows, one for each key, and the rows are sorted. A row has
+//! the packed key as it is in the map. It is unpacked when it is printed, because names of symbols,
+//! calls and stacks are looked up then. Without memory for a row there is no text.
 
 use alloc::vec::Vec;
 use core::{

@@ -1,4 +1,7 @@
 //! Tests of the language, the program and the text of histograms.
+//!
+//! A histogram is read from its line, compiled, run by the interpreter on records, and shown from
+//! the maps that this leaves. The text is compared with what Linux shows.
 
 use alloc::{
     collections::BTreeMap,
@@ -8,7 +11,7 @@ use alloc::{
     vec::Vec,
 };
 
-use bpf::{Builder, Kind, Program, Reg, Size, context::Register};
+use bpf::{Builder, Program, ProgramKind, Reg, Size, context::Register};
 use bpf_interpreter::{Space, TestMachine};
 use proptest::prelude::*;
 
@@ -447,7 +450,7 @@ fn load(builder: &mut Builder, field: &Field, dst: Reg) -> Result<Loaded<'static
 }
 
 fn compile(hist: &Hist) -> (Program, Maps) {
-    let mut builder = Builder::new(Kind::Probe);
+    let mut builder = Builder::new(ProgramKind::Probe);
     let maps = hist.add_maps(&mut builder, "hist").unwrap();
     builder.mov(Reg::R6, Reg::R1);
     let frame = Frame {
@@ -750,7 +753,7 @@ fn texts_share_the_key_and_are_shortened() {
 fn histograms_take_few_instructions() {
     let insns = |text| {
         let hist = parse(text).unwrap();
-        let mut builder = Builder::new(Kind::Probe);
+        let mut builder = Builder::new(ProgramKind::Probe);
         let maps = hist.add_maps(&mut builder, "hist").unwrap();
         let frame = Frame {
             value: Reg::R7,

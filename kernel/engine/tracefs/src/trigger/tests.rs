@@ -1,4 +1,7 @@
 //! Tests of the lines of `trigger` files.
+//!
+//! A line prints as Linux prints it and reads again. What a second line of a kind does to the first
+//! one, marks and counts are told by tables of lines.
 
 use alloc::{format, string::ToString, vec::Vec};
 

@@ -1,4 +1,8 @@
-//! Jumps, calls and returns.
+//! Jumps, calls and returns, executed in place and by their replacements.
+//!
+//! A branch is where a replacement is another instruction than the original: its target, the
+//! address that it pushes and the fault that it raises must be those of the probed place, for every
+//! condition, every register and every form of memory operand.
 
 use probes::insn::{decode, flags::bits};
 

@@ -1,4 +1,8 @@
 //! Every prefix on every form that is re-encoded: kept, or refused by name.
+//!
+//! None, each and each two of them stand before each form. A replacement has all that its original
+//! had. Where processors disagree about a prefix, the test finds out which kind runs it, and the
+//! replacement has to do the same there.
 
 use iced_x86::{Decoder, DecoderOptions};
 use probes::insn::{Class, DecodeError, Ending, Refusal, classify, decode, flags::bits, translate};

@@ -128,15 +128,18 @@ fn helpers_belong_to_kinds_of_programs() {
         }))
         .map_err(|objection| objection.reason)
     };
-    let (entry, ret) = (Kind::Entry { data: 8 }, Kind::Return { data: 8 });
+    let (entry, ret) = (
+        ProgramKind::Entry { data: 8 },
+        ProgramKind::Return { data: 8 },
+    );
     let refused = |helper| Err(Reason::NotInThisKind(helper));
     assert_eq!(
-        call(Kind::Probe, Helper::EntryData),
+        call(ProgramKind::Probe, Helper::EntryData),
         refused(Helper::EntryData)
     );
     assert_eq!(call(entry, Helper::EntryData), Ok(0));
     assert_eq!(call(ret, Helper::EntryData), Ok(0));
-    for kind in [Kind::Probe, entry] {
+    for kind in [ProgramKind::Probe, entry] {
         let found = call(kind, Helper::ReturnAddress);
         assert_eq!(found, refused(Helper::ReturnAddress));
     }

@@ -7,7 +7,7 @@ fn atomic(op: AtomicOp, size: Size, old: u64, reg: u64, expected: u64) -> (u64, 
     let mut memory = old.to_le_bytes();
     let after = |returned: Reg, memory: &mut [u8]| {
         let program = Program {
-            kind: Kind::Probe,
+            kind: ProgramKind::Probe,
             insns: vec![
                 Insn::LoadImm {
                     dst: R3,

@@ -6,7 +6,7 @@ use super::*;
 fn malformed_and_missing_instructions_are_objected_to() {
     let one = |insn| {
         refused(&Program {
-            kind: Kind::Probe,
+            kind: ProgramKind::Probe,
             insns: vec![insn],
             maps: vec![],
         })
@@ -60,7 +60,7 @@ fn malformed_and_missing_instructions_are_objected_to() {
 #[test]
 fn an_endless_loop_meets_the_limit() {
     let endless = Program {
-        kind: Kind::Probe,
+        kind: ProgramKind::Probe,
         insns: vec![Insn::Jump { target: Target(0) }],
         maps: vec![],
     };

@@ -35,7 +35,7 @@ fn call_stacks_have_numbers() {
 #[test]
 fn the_machine_answers_what_it_was_told() {
     let ask = |helper: Helper| {
-        program(Kind::Return { data: 0 }, &[], |b| {
+        program(ProgramKind::Return { data: 0 }, &[], |b| {
             b.call(helper).push(Insn::Exit);
         })
     };

@@ -11,8 +11,8 @@ mod records;
 mod texts;
 
 use bpf::{
-    AluOp, AtomicOp, Builder, Condition, Helper, Insn, Kind, MapDef, MapIndex, MapKind, Operand,
-    Program, Reg, Reg::*, STACK_BYTES, Size, Swap, Target, Width, context::Register, errno,
+    AluOp, AtomicOp, Builder, Condition, Helper, Insn, MapDef, MapIndex, MapKind, Operand, Program,
+    ProgramKind, Reg, Reg::*, STACK_BYTES, Size, Swap, Target, Width, context::Register, errno,
 };
 use bpf_interpreter::{Addresses, Objection, Reason, Space, TestMachine, run, run_on_memory};
 
@@ -20,7 +20,7 @@ const KERNEL: u64 = 0xffff_8000_0000_1000;
 const LIMIT: u64 = 1_000;
 
 /// A program in which `r6` keeps the context.
-fn program(kind: Kind, maps: &[MapDef], write: impl FnOnce(&mut Builder)) -> Program {
+fn program(kind: ProgramKind, maps: &[MapDef], write: impl FnOnce(&mut Builder)) -> Program {
     let mut b = Builder::new(kind);
     for map in maps {
         b.map(map.clone());
@@ -31,7 +31,7 @@ fn program(kind: Kind, maps: &[MapDef], write: impl FnOnce(&mut Builder)) -> Pro
 }
 
 fn probe(maps: &[MapDef], write: impl FnOnce(&mut Builder)) -> Program {
-    program(Kind::Probe, maps, write)
+    program(ProgramKind::Probe, maps, write)
 }
 
 fn result(program: &Program) -> Result<u64, Objection> {

@@ -1,4 +1,7 @@
 //! Helpers that read and change maps.
+//!
+//! Keys are taken, given and counted as the helpers' texts say, on one CPU and on all. Flags and
+//! keys that are not there have the errno of Linux.
 
 use super::*;
 

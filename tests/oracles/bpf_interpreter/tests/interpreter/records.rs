@@ -4,14 +4,14 @@ use super::*;
 
 #[test]
 fn entry_and_return_share_their_data() {
-    let entry = program(Kind::Entry { data: 16 }, &[], |b| {
+    let entry = program(ProgramKind::Entry { data: 16 }, &[], |b| {
         b.call(Helper::Tsc)
             .mov(R7, R0)
             .call(Helper::EntryData)
             .store(R0, 8, Size::B8, R7)
             .exit(0);
     });
-    let ret = program(Kind::Return { data: 16 }, &[], |b| {
+    let ret = program(ProgramKind::Return { data: 16 }, &[], |b| {
         b.call(Helper::EntryData)
             .load(R7, R0, 8, Size::B8)
             .call(Helper::Tsc)
@@ -22,7 +22,7 @@ fn entry_and_return_share_their_data() {
     machine.tsc_step = 250;
     assert_eq!(run(&entry, &mut machine, LIMIT), Ok(0));
     assert_eq!(run(&ret, &mut machine, LIMIT), Ok(250));
-    let outside = program(Kind::Entry { data: 12 }, &[], |b| {
+    let outside = program(ProgramKind::Entry { data: 12 }, &[], |b| {
         b.call(Helper::EntryData).store(R0, 8, Size::B8, 0).exit(0);
     });
     assert!(matches!(

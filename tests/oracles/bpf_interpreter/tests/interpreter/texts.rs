@@ -1,4 +1,7 @@
 //! Texts and copies of memory, in records and in buffers.
+//!
+//! A text ends at its NUL, at the end of its room, or where memory ends. Each case says what is in
+//! the buffer or record afterwards, to the last byte.
 
 use super::*;
 

@@ -1,4 +1,8 @@
-//! Sets against numbers.
+//! Sets of numbers against their members.
+//!
+//! An operation on sets must hold the result for every pair of members. Members are drawn from
+//! random sets and calculated with as a program would. Some bounds that programs rely on are
+//! pinned, because the set of all numbers would be right, too, and of no use.
 
 use proptest::{prelude::*, test_runner::RngSeed};
 

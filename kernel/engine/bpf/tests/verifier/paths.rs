@@ -1,0 +1,212 @@
+//! Facts that hold on all paths, and how long a walk may be.
+//!
+//! Loops and branches multiply paths. The walk has limits on steps and memory, and forgets
+//! differences that nothing reads; programs at these limits and beyond are here.
+
+use super::*;
+
+/// `r2 = ` the one on one path, the other on another; then `then`.
+fn either(b: &mut Builder, one: fn(&mut Builder), other: fn(&mut Builder)) {
+    let (second, join) = (b.label(), b.label());
+    b.load_register(R3, Register::Di)
+        .branch(Condition::Equal, R3, 0, second);
+    one(b);
+    b.jump(join).place(second);
+    other(b);
+    b.place(join);
+}
+
+#[test]
+fn facts_hold_on_all_paths() {
+    refuses(
+        "insn 5, `r4 = *(u64 *)(r2 + 0)`: expected the same kind of memory on every path, found \
+         kernel memory or the context on one and other memory on another; use an instruction for \
+         each",
+        |b| {
+            either(
+                b,
+                |b| {
+                    b.mov(R2, R1);
+                },
+                |b| {
+                    b.mov(R2, R3);
+                },
+            );
+            b.load(R4, R2, 0, Size::B8).exit(0);
+        },
+    );
+    refuses(
+        "insn 7, `call add`: expected the same map on every path, found map 5 and map 0; use a \
+         call for each",
+        |b| {
+            b.map(array(8));
+            either(
+                b,
+                |b| {
+                    b.load_map(R1, ARRAY);
+                },
+                |b| {
+                    b.load_map(R1, MapIndex(5));
+                },
+            );
+            b.mov(R2, 0).mov(R3, 0).call(Helper::Add).exit(0);
+        },
+    );
+    let verified = takes(|b| {
+        b.store(R10, -8, Size::B8, 1).store(R10, -24, Size::B8, 1);
+        either(
+            b,
+            |b| {
+                b.mov(R2, -8);
+            },
+            |b| {
+                b.mov(R2, -24);
+            },
+        );
+        b.alu(AluOp::Add, R2, R10).load(R4, R2, 0, Size::B8).exit(0);
+    });
+    assert_eq!(verified.facts()[8].memory, Some(Memory::Own));
+    let verified = takes(|b| {
+        either(
+            b,
+            |b| {
+                b.mov(R2, 2);
+            },
+            |b| {
+                b.mov(R2, 7);
+            },
+        );
+        b.load_map(R1, ARRAY).mov(R3, 1).call(Helper::Add).exit(0);
+    });
+    assert_eq!(verified.facts()[7].most_index, Some(7));
+}
+
+#[test]
+fn code_that_no_path_reaches_is_told_and_not_checked() {
+    let verified = takes(|b| {
+        let end = b.label();
+        b.mov(R2, 5)
+            .branch(Condition::Above, R2, 4, end)
+            .store(R2, 0, Size::B8, 1)
+            .place(end)
+            .exit(0);
+    });
+    let reached: Vec<_> = verified.facts().iter().map(|fact| fact.reached).collect();
+    assert_eq!(reached, [true, true, false, true, true]);
+}
+
+/// A loop of so many turns, with `body` in it. `r9` counts.
+fn turns(b: &mut Builder, turns: i64, body: impl FnOnce(&mut Builder)) {
+    let head = b.label();
+    b.mov(R9, 0).set(R8, turns).place(head);
+    body(b);
+    b.alu(AluOp::Add, R9, 1)
+        .branch(Condition::NotEqual, R9, R8, head)
+        .exit(0);
+}
+
+#[test]
+fn paths_end_in_time() {
+    // Two steps for each turn, and four around them.
+    let most = (i64::from(MOST_PATH) - 4) / 2;
+    takes(|b| turns(b, most, |_| {}));
+    refuses(
+        "insn 2, `r9 += 1`: expected a path of at most 65536 steps, found a longer one through \
+         here; bound the loop, or make fewer turns",
+        |b| turns(b, most + 2, |_| {}),
+    );
+    // A call counts for more, and so does a load of kernel memory.
+    let most_calls = (i64::from(MOST_PATH) - 4) / i64::from(2 + STEPS_OF_CALL);
+    let call = |b: &mut Builder| {
+        b.call(Helper::Tsc);
+    };
+    takes(|b| turns(b, most_calls, call));
+    verify(with_maps(ProgramKind::Probe, |b| {
+        turns(b, most_calls + 1, call)
+    }))
+    .unwrap_err();
+    let most_loads = (i64::from(MOST_PATH) - 4) / i64::from(2 + STEPS_OF_KERNEL_LOAD);
+    let load = |b: &mut Builder| {
+        b.load(R3, R9, 0, Size::B8);
+    };
+    takes(|b| turns(b, most_loads, load));
+    verify(with_maps(ProgramKind::Probe, |b| {
+        turns(b, most_loads + 1, load)
+    }))
+    .unwrap_err();
+    refuses(
+        "insn 1, `r6 = 1`: expected a loop to change something that ends it, found the same state \
+         again; count its turns in a register or on the stack",
+        |b| {
+            let head = b.label();
+            b.mov(R6, 1).place(head).mov(R6, 1).jump(head);
+        },
+    );
+}
+
+#[test]
+fn the_walk_ends_in_time_and_memory() {
+    // Each bit that is put together doubles the states.
+    refuses(
+        "insn 66, `r0 = r7`: expected that 200000 steps show all paths, found more \
+         of them; make loops and branches fewer",
+        |b| {
+            b.mov(R6, R1).mov(R7, 0);
+            for _ in 0..16 {
+                let over = b.label();
+                b.load(R2, R6, 0, Size::B8)
+                    .alu(AluOp::ShiftLeft, R7, 1)
+                    .branch(Condition::Equal, R2, 0, over)
+                    .alu(AluOp::Or, R7, 1)
+                    .place(over);
+            }
+            b.mov(R0, R7).push(Insn::Exit);
+        },
+    );
+    // Each turn leaves a way for later, with a full stack.
+    refuses(
+        "insn 69, `if r2 == 0 goto 71`: expected that 4194304 bytes hold the states of all paths, \
+         found more; make loops and branches fewer",
+        |b| {
+            b.mov(R6, R1);
+            for slot in 1..=64 {
+                b.store(R10, -8 * slot, Size::B8, 0);
+            }
+            turns(b, 4000, |b| {
+                let over = b.label();
+                b.mov(R7, 0)
+                    .load(R2, R6, 0, Size::B8)
+                    .branch(Condition::Equal, R2, 0, over)
+                    .mov(R7, 1)
+                    .place(over)
+                    .store(R10, -8, Size::B8, R7);
+            });
+        },
+    );
+    let out_of_memory = Refusal {
+        at: None,
+        cause: Cause::OutOfMemory,
+    };
+    assert_eq!(
+        out_of_memory.to_string(),
+        "there is no memory to check the program; free some and try again"
+    );
+}
+
+/// Two ways that differ only in what nothing reads are one, so that 64 branches in a row do not
+/// make 2^64 paths.
+#[test]
+fn branches_in_a_row_are_walked_once() {
+    takes(|b| {
+        b.mov(R6, R1);
+        for _ in 0..64 {
+            let over = b.label();
+            b.load(R2, R6, 0, Size::B8)
+                .mov(R3, 2)
+                .branch(Condition::Equal, R2, 0, over)
+                .mov(R3, 1)
+                .place(over);
+        }
+        b.exit(0);
+    });
+}

@@ -1,0 +1,237 @@
+//! A probe of an event: idle, with a disabled probe that holds the place, or armed with a program.
+//!
+//! What is attached is put beside what is there, disabled, because that may fail. Then it takes its
+//! place ([`Probe::replace`]): the old program is stopped, its counts are final and are added up,
+//! and the new one is started (EVENT-2 of [`super`]). Without memory for a holder, a program that
+//! is to go stays there, stopped.
+//!
+//! # Contexts
+//! Task context, under the lock of the list of events. Stopping waits for a grace period.
+
+use alloc::boxed::Box;
+use core::ops::AddAssign;
+
+use tracefs::{
+    compile::{FILTERED, HITS, UNASKED},
+    definition::{Definition, EventKind},
+    field::LookupError,
+    refusal::{Reason, Refusal},
+};
+
+use crate::{
+    probes::{Kprobe, Kretprobe, ProbeError, Registered, register},
+    trace::{
+        names::KernelSymbols,
+        program::{AttachedCall, AttachedProbe, LoadError, Program},
+        shared::{Shared, try_box},
+    },
+};
+
+/// A probe of an event.
+pub struct Probe {
+    pub definition: Definition,
+    /// Probes are listed in the order of these numbers: that of their definition.
+    pub order: u64,
+    state: State,
+    /// The counts of programs that were detached.
+    before: Profile,
+}
+
+/// How often a probe was hit, and what became of the hits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Profile {
+    /// Hits that were handled. Those that are not counted below were to be recorded.
+    pub hits: u64,
+    /// Hits that the filter has rejected.
+    pub filtered: u64,
+    /// Hits at which the event was off, so that only triggers acted.
+    pub unasked: u64,
+    /// Hits that were not handled. They are not among `hits`.
+    pub misses: u64,
+}
+
+impl Profile {
+    /// The counts of a program.
+    fn of(program: &Program, misses: u64) -> Self {
+        let counts = |name: &str| match program.maps().find(|(known, _)| *known == name) {
+            Some((_, map)) => map.counter(0),
+            None => 0,
+        };
+        let (filtered, unasked) = (counts(FILTERED), counts(UNASKED));
+        Self {
+            hits: program.counter(HITS, 0) + filtered + unasked,
+            filtered,
+            unasked,
+            misses,
+        }
+    }
+}
+
+impl AddAssign for Profile {
+    fn add_assign(&mut self, other: Self) {
+        self.hits += other.hits;
+        self.filtered += other.filtered;
+        self.unasked += other.unasked;
+        self.misses += other.misses;
+    }
+}
+
+/// The probe itself, as it is registered.
+pub(super) enum State {
+    /// Registered, but disabled.
+    Idle(Holder),
+    Armed(AttachedProbe),
+    ArmedCall(AttachedCall),
+    /// A probe of the kernel's own, idle.
+    Absent,
+}
+
+/// A disabled probe.
+#[expect(dead_code, reason = "held for its place")]
+pub(super) enum Holder {
+    Kprobe(Registered<Box<Kprobe>>),
+    Kretprobe(Registered<Box<Kretprobe>>),
+}
+
+/// The address that a definition asks for.
+fn address(definition: &Definition) -> Result<u64, ProbeError> {
+    match definition.place.address(&KernelSymbols) {
+        Ok(Some(address)) => Ok(address),
+        Err(LookupError::OutOfMemory) => Err(ProbeError::OutOfMemory),
+        Ok(None) | Err(LookupError::NotFound | LookupError::NotUnique(_)) => {
+            Err(ProbeError::NoTarget)
+        }
+    }
+}
+
+fn kprobe(definition: &Definition) -> Result<Kprobe, ProbeError> {
+    Ok(Kprobe::new().at(address(definition)?))
+}
+
+fn kretprobe(definition: &Definition) -> Result<Kretprobe, ProbeError> {
+    let address = address(definition)?;
+    let maxactive = definition.maxactive.unwrap_or(0).into();
+    Ok(Kretprobe::new().at(address).maxactive(maxactive))
+}
+
+fn boxed<T>(probe: T) -> Result<Box<T>, ProbeError> {
+    try_box(probe).map_err(|_| ProbeError::OutOfMemory)
+}
+
+impl Probe {
+    /// Registers the probe of `definition`, disabled. That also checks its place. `order` is larger
+    /// than that of all older ones.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn new(definition: Definition, order: u64) -> Result<Self, Refusal> {
+        let state = Self::idle(&definition).map_err(|error| {
+            Refusal::place(match error {
+                ProbeError::MidInstruction { .. } => Reason::BadInstructionBoundary,
+                ProbeError::OutOfMemory => Reason::OutOfMemory,
+                _ => Reason::RegistrationFailed,
+            })
+        })?;
+        Ok(Self {
+            definition,
+            order,
+            state,
+            before: Profile::default(),
+        })
+    }
+
+    /// The probe of an event of the kernel's own. Its place needs no holder.
+    pub fn fixed(definition: Definition) -> Self {
+        Self {
+            definition,
+            order: 0,
+            state: State::Absent,
+            before: Profile::default(),
+        }
+    }
+
+    fn idle(definition: &Definition) -> Result<State, ProbeError> {
+        if definition.fixed {
+            return Ok(State::Absent);
+        }
+        Ok(State::Idle(match definition.kind {
+            EventKind::Probe => Holder::Kprobe(register(boxed(kprobe(definition)?.disabled())?)?),
+            EventKind::Return => {
+                Holder::Kretprobe(register(boxed(kretprobe(definition)?.disabled())?)?)
+            }
+        }))
+    }
+
+    /// Hits and misses so far.
+    pub fn profile(&self) -> Profile {
+        let mut profile = self.before;
+        match &self.state {
+            State::Idle(_) | State::Absent => {}
+            State::Armed(probe) => profile += Profile::of(probe.program(), probe.misses()),
+            State::ArmedCall(call) => profile += Profile::of(call.program(), call.misses()),
+        }
+        profile
+    }
+
+    /// The number of return instances in force, of a return probe that is armed.
+    pub fn maxactive(&self) -> Option<u16> {
+        match &self.state {
+            State::ArmedCall(call) => call.kretprobe().maxactive_in_force().try_into().ok(),
+            State::Idle(Holder::Kretprobe(probe)) => probe.maxactive_in_force().try_into().ok(),
+            _ => self.definition.maxactive,
+        }
+    }
+
+    /// Puts `next` in place of the program that is attached now, if there is one.
+    pub(super) fn replace(&mut self, next: State) {
+        let (program, misses) = match &self.state {
+            State::Armed(probe) => (Some(probe.program().clone()), probe.stop()),
+            State::ArmedCall(call) => (Some(call.program().clone()), call.stop()),
+            State::Idle(_) | State::Absent => (None, 0),
+        };
+        // This waits until no CPU is in the old program any more. Then its count is final.
+        self.state = next;
+        if let Some(program) = program {
+            self.before += Profile::of(&program, misses);
+        }
+        match &self.state {
+            State::Armed(probe) => probe.start(),
+            State::ArmedCall(call) => call.start(),
+            State::Idle(_) | State::Absent => {}
+        }
+    }
+
+    /// Detaches the program, if there is one, and keeps the place.
+    pub(super) fn disarm(&mut self) {
+        if matches!(self.state, State::Idle(_) | State::Absent) {
+            return;
+        }
+        match (Self::idle(&self.definition), &self.state) {
+            (Ok(idle), _) => self.replace(idle),
+            // Without memory for another probe, this one keeps the place, disabled.
+            (Err(_), State::Armed(probe)) => _ = probe.stop(),
+            (Err(_), State::ArmedCall(call)) => _ = call.stop(),
+            (Err(_), State::Idle(_) | State::Absent) => {}
+        }
+    }
+
+    /// Attaches programs beside what is there, disabled.
+    pub(super) fn attach(&self, loaded: Loaded) -> Result<State, LoadError> {
+        Ok(match self.definition.kind {
+            EventKind::Probe => {
+                let probe = kprobe(&self.definition)?.disabled();
+                State::Armed(AttachedProbe::new(loaded.hit, probe)?)
+            }
+            EventKind::Return => {
+                let probe = kretprobe(&self.definition)?.disabled();
+                State::ArmedCall(AttachedCall::new(loaded.entry, loaded.hit, probe)?)
+            }
+        })
+    }
+}
+
+/// The programs of a probe.
+pub(super) struct Loaded {
+    pub(super) hit: Shared<Program>,
+    pub(super) entry: Option<Shared<Program>>,
+}

@@ -1,0 +1,9 @@
+//! What comes in the middle of a hit: interrupts, NMIs, faults, nested hits, a debugger's steps.
+//!
+//! Such an event may come between any two instructions of a hit. It finds the machine as it would
+//! without probes, and leaves the hit as it found it.
+
+pub mod between_instructions;
+mod debugger;
+mod disturbed_hits;
+mod interrupts_and_nmis;

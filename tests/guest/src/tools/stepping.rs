@@ -1,0 +1,254 @@
+//! A call, interrupted between any two of its instructions: those of the probes' breakpoints,
+//! slots, detours and trampolines too.
+//!
+//! The call runs with RFLAGS.TF set, and meanwhile the calling CPU uses a table of interrupts of
+//! its own:
+//!
+//! ```text
+//!   #DB ─► step_debug       asks the test, as an interrupt between these two instructions would,
+//!                           and goes on with TF set
+//!   #BP ─► step_breakpoint  takes TF out of the frame, as if nothing stepped; sets it again;
+//!                           kprobe_breakpoint
+//! ```
+//!
+//! So the handler of a breakpoint is stepped through as well, and does what it does without. Where
+//! it loads flags that it has stored before, by `popfq` or `iretq`, TF is put into them first: no
+//! instruction gets by. The test's own code at a step is not stepped; handlers of faults and
+//! of interrupts are not, as their gates clear TF.
+//!
+//! # Invariants
+//! STEPPING-1. A CPU uses [`TABLE`] only inside [`step_through`], with interrupts off; one CPU at a
+//!     time.
+
+use crate::platform::suite::flags::TF;
+use ::probes::Platform;
+use core::{
+    arch::naked_asm,
+    cell::UnsafeCell,
+    mem::{self, size_of_val},
+    ptr::null_mut,
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::SeqCst},
+};
+use kernel::{
+    arch::{debug::clear_single_step, idt::vector},
+    probes::{Kernel, PROBES, PtRegs, hooks},
+};
+use x86_64::{
+    VirtAddr,
+    instructions::{
+        interrupts::without_interrupts,
+        tables::{lidt, sidt},
+    },
+    registers::debug::Dr6,
+    structures::DescriptorTablePointer,
+};
+
+/// The gates of all vectors (Intel SDM vol. 3A, figure 6-8).
+type Gates = [[u8; 16]; 256];
+
+/// A table of interrupts.
+#[repr(align(16))]
+struct Table(UnsafeCell<Gates>);
+
+// SAFETY: written while no CPU uses it, by STEPPING-1.
+unsafe impl Sync for Table {}
+
+static TABLE: Table = Table(UnsafeCell::new([[0; 16]; 256]));
+
+/// The work of a test between two instructions, given the registers of that moment. It must do
+/// nothing that a handler of an NMI may not.
+pub type AtEach = fn(&PtRegs);
+
+static AT_EACH: AtomicPtr<()> = AtomicPtr::new(null_mut());
+/// The test is being asked: what it calls is not stepped.
+static IS_ASKED: AtomicBool = AtomicBool::new(false);
+/// Where the last instruction was.
+static LAST: AtomicU64 = AtomicU64::new(0);
+
+/// Calls `call` and asks `at_each` between any two instructions of it. Interrupts are off
+/// meanwhile. Task context.
+pub fn step_through(call: extern "C" fn(), at_each: AtEach) {
+    step_through_tasks(call, at_each, || {});
+}
+
+/// The same for a call that gives way to other tasks of this CPU, which are then stepped through,
+/// too, with interrupts off. They may have TF in flags that they have saved. So `afterwards` waits
+/// until they have ended: it is not stepped, and meanwhile each such TF is cleared by the trap that
+/// it brings.
+pub fn step_through_tasks(call: extern "C" fn(), at_each: AtEach, afterwards: impl FnOnce()) {
+    without_interrupts(|| {
+        let usual = sidt();
+        assert_eq!(usize::from(usual.limit) + 1, size_of::<Gates>());
+        AT_EACH.store(at_each as *mut (), SeqCst);
+        // SAFETY: the table that this CPU uses, which stays; and ours, which no CPU uses, by
+        // STEPPING-1.
+        let (from, to) = unsafe { (&*usual.base.as_ptr::<Gates>(), &mut *TABLE.0.get()) };
+        to.copy_from_slice(from);
+        set_entry(to, vector::DEBUG, step_debug as *const ());
+        set_entry(to, vector::BREAKPOINT, step_breakpoint as *const ());
+        let ours = DescriptorTablePointer {
+            limit: (size_of_val(to) - 1) as u16,
+            base: VirtAddr::from_ptr(to),
+        };
+        // SAFETY: each gate names an entry that expects its vector, also that of #DB, which is
+        // raised until the call is over. The called function keeps to the C ABI.
+        unsafe {
+            lidt(&ours);
+            run_stepped(call);
+            IS_ASKED.store(true, SeqCst);
+            afterwards();
+            IS_ASKED.store(false, SeqCst);
+            lidt(&usual);
+        }
+    });
+}
+
+/// Calls `call` with TF set.
+///
+/// ```text
+///   S       return address
+///   S-0x08  padding          <- rsp at the call: 16-aligned
+///   S-0x10  flags, before the call
+/// ```
+#[unsafe(naked)]
+unsafe extern "C" fn run_stepped(call: extern "C" fn()) {
+    naked_asm!(
+        ".cfi_startproc",
+        "sub rsp, 8",
+        ".cfi_adjust_cfa_offset 8",
+        "pushfq",
+        ".cfi_adjust_cfa_offset 8",
+        "or dword ptr [rsp], {tf}",
+        "popfq",
+        ".cfi_adjust_cfa_offset -8",
+        "call rdi",
+        // The step that ends here is the last one.
+        ".globl end_of_stepped_call",
+        "end_of_stepped_call:",
+        "add rsp, 8",
+        ".cfi_adjust_cfa_offset -8",
+        "ret",
+        ".cfi_endproc",
+        tf = const TF,
+    )
+}
+
+unsafe extern "C" {
+    static end_of_stepped_call: u8;
+}
+
+/// Has the gate of `vector` lead to `entry`.
+fn set_entry(gates: &mut Gates, vector: u8, entry: *const ()) {
+    let (gate, address) = (
+        &mut gates[usize::from(vector)],
+        (entry.addr() as u64).to_le_bytes(),
+    );
+    gate[..2].copy_from_slice(&address[..2]);
+    gate[6..12].copy_from_slice(&address[2..]);
+}
+
+/// Called by [`step_debug`] with the frame of the interrupted code.
+extern "C" fn on_step(regs: &mut PtRegs) {
+    if IS_ASKED.load(SeqCst) {
+        // In what the test calls. The probes step there, or a task has got back the flags that it
+        // had while it was stepped through.
+        if !hooks::on_debug(regs) {
+            regs.flags &= !TF;
+            clear_single_step(Dr6::read_raw());
+        }
+        return;
+    }
+    let last = LAST.swap(regs.ip, SeqCst);
+    // The probes' own single step ends after the copy, which lies in a slot.
+    if PROBES.is_stepping() && Kernel::slots().contains(&last) {
+        hooks::on_debug(regs);
+    }
+    if regs.ip == (&raw const end_of_stepped_call).addr() as u64 {
+        regs.flags &= !TF;
+        clear_single_step(Dr6::read_raw());
+        return;
+    }
+    IS_ASKED.store(true, SeqCst);
+    // SAFETY: `step_through`, the only writer, stored a function of this type.
+    unsafe { mem::transmute::<*mut (), AtEach>(AT_EACH.load(SeqCst))(regs) };
+    IS_ASKED.store(false, SeqCst);
+    regs.flags |= TF;
+    // SAFETY: what the interrupted code is about to execute, and the words of its stack that it is
+    // about to pop. A slot is readable, and no instruction that can be executed ends after what is
+    // mapped.
+    unsafe {
+        let code = regs.ip as *const u8;
+        let flags = match (code.read(), regs.sp as *mut u64) {
+            (POPF, top) => top,
+            (REX_W, top) if code.add(1).read() == IRET => top.add(2),
+            _ => &raw mut regs.flags,
+        };
+        *flags |= TF;
+    }
+    clear_single_step(Dr6::read_raw());
+}
+
+const POPF: u8 = 0x9d;
+const REX_W: u8 = 0x48;
+const IRET: u8 = 0xcf;
+
+/// Where #DB comes in.
+///
+/// ```text
+///   rsp at the step, aligned down to 16
+///   +0xa0  ss … +0x80 ip     pushed by the processor
+///   +0x78  orig_ax (-1)
+///   +0x70  di … +0x00 r15    <- the `PtRegs`, and rdi at the call
+///   -0x08  padding           <- rsp at the call: 16-aligned (System V psABI, 3.2.2)
+/// ```
+#[unsafe(naked)]
+unsafe extern "C" fn step_debug() {
+    naked_asm!(
+        ".cfi_startproc simple",
+        ".cfi_signal_frame",
+        ".cfi_def_cfa rsp, 40",
+        ".cfi_offset rip, -40",
+        ".cfi_offset rsp, -16",
+        "push -1",
+        ".cfi_adjust_cfa_offset 8",
+        ::probes::push_general_registers!(),
+        "cld",
+        "mov rdi, rsp",
+        "push rdi",
+        ".cfi_adjust_cfa_offset 8",
+        "call {on_step}",
+        "add rsp, 8",
+        ".cfi_adjust_cfa_offset -8",
+        ::probes::pop_general_registers!(),
+        "add rsp, 8",
+        ".cfi_adjust_cfa_offset -8",
+        "iretq",
+        ".cfi_endproc",
+        on_step = sym on_step,
+    )
+}
+
+/// Where #BP comes in. The stack is as the processor has left it, and so it is for
+/// `kprobe_breakpoint`.
+#[unsafe(naked)]
+unsafe extern "C" fn step_breakpoint() {
+    naked_asm!(
+        ".cfi_startproc simple",
+        ".cfi_signal_frame",
+        ".cfi_def_cfa rsp, 40",
+        ".cfi_offset rip, -40",
+        ".cfi_offset rsp, -16",
+        "cmp byte ptr [rip + {is_asked}], 0",
+        "jne kprobe_breakpoint",
+        "and dword ptr [rsp + 16], ~{tf}",
+        "pushfq",
+        ".cfi_adjust_cfa_offset 8",
+        "or dword ptr [rsp], {tf}",
+        "popfq",
+        ".cfi_adjust_cfa_offset -8",
+        "jmp kprobe_breakpoint",
+        ".cfi_endproc",
+        is_asked = sym IS_ASKED,
+        tf = const TF,
+    )
+}

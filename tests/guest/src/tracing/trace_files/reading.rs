@@ -1,0 +1,565 @@
+//! Reading: `trace`, `trace_pipe`, the files of each CPU, and messages about records that are gone.
+//!
+//! `trace` shows what is there and leaves it, `trace_pipe` takes it away and waits for more. Both
+//! merge the CPUs' rings by time. Records that are gone are told where they were, and the profile
+//! and the statistics count them.
+
+use super::*;
+use kernel::{
+    arch::{percpu, smp, traps},
+    task::kthread::spawn_kthread_on,
+};
+use x86_64::instructions::interrupts;
+
+fn define(line: &str) {
+    append(line, "kprobe_events").unwrap();
+    echo("1", "events/kprobes/enable").unwrap();
+}
+
+/// The hits and the misses of an event, from `kprobe_profile`.
+pub fn profile(event: &str) -> (u64, u64) {
+    let text = show("kprobe_profile");
+    let words = text
+        .lines()
+        .map(|line| line.split_ascii_whitespace().collect::<Vec<_>>())
+        .find(|words| words.first() == Some(&event))
+        .expect(&text);
+    (words[1].parse().unwrap(), words[2].parse().unwrap())
+}
+
+/// A line of a file `stats`, by the text before its colon.
+pub fn stat(cpu: usize, name: &str) -> u64 {
+    let text = show(&format!("per_cpu/cpu{cpu}/stats"));
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("{name}: ")));
+    line.expect(&text).parse().unwrap()
+}
+
+/// Runs `body` on a CPU and waits for its end.
+pub fn on_cpu(cpu: usize, body: impl FnOnce() + Send + 'static) {
+    spawn_kthread_on(1 << cpu, "caller", body)
+        .unwrap()
+        .wait_released();
+}
+
+/// The letters for interrupts off and for an interrupt, of a line of `trace`.
+fn letters(line: &str) -> (&str, &str) {
+    (&line[31..32], &line[33..34])
+}
+
+#[guest_test]
+fn letters_tell_of_interrupts() {
+    clean_up();
+    define("p:seen traced_function number=%di:u64");
+    append("r:back traced_function", "kprobe_events").unwrap();
+    echo("1", "events/kprobes/enable").unwrap();
+    call(1);
+    interrupts::without_interrupts(|| call(2));
+    traps::set_interrupt_handler(Some(|_| call(3)));
+    interrupts::without_interrupts(|| {
+        smp::send_ipi(percpu::cpu_id(), traps::SPARE_INTERRUPT);
+    });
+    while read("trace").unwrap().matches(" back: ").count() < 3 {
+        core::hint::spin_loop();
+    }
+    traps::set_interrupt_handler(None);
+    call(4);
+    let text = show("trace");
+    let state: Vec<_> = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(letters)
+        .collect();
+    let (task, off, interrupt) = ((".", "."), ("d", "."), ("d", "h"));
+    assert_eq!(
+        state,
+        [task, task, off, off, interrupt, interrupt, task, task],
+        "{text}"
+    );
+    clean_up();
+}
+
+#[guest_test]
+fn trace_has_its_header_and_stays_until_it_is_cleared() {
+    clean_up();
+    define("p:seen traced_function number=%di:u64");
+    on_cpu(1, || call(1));
+    let text = show("trace");
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "# tracer: nop");
+    assert_eq!(lines[1], "#");
+    assert_eq!(lines[2], "# entries-in-buffer/entries-written: 1/1   #P:2");
+    assert_eq!(lines.len(), 13, "{text}");
+    let line = lines[12];
+    assert!(line.starts_with("          caller-"), "{line}");
+    assert_eq!(&line[25..31], "[001] ", "{line}");
+    // Reading takes nothing.
+    assert_eq!(show("trace"), text);
+    assert_eq!(show("per_cpu/cpu0/trace").lines().count(), 12);
+    assert_eq!(show("per_cpu/cpu1/trace").lines().last(), Some(line));
+    echo("", "trace").unwrap();
+    assert!(show("trace").contains("entries-written: 0/0 "));
+    clean_up();
+}
+
+#[guest_test]
+fn records_of_all_cpus_come_in_the_order_of_time() {
+    clean_up();
+    define("p:turn traced_function number=%di:u64");
+    for number in 0..20 {
+        on_cpu(number as usize % 2, move || call(number));
+    }
+    let numbers = |text: &str| -> Vec<u64> {
+        let last = |line: &str| {
+            line.rsplit_once('=')
+                .map(|(_, number)| number.parse().unwrap())
+        };
+        text.lines()
+            .filter(|line| !line.starts_with('#'))
+            .filter_map(last)
+            .collect()
+    };
+    assert_eq!(numbers(&show("trace")), (0..20).collect::<Vec<_>>());
+    let odd: Vec<u64> = (0..10).map(|half| 2 * half + 1).collect();
+    assert_eq!(numbers(&show("per_cpu/cpu1/trace")), odd);
+    // The pipe of one CPU leaves the records of the others.
+    let read_pipe = |name: &str| {
+        let pipe = fs::open(&path(name), open::RDONLY | open::NONBLOCK).unwrap();
+        let mut text = String::new();
+        let mut buf = vec![0; 512];
+        loop {
+            match pipe.read_at(0, &mut buf) {
+                Ok(len) => text += str::from_utf8(&buf[..len]).unwrap(),
+                Err(errno) => {
+                    assert_eq!(errno, Errno::EAGAIN);
+                    return text;
+                }
+            }
+        }
+    };
+    assert_eq!(numbers(&read_pipe("per_cpu/cpu1/trace_pipe")), odd);
+    assert_eq!(
+        numbers(&show("trace")),
+        odd.iter().map(|odd| odd - 1).collect::<Vec<_>>()
+    );
+    let rest = read_pipe("trace_pipe");
+    assert!(!rest.contains('#'), "{rest}");
+    assert_eq!(numbers(&rest).len(), 10);
+    assert_eq!(lines(), [""; 0]);
+    clean_up();
+}
+
+/// A ring of one page is too small, so the oldest records go. Each of them is counted.
+#[guest_test]
+fn lost_records_are_told_where_they_were() {
+    const CALLS: u64 = 1000;
+    clean_up();
+    echo("4", "buffer_size_kb").unwrap();
+    assert_eq!(show("buffer_size_kb"), "4\n");
+    define("p:many traced_function number=%di:u64");
+    let (before, _) = profile("many");
+    on_cpu(1, || (0..CALLS).for_each(call));
+    let entries = stat(1, "entries");
+    let overrun = stat(1, "overrun");
+    assert!(entries > 0 && overrun > 0);
+    assert_eq!(entries + overrun, CALLS);
+    assert_eq!(profile("many"), (before + CALLS, 0));
+    let header = format!("# entries-in-buffer/entries-written: {entries}/{CALLS} ");
+    assert!(show("trace").contains(&header));
+    let text = show("per_cpu/cpu1/trace");
+    assert_eq!(
+        text.lines().filter(|line| line.contains("many: ")).count() as u64,
+        entries
+    );
+    let pipe = fs::open(&path("trace_pipe"), open::RDONLY | open::NONBLOCK).unwrap();
+    let mut buf = vec![0; 4096];
+    let len = pipe.read_at(0, &mut buf).unwrap();
+    let text = str::from_utf8(&buf[..len]).unwrap();
+    assert_eq!(
+        text.lines().next(),
+        Some(&*format!("CPU:1 [LOST {overrun} EVENTS]"))
+    );
+    let second = text.lines().nth(1).unwrap();
+    assert!(second.ends_with(&format!(" number={overrun}")), "{second}");
+
+    // Without overwriting, the newest are dropped.
+    clean_up();
+    echo("nooverwrite", "trace_options").unwrap();
+    assert_eq!(show("options/overwrite"), "0\n");
+    define("p:many traced_function number=%di:u64");
+    on_cpu(1, || (0..CALLS).for_each(call));
+    let (entries, dropped) = (stat(1, "entries"), stat(1, "dropped events"));
+    assert!(dropped > 0);
+    assert_eq!(entries + dropped, CALLS);
+    let seen = lines();
+    assert!(seen[0].ends_with("number=0"), "{seen:?}");
+    assert_eq!(seen.len() as u64, entries);
+    echo("1", "options/overwrite").unwrap();
+    assert!(show("trace_options").contains("overwrite\n"));
+    echo("256", "buffer_size_kb").unwrap();
+    for bad in ["0", "x", "-1", "99999999"] {
+        assert_eq!(echo(bad, "buffer_size_kb"), Err(Errno::EINVAL), "{bad}");
+    }
+    assert_eq!(show("buffer_size_kb"), "256\n");
+    clean_up();
+}
+
+#[guest_test]
+fn recording_pauses_while_trace_is_open_if_that_is_wanted() {
+    clean_up();
+    define("p:paused traced_function number=%di:u64");
+    call(1);
+    echo("1", "options/pause-on-trace").unwrap();
+    let first = fs::open(&path("trace"), open::RDONLY).unwrap();
+    let second = fs::open(&path("trace"), open::RDONLY).unwrap();
+    // The switch is another one.
+    assert_eq!(show("tracing_on"), "1\n");
+    call(2);
+    drop(first);
+    call(3);
+    drop(second);
+    assert_eq!(show("tracing_on"), "1\n");
+    call(4);
+    echo("nopause-on-trace", "trace_options").unwrap();
+    let open = fs::open(&path("trace"), open::RDONLY).unwrap();
+    call(5);
+    drop(open);
+    let numbers: Vec<String> = lines()
+        .iter()
+        .map(|line| line.rsplit('=').next().unwrap().into())
+        .collect();
+    assert_eq!(numbers, ["1", "4", "5"]);
+    assert_eq!(profile("paused"), (5, 0));
+    clean_up();
+}
+
+#[guest_test]
+fn the_profile_has_a_line_for_each_probe_until_it_is_deleted() {
+    clean_up();
+    assert_eq!(show("kprobe_profile"), "");
+    append("p:counted traced_function", "kprobe_events").unwrap();
+    assert_eq!(profile("counted"), (0, 0));
+    echo("1", "events/kprobes/counted/enable").unwrap();
+    (0..5).for_each(call);
+    assert_eq!(profile("counted"), (5, 0));
+    // Neither a filter, nor turning the event off and on, takes a hit away.
+    echo("common_pid == 0", "events/kprobes/counted/filter").unwrap();
+    call(1);
+    echo("0", "events/kprobes/counted/enable").unwrap();
+    call(1);
+    echo("1", "events/kprobes/counted/enable").unwrap();
+    call(1);
+    assert_eq!(profile("counted"), (7, 0));
+    assert_eq!(lines().len(), 5);
+    clean_up();
+    assert_eq!(show("kprobe_profile"), "");
+}
+
+/// The sum over the CPUs of a line of their files `stats`.
+fn stats(name: &str) -> u64 {
+    (0..smp::online_cpus()).map(|cpu| stat(cpu, name)).sum()
+}
+
+/// On all CPUs at once, calls the function with these numbers.
+fn call_everywhere(numbers: core::ops::Range<u64>) {
+    let calls = |cpu: usize| {
+        let numbers = numbers.clone();
+        spawn_kthread_on(1 << cpu, "caller", move || numbers.for_each(call)).unwrap()
+    };
+    let threads: Vec<_> = (0..smp::online_cpus()).map(calls).collect();
+    threads.iter().for_each(|thread| thread.wait_released());
+}
+
+/// Each hit is counted once: rejected by the filter, while recording was off, while the event was
+/// off, recorded, or dropped. The counts stay when other programs take the place of the old ones.
+#[guest_test(smp = 4)]
+fn each_hit_is_in_one_place_of_the_books() {
+    clean_up();
+    let cpus = smp::online_cpus() as u64;
+    echo("4", "buffer_size_kb").unwrap();
+    echo("nooverwrite", "trace_options").unwrap();
+    append("p:booked traced_function number=%di:u64", "kprobe_events").unwrap();
+    echo("number < 300", "events/kprobes/booked/filter").unwrap();
+    echo("1", "events/kprobes/booked/enable").unwrap();
+    let off = stats("events while off");
+    // A page has room for less than 300 records.
+    call_everywhere(0..1000);
+    let (entries, dropped) = (stats("entries"), stats("dropped events"));
+    assert!(dropped > 0);
+    assert_eq!(entries + dropped, 300 * cpus);
+    echo("0", "tracing_on").unwrap();
+    call_everywhere(250..310);
+    echo("1", "tracing_on").unwrap();
+    assert_eq!(stats("events while off") - off, 50 * cpus);
+    // Only a trigger acts.
+    echo("hist:keys=number", "events/kprobes/booked/trigger").unwrap();
+    echo("0", "events/kprobes/booked/enable").unwrap();
+    call_everywhere(290..307);
+    append("!hist:keys=number", "events/kprobes/booked/trigger").unwrap();
+    assert_eq!(
+        show("events/kprobes/booked/profile"),
+        format!(
+            "hits: {}\nfiltered: {}\nunasked: {}\nmissed: 0\n",
+            (1000 + 60 + 17) * cpus,
+            (700 + 10) * cpus,
+            17 * cpus,
+        )
+    );
+    assert_eq!(profile("booked"), (1077 * cpus, 0));
+    assert_eq!(
+        (stats("entries"), stats("dropped events")),
+        (entries, dropped)
+    );
+    echo("1", "options/overwrite").unwrap();
+    echo("256", "buffer_size_kb").unwrap();
+    clean_up();
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn traced_recursion(depth: u64) -> u64 {
+    match depth {
+        0 => 0,
+        _ => black_box(traced_recursion(black_box(depth - 1)) + 2),
+    }
+}
+
+/// A return event counts returns, and misses entries that find no instance. Each probe of an event
+/// has a line.
+#[guest_test]
+fn the_profile_counts_returns_and_calls_without_an_instance() {
+    clean_up();
+    append("r1:deep traced_recursion", "kprobe_events").unwrap();
+    append("r1:deep traced_function", "kprobe_events").unwrap();
+    echo("1", "events/kprobes/deep/enable").unwrap();
+    assert_eq!(traced_recursion(3), 6);
+    call(1);
+    let line = |hits, misses| format!("  {:<44} {hits:15} {misses:15}\n", "deep");
+    assert_eq!(show("kprobe_profile"), line(1, 3) + &line(1, 0));
+    assert_eq!(lines().len(), 2);
+    clean_up();
+}
+
+/// Each filter keeps those of four calls that it should.
+#[guest_test]
+fn filters_compare_numbers_strings_and_common_fields() {
+    clean_up();
+    append(
+        "p:f traced_function n=%di:s64 s=+0(%si):string",
+        "kprobe_events",
+    )
+    .unwrap();
+    echo("1", "events/kprobes/f/enable").unwrap();
+    let pid = kernel::task::current().pid();
+    let texts = [c"alpha", c"alphabet", c"beta", c""];
+    let kept = |filter: &str| -> Vec<usize> {
+        echo(filter, "events/kprobes/f/filter").unwrap();
+        assert_eq!(show("events/kprobes/f/filter").trim_end(), filter);
+        buffer::clear(None);
+        for (number, text) in (0_i64..).zip(texts) {
+            traced_function((number - 1).cast_unsigned(), text.as_ptr().cast());
+        }
+        lines()
+            .iter()
+            .map(|line| {
+                let (_, number) = line.split_once(" n=").unwrap();
+                let (number, _) = number.split_once(' ').unwrap();
+                (number.parse::<i64>().unwrap() + 1) as usize
+            })
+            .collect()
+    };
+    let own = format!("common_pid == {pid} && n < 1");
+    let other = format!("common_pid != {pid} || n == 2");
+    let mut wrong = Vec::new();
+    for (filter, expected) in [
+        ("n == 1", &[2][..]),
+        ("n != 1", &[0, 1, 3][..]),
+        ("n < 0", &[0][..]),
+        ("n <= 0", &[0, 1][..]),
+        ("n > 1", &[3][..]),
+        ("n >= 1", &[2, 3][..]),
+        ("n & 2", &[0, 3][..]),
+        ("s == \"alpha\"", &[0][..]),
+        ("s != \"alpha\"", &[1, 2, 3][..]),
+        ("s ~ \"alpha*\"", &[0, 1][..]),
+        ("s ~ \"*et*\"", &[1, 2][..]),
+        ("s ~ \"*bet\"", &[1][..]),
+        ("s ~ \"?e[st]a\"", &[2][..]),
+        (&*own, &[0, 1][..]),
+        (&*other, &[3][..]),
+        ("!(n == 0) && (s ~ \"a*\" || n > 1)", &[0, 3][..]),
+    ] {
+        let kept = kept(filter);
+        if kept != expected {
+            wrong.push((filter, kept));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
+    // A refusal is shown in the file and in the log.
+    assert_eq!(echo("n == ", "events/kprobes/f/filter"), Err(Errno::EINVAL));
+    assert!(show("events/kprobes/f/filter").contains('^'));
+    assert!(
+        show("error_log")
+            .lines()
+            .rev()
+            .nth(2)
+            .unwrap()
+            .contains(": error: ")
+    );
+    echo("0", "events/kprobes/f/filter").unwrap();
+    assert_eq!(show("events/kprobes/f/filter"), "none\n");
+    assert_eq!(profile("f").0, 16 * 4);
+    clean_up();
+}
+
+/// All functions that the file lists can be probed by their names there. Those of the hit path are
+/// not in it.
+#[guest_test]
+fn functions_that_are_available_can_be_named() {
+    clean_up();
+    let listed = show("available_filter_functions");
+    assert!(listed.lines().count() > 500);
+    for name in ["vfs_open", "traced_function", "do_page_fault"] {
+        assert!(listed.lines().any(|line| line == name), "{name}");
+    }
+    let fits = |sign: char| sign.is_ascii_alphanumeric() || matches!(sign, '_' | '.' | '$');
+    for name in ["do_breakpoint", "asm_syscall"] {
+        assert!(!listed.lines().any(|line| line == name), "{name}");
+    }
+    let mut defined = 0;
+    for (number, name) in listed.lines().enumerate() {
+        assert!(name.chars().all(fits), "{name}");
+        if number % 25 != 0 {
+            continue;
+        }
+        if let Err(errno) = append(&format!("p:all/e{number} {name}"), "kprobe_events") {
+            panic!("{name}: {errno:?}: {}", show("error_log"));
+        }
+        defined += 1;
+    }
+    assert!(defined > 5);
+    clean_up();
+}
+
+#[guest_test]
+fn files_that_choose_among_one_take_only_that() {
+    assert_eq!(show("current_tracer"), "nop\n");
+    assert_eq!(show("available_tracers"), "nop\n");
+    echo("nop", "current_tracer").unwrap();
+    assert_eq!(echo("function", "current_tracer"), Err(Errno::EINVAL));
+    assert_eq!(show("trace_clock"), "[local]\n");
+    assert_eq!(echo("global", "trace_clock"), Err(Errno::EINVAL));
+    assert_eq!(echo("nothing", "trace_options"), Err(Errno::EINVAL));
+    // Any number but 0 turns recording on.
+    assert_eq!(echo("on", "tracing_on"), Err(Errno::EINVAL));
+    echo("0", "tracing_on").unwrap();
+    echo("2", "tracing_on").unwrap();
+    assert_eq!(show("tracing_on"), "1\n");
+}
+
+/// The file README promises a form exactly if it works.
+#[guest_test]
+fn each_form_that_the_readme_shows_works() {
+    clean_up();
+    let readme = show("README");
+    for (promise, lines) in [
+        (
+            "p[:[<group>/][<event>]] <place> [<args>]",
+            vec![
+                "p traced_function",
+                "p:a traced_function",
+                "p:g/ traced_function",
+                "p:g/a traced_function %di",
+            ],
+        ),
+        (
+            "r[maxactive][:[<group>/][<event>]] <place> [<args>]",
+            vec!["r traced_function", "r9:g/r traced_function $retval"],
+        ),
+        (
+            "[<module>:]<symbol>[+<offset>]|<memaddr>",
+            vec!["p:o traced_function+1", "p:k kprobe_example:vfs_open"],
+        ),
+        (
+            "place (kretprobe): [<module>:]<symbol>[+<offset>]%return|<memaddr>",
+            vec!["p:b traced_function%return"],
+        ),
+        (
+            "%<register>, @<address>, @<symbol>[+|-<offset>]",
+            vec!["p:c vfs_open %ax @0xffffffff80000000 @TRACED_DATA+8 @TRACED_DATA-8"],
+        ),
+        (
+            "$stack<index>, $stack, $retval, $comm, $arg<N>",
+            vec!["r:d vfs_open $stack1 $stack $retval $comm $arg2"],
+        ),
+        (
+            "+|-[u]<offset>(<fetcharg>), \\imm-value, \\\"imm-string\"",
+            vec!["p:e vfs_open +0(%di) -8(%di) +u0(%di) -u8(%di) \\1 \\\"text\""],
+        ),
+        (
+            "kernel return probes support: $retval, $arg<N>, $comm",
+            vec!["r:h vfs_open $retval $arg1 $comm"],
+        ),
+        (
+            "s8/16/32/64",
+            vec!["p:i vfs_open %di:s8 %di:s16 %di:s32 %di:s64"],
+        ),
+        (
+            "u8/16/32/64",
+            vec!["p:j vfs_open %di:u8 %di:u16 %di:u32 %di:u64"],
+        ),
+        (
+            "x8/16/32/64",
+            vec!["p:l vfs_open %di:x8 %di:x16 %di:x32 %di:x64"],
+        ),
+        (
+            "char, string, symbol",
+            vec!["p:m vfs_open +0(%di):char +0(%di):string %ip:symbol"],
+        ),
+        (
+            "b<bit-width>@<bit-offset>/<container-size>, ustring",
+            vec!["p:n vfs_open %di:b3@4/32 +0(%di):ustring"],
+        ),
+        (
+            "symstr, %pd/%pD, <type>\\[<array-size>\\]",
+            vec![
+                "p:q vfs_open %ip:symstr +0(%di):x8[4]",
+                "p:s vfs_read %di:%pD",
+                "p:t dput $arg1:%pd",
+            ],
+        ),
+    ] {
+        assert!(readme.contains(promise), "{promise} is not in\n{readme}");
+        for line in lines {
+            append(line, "kprobe_events")
+                .unwrap_or_else(|errno| panic!("{line}: {errno:?}\n{}", show("error_log")));
+        }
+    }
+    // These are forms of Linux that do not work here.
+    for (absent, line) in [
+        ("<argname>", "p:y vfs_open request"),
+        ("$current", "p:y vfs_open $current"),
+        ("uprobe_events", "p:y /bin/child:0x10"),
+    ] {
+        assert!(!readme.contains(absent), "{absent}");
+        assert!(append(line, "kprobe_events").is_err(), "{line}");
+    }
+    append("-:g/", "kprobe_events").unwrap();
+    assert!(!show("kprobe_events").contains(":g/"));
+    for file in [
+        "trace",
+        "trace_pipe",
+        "current_tracer",
+        "error_log",
+        "kprobe_profile",
+        "dynamic_events",
+        "kprobe_events",
+    ] {
+        assert!(
+            readme.contains(&format!("\n  {file}\t")) && exists(file),
+            "{file}"
+        );
+    }
+    clean_up();
+}

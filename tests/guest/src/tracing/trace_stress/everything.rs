@@ -1,0 +1,255 @@
+//! A count on every function, and on every instruction of the kernel, that can be probed, and
+//! events beside it, while programs run.
+//!
+//! By breakpoints the processor's exceptions are an independent count: each is a hit of the count,
+//! a miss, or a breakpoint that had just gone.
+
+use alloc::{boxed::Box, format, vec::Vec};
+use core::sync::atomic::Ordering::Relaxed;
+
+use abi::WaitStatus;
+use bpf::{Builder, Condition, Helper, MapDef, MapIndex, ProgramKind, Reg::*, Size::B8};
+use kernel::{
+    arch::{percpu, smp},
+    pr_info,
+    probes::{Kprobe, PROBES, register, survey},
+    symbols::{self, Symbol},
+    task::{
+        exec::{run_program, start_program},
+        process::Which,
+        wait::wait_for_child,
+    },
+    trace::{
+        events::EVENTS,
+        program::{AttachedProbes, Program},
+        shared::Shared,
+    },
+};
+use trace_maps::Map;
+
+use super::{Rings, Since, address_of};
+use crate::{
+    load::whole_kernel::COUNTED,
+    tools::jumps::Optimization,
+    tools::own_code::{is_of_the_kernel, is_of_the_suite},
+    tracing::trace_files::{append, clean_up, echo, show},
+};
+
+/// Hits, and hits that the map of keys had no room for.
+const COUNTS: MapIndex = MapIndex(0);
+const BY_PLACE: MapIndex = MapIndex(1);
+
+/// Counts all hits; and each place by itself, if there are so many at most.
+fn counter(places: Option<u32>) -> Shared<Program> {
+    let mut b = Builder::new(ProgramKind::Probe);
+    let counts = b.map(MapDef::counters("counts", 2));
+    let Some(places) = places else {
+        b.add(counts, 0, 1).exit(0);
+        return Program::load(b.finish().unwrap()).unwrap();
+    };
+    let by_place = b.map(MapDef::counters_by_key("places", 8, places));
+    let end = b.label();
+    b.call(Helper::FuncIp)
+        .store(R10, -8, B8, R0)
+        .add(counts, 0, 1)
+        .add_by_key(by_place, -8, 1)
+        .branch(Condition::Equal, R0, 0, end)
+        .add(counts, 1, 1)
+        .place(end)
+        .exit(0);
+    Program::load(b.finish().unwrap()).unwrap()
+}
+
+/// The functions that are `wanted`.
+fn functions(wanted: impl Fn(&Symbol<'_>) -> bool) -> Vec<Symbol<'static>> {
+    let mut functions: Vec<_> = symbols::functions()
+        .filter(|symbol| symbol.kind == symbols::SymbolKind::Text && wanted(symbol))
+        .collect();
+    functions.sort_by_key(|symbol| symbol.start);
+    functions.dedup_by_key(|symbol| symbol.start);
+    functions
+}
+
+/// The entries of functions that can be probed, those of the tests among them. The suite of the
+/// probes does not run meanwhile.
+fn entries() -> Vec<u64> {
+    let can_be_probed = |at: &u64| register(Box::new(Kprobe::new().at(*at).disabled())).is_ok();
+    let functions = functions(|symbol| !is_of_the_suite(symbol));
+    let starts = functions.into_iter().map(|symbol| symbol.start);
+    starts.filter(can_be_probed).collect()
+}
+
+/// All instructions of the kernel that can be probed.
+fn instructions() -> Vec<u64> {
+    let mut end = 0;
+    let mut places = Vec::new();
+    for symbol in functions(is_of_the_kernel) {
+        // Another name for a part of the function before.
+        if symbol.start >= end {
+            end = symbol.start + symbol.size;
+            let judged = survey::function(&symbol).unwrap().into_iter();
+            places.extend(
+                judged
+                    .filter(|judged| judged.verdict.is_ok())
+                    .map(|judged| judged.insn.ip()),
+            );
+        }
+    }
+    places
+}
+
+/// Defines events on one in so many functions that have a name. Returns how many.
+fn define_events(one_in: usize) -> usize {
+    let names = show("available_filter_functions");
+    let mut defined = 0;
+    for name in names.lines().step_by(one_in) {
+        let line = format!("p:many/e{defined} {name} a=%di:u64 b=+0(%si):u64");
+        defined += usize::from(append(&line, "kprobe_events").is_ok());
+    }
+    defined
+}
+
+/// Programs, side by side and alone, that end as they do without probes. `counted` says how often a
+/// function was hit.
+fn work(counted: impl Fn(u64) -> u64) {
+    const ROUNDS: u64 = 20;
+    let ends_well = |args: &[&str]| {
+        assert_eq!(
+            run_program("/bin/exercise", args),
+            Ok(WaitStatus::exited(0)),
+            "{args:?}"
+        );
+    };
+    let hits = || COUNTED.map(|(name, _)| counted(address_of(name)));
+    let before = hits();
+    ends_well(&["calls", &format!("{ROUNDS}")]);
+    for ((name, each), (then, now)) in COUNTED.iter().zip(before.iter().zip(hits())) {
+        // Where nothing is counted, all is 0.
+        assert!(
+            now == 0 || now == then + each * ROUNDS,
+            "{name}: {then}, {now}"
+        );
+    }
+    let children = ["contents", "copy_on_write", "wait"]
+        .map(|name| start_program("/bin/exercise", &[name]).unwrap());
+    for pid in children {
+        let end = wait_for_child(Which::Pid(pid), false).unwrap().unwrap();
+        assert_eq!(end.1, WaitStatus::exited(0));
+    }
+    ends_well(&["heap"]);
+    ends_well(&["bad_pointers"]);
+}
+
+/// Exceptions that the probes got, and those among them that found no breakpoint any more.
+fn traps() -> (u64, u64) {
+    (0..smp::online_cpus()).fold((0, 0), |(all, stale), cpu| {
+        let counts = &percpu::of(cpu).probes;
+        (
+            all + counts.breakpoints.load(Relaxed),
+            stale + counts.stale_breakpoints.load(Relaxed),
+        )
+    })
+}
+
+/// Hits and misses of all events.
+fn profiles() -> (u64, u64) {
+    let events = EVENTS.lock();
+    let probes = events.iter().flat_map(|(_, event)| &event.probes);
+    probes.fold((0, 0), |(hits, misses), probe| {
+        let profile = probe.profile();
+        (hits + profile.hits, misses + profile.misses)
+    })
+}
+
+/// A count at each of `places`, and events on some functions.
+fn count(places: &[u64], by_place: bool, jumps: bool, one_in: usize) {
+    clean_up();
+    work(|_| 0);
+    let _jumps = Optimization::set(jumps);
+    let _rings = Rings::of(64, true);
+    let since = Since::now();
+    let (detours, slots) = (PROBES.detours_in_use(), PROBES.slots_in_use());
+    let (traps_before, stale_before) = traps();
+    let program = counter(by_place.then_some(16_384));
+    let probes = AttachedProbes::new(program.clone(), places).unwrap();
+    let events = define_events(one_in);
+    assert!(events > 10, "{events} events");
+    echo("1", "events/many/enable").unwrap();
+    let of = |at: u64| program.sum_of_key(BY_PLACE, &at.to_le_bytes());
+    work(of);
+    echo("0", "events/many/enable").unwrap();
+    let (hits_of_events, misses_of_events) = profiles();
+    clean_up();
+    let misses = probes.detach();
+    let (traps, stale) = traps();
+    let (traps, stale) = (traps - traps_before, stale - stale_before);
+    let [hits, unkept] = [0, 1].map(|index| program.counter(COUNTS, index));
+    let totals = since.totals();
+    pr_info!(
+        "everything traced: {} places, {hits} hits, {misses} misses, {traps} traps, {stale} stale; \
+         {events} events, {hits_of_events} hits, {misses_of_events} misses, {totals:?}",
+        places.len()
+    );
+    assert!(hits > places.len() as u64);
+    assert!(hits_of_events > 0);
+    assert_eq!(
+        hits_of_events,
+        totals.written + totals.dropped + totals.off,
+        "{totals:?}"
+    );
+    if jumps {
+        assert!(traps < hits + misses + stale, "no hit came by jump");
+    } else {
+        assert_eq!(traps, hits + misses + stale, "a trap is unaccounted for");
+    }
+    if by_place {
+        let Some(Map::Hash(counts)) = program.map(BY_PLACE) else {
+            panic!("the counts by place are a hash");
+        };
+        let mut all = 0;
+        counts.for_each(|_, place, count| {
+            let place = u64::from_le_bytes(place.try_into().unwrap());
+            assert!(places.binary_search(&place).is_ok(), "{place:#x}");
+            all += count[0];
+        });
+        assert_eq!(all + unkept, hits, "{unkept} without a key");
+        assert!(COUNTED.iter().all(|(name, _)| of(address_of(name)) > 0));
+    }
+    assert_eq!(PROBES.slots_in_use(), slots);
+    assert!(PROBES.detours_in_use() <= detours);
+}
+
+#[guest_test(memory = 512)]
+fn every_function_is_counted_by_jumps() {
+    count(&entries(), true, true, 50);
+}
+
+#[guest_test(memory = 512)]
+fn every_function_is_counted_by_breakpoints() {
+    count(&entries(), true, false, 50);
+}
+
+#[guest_test(smp = 1, memory = 512)]
+fn every_function_is_counted_on_one_cpu() {
+    count(&entries(), true, true, 50);
+}
+
+#[guest_test(smp = 4, memory = 512, ignore)]
+fn every_function_is_counted_on_four_cpus() {
+    count(&entries(), true, true, 50);
+}
+
+#[guest_test(memory = 1024, timeout = 3600, ignore)]
+fn every_instruction_is_counted_by_breakpoints() {
+    count(&instructions(), false, false, 10);
+}
+
+#[guest_test(memory = 1024, timeout = 3600, ignore)]
+fn every_instruction_is_counted_by_jumps() {
+    count(&instructions(), false, true, 10);
+}
+
+#[guest_test(smp = 4, memory = 1024, timeout = 3600, ignore)]
+fn every_instruction_is_counted_on_four_cpus() {
+    count(&instructions(), false, false, 10);
+}

@@ -1,0 +1,247 @@
+//! The functions of the language: their names, how they are called, and what they are for.
+//!
+//! This is the one list of them. The refusal of a wrong call, the names that are near to one that
+//! is unknown, and the table in the document come from it. What a function does is in a table
+//! beside its kind: `values::builtin` for those that give values, `program::effects` for those that
+//! do something, `program::assign` for those that are assigned to maps.
+//!
+//! FUNCTIONS-1. Each function has an implementation in the table of its role, and no table has
+//!     another one.
+
+use alloc::{format, vec::Vec};
+
+use trace_language::{
+    Diagnostic,
+    tree::{Expression, ExpressionKind, Map as MapName, Name, Span},
+};
+
+use crate::{Lowered, names};
+
+/// Where a function may be called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// In an expression: it gives a value.
+    Value,
+    /// As a statement.
+    Effect,
+    /// On the right side of an assignment to a map.
+    Aggregation,
+}
+
+/// A function of the language.
+#[derive(Clone, Copy, Debug)]
+pub struct Function {
+    pub name: &'static str,
+    pub role: Role,
+    /// How it is called.
+    pub usage: &'static str,
+    /// What it does or gives, for the document.
+    pub purpose: &'static str,
+}
+
+const fn function(
+    role: Role,
+    name: &'static str,
+    usage: &'static str,
+    purpose: &'static str,
+) -> Function {
+    Function {
+        name,
+        role,
+        usage,
+        purpose,
+    }
+}
+
+/// See the module's text.
+#[rustfmt::skip]
+pub const FUNCTIONS: [Function; 31] = {
+    use Role::{Aggregation, Effect, Value};
+    [
+        function(Effect, "printf", "printf(\"format\", value)",
+            "prints values by a format"),
+        function(Effect, "print", "print(value), print(@map[key]) or print(@map, top, div)",
+            "prints a value, entry or map"),
+        function(Effect, "join", "join(array) or join(array, \",\")",
+            "prints the texts of a list in a line"),
+        function(Effect, "time", "time() or time(\"%H:%M:%S\\n\")",
+            "prints the time of day"),
+        function(Effect, "clear", "clear(@map) or clear(@map[key])",
+            "takes all keys of a map away, or one"),
+        function(Effect, "zero", "zero(@map) or zero(@map[key])",
+            "sets all values of a map to zero, or one"),
+        function(Effect, "delete", "delete(@map[key]) or delete(@map, key)",
+            "takes a key away"),
+        function(Effect, "exit", "exit() or exit(status)",
+            "ends the block, and the trace with a status"),
+        function(Value, "str", "str(address) or str(address, bytes)",
+            "the text at an address, up to its NUL"),
+        function(Value, "buf", "buf(address, bytes)",
+            "bytes of memory"),
+        function(Value, "ksym", "ksym(address)",
+            "an address by the name of its function"),
+        function(Value, "sym", "sym(address)",
+            "the same as ksym"),
+        function(Value, "kaddr", "kaddr(\"vfs_write\")",
+            "the address of a function"),
+        function(Value, "uptr", "uptr(address)",
+            "an address in the memory of the program"),
+        function(Value, "kptr", "kptr(address)",
+            "an address in the memory of the kernel"),
+        function(Value, "reg", "reg(\"di\")",
+            "a register of the probed code"),
+        function(Value, "kstack", "kstack or kstack(frames)",
+            "the call stack of the kernel"),
+        function(Value, "ustack", "ustack or ustack(frames)",
+            "the call stack of the program"),
+        function(Value, "nsecs", "nsecs",
+            "nanoseconds since the machine started"),
+        function(Value, "strftime", "strftime(\"%H:%M:%S\", nsecs)",
+            "a time as a text"),
+        function(Value, "strncmp", "strncmp(text, \"text\", bytes)",
+            "0 if the texts begin with the same bytes"),
+        function(Value, "len", "len(@map) or len(kstack)",
+            "how many keys, frames or elements there are"),
+        function(Value, "has_key", "has_key(@map, key)",
+            "whether a map has a key"),
+        function(Aggregation, "count", "count()",
+            "how often it was assigned"),
+        function(Aggregation, "sum", "sum(value)",
+            "the sum of the values"),
+        function(Aggregation, "min", "min(value)",
+            "the least value"),
+        function(Aggregation, "max", "max(value)",
+            "the greatest value"),
+        function(Aggregation, "avg", "avg(value)",
+            "the average"),
+        function(Aggregation, "stats", "stats(value)",
+            "count, average and sum"),
+        function(Aggregation, "hist", "hist(value)",
+            "a histogram by powers of two"),
+        function(Aggregation, "lhist", "lhist(value, from, to, step)",
+            "a histogram of equal steps"),
+    ]
+};
+
+/// Names of other tracers, and why they are not here.
+pub(crate) const ABSENT: [(&str, &str); 12] = [
+    (
+        "usym",
+        "ustack(1) has the name of the function that has called the kernel; print another address \
+         with %p",
+    ),
+    (
+        "uaddr",
+        "names of programs are looked up by address only, in ustack",
+    ),
+    ("uid", "there are no users; use pid or comm"),
+    ("gid", "there are no groups; use pid or comm"),
+    ("username", "there are no users; use pid or comm"),
+    ("cgroup", "there are no control groups; use pid or comm"),
+    ("curtask", "use pid, tid and comm"),
+    (
+        "rand",
+        "there is no source of random numbers at a probe; nsecs changes with each hit",
+    ),
+    (
+        "system",
+        "the tracer runs no programs; pass its output to one",
+    ),
+    ("cat", "the tracer prints no files; use cat at the prompt"),
+    ("ntop", "there is no network"),
+    (
+        "signal",
+        "a program only looks and counts; use kill at the prompt",
+    ),
+];
+
+/// The function of that name.
+pub(crate) fn named(name: &str) -> Option<&'static Function> {
+    FUNCTIONS.iter().find(|function| function.name == name)
+}
+
+pub(crate) fn is_aggregation(name: &str) -> bool {
+    named(name).is_some_and(|function| function.role == Role::Aggregation)
+}
+
+/// A call, as the function sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct Call<'e> {
+    pub(crate) name: &'e Name,
+    pub(crate) arguments: &'e [Expression],
+    pub(crate) span: Span,
+}
+
+impl Call<'_> {
+    /// Refuses it: these are not the arguments of the function.
+    pub(crate) fn refuse<T>(&self) -> Lowered<T> {
+        self.refuse_for(named(&self.name.text).map_or("", |function| function.usage))
+    }
+
+    /// The same where only some of its forms can be meant.
+    pub(crate) fn refuse_for<T>(&self, usage: &str) -> Lowered<T> {
+        Err(Diagnostic::new(
+            self.span,
+            format!("`{}` does not take these arguments", self.name.text),
+            format!("write {usage}"),
+        ))
+    }
+
+    /// There is no such function.
+    pub(crate) fn unknown(&self) -> Diagnostic {
+        let name = self.name;
+        if let Some((_, why)) = ABSENT.iter().find(|(word, _)| *word == name.text) {
+            return Diagnostic::new(
+                name.span,
+                format!("there is no function `{}`", name.text),
+                *why,
+            );
+        }
+        let near = names::nearest(&name.text, FUNCTIONS.iter().map(|function| function.name));
+        Diagnostic::new(
+            name.span,
+            format!("there is no function `{}`", name.text),
+            match near.is_empty() {
+                true => {
+                    let (of_maps, plain): (Vec<_>, Vec<_>) = FUNCTIONS
+                        .iter()
+                        .map(|function| function.name)
+                        .partition(|name| is_aggregation(name));
+                    let (plain, of_maps) = (plain.join(", "), of_maps.join(", "));
+                    format!("the functions are {plain}, and for maps {of_maps}")
+                }
+                false => names::did_you_mean(&near),
+            },
+        )
+    }
+}
+
+/// An argument that must be a text of the program.
+pub(crate) fn text<'e>(argument: &'e Expression, example: &str) -> Lowered<&'e str> {
+    match &argument.kind {
+        ExpressionKind::String(text) => Ok(text),
+        _ => Err(Diagnostic::new(
+            argument.span,
+            "this must be a text",
+            format!("for example {example}"),
+        )),
+    }
+}
+
+/// `@map[key]`, or `@map, key`, of which the key is a tuple if there are several.
+pub(crate) fn map_and_key(of: &Expression, key: &[Expression]) -> Option<MapName> {
+    let ExpressionKind::Map(map) = &of.kind else {
+        return None;
+    };
+    match key {
+        [] => Some(map.clone()),
+        [key] if map.keys.is_empty() => Some(MapName {
+            keys: match &key.kind {
+                ExpressionKind::Tuple(keys) => keys.clone(),
+                _ => alloc::vec![key.clone()],
+            },
+            ..map.clone()
+        }),
+        _ => None,
+    }
+}

@@ -1,0 +1,81 @@
+//! Names in messages.
+
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use ::names::distance;
+
+use trace_interface::shape::Shape;
+
+/// "did you mean `a` or `b`?", or nothing.
+pub(crate) fn did_you_mean(names: &[String]) -> String {
+    let names: Vec<String> = names
+        .iter()
+        .take(3)
+        .map(|name| format!("`{name}`"))
+        .collect();
+    ::names::did_you_mean(&names).to_string()
+}
+
+/// The names that are nearest to one: those with few letters changed, and no other ones with fewer.
+pub(crate) fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> Vec<String> {
+    let most = name.chars().count() / 3 + 1;
+    let mut found: Vec<(usize, &str)> = names
+        .filter_map(|other| Some((distance(name, other, most)?, other)))
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    let least = found.first().map_or(0, |(distance, _)| *distance);
+    found.retain(|(distance, _)| *distance == least);
+    found
+        .into_iter()
+        .take(3)
+        .map(|(_, name)| name.into())
+        .collect()
+}
+
+/// A duration as probes write it: `s:1`, `ms:100`, `us:5`, `ns:7`.
+pub(crate) fn duration(nanoseconds: u64) -> String {
+    for (unit, size) in [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1000)] {
+        if nanoseconds.is_multiple_of(size) {
+            return format!("{unit}:{}", nanoseconds / size);
+        }
+    }
+    format!("ns:{nanoseconds}")
+}
+
+/// The next step where a name of the source was used, and only symbols are known.
+pub(crate) const NO_DEBUG_INFORMATION: &str = "this needs debug information, which the kernel's \
+     own prompt does not have: use arg0 to arg5, retval and reg(\"di\") here, or \
+     `cargo run -- trace` on the host";
+
+/// What is stored so.
+pub(crate) fn shape(of: &Shape) -> String {
+    match of {
+        Shape::Unsigned(_) | Shape::Signed(_) => "a number".into(),
+        Shape::Boolean | Shape::Flag => "true or false".into(),
+        Shape::Character => "a character".into(),
+        Shape::Float(_) => "a floating-point number".into(),
+        Shape::Address => "an address".into(),
+        Shape::Symbol { .. } => "a function".into(),
+        Shape::Probe => "a probe".into(),
+        Shape::Stack { .. } => "a call stack".into(),
+        Shape::Time { .. } => "a time".into(),
+        Shape::Text(_) | Shape::Counted(_) => "a text".into(),
+        Shape::Bytes(_) => "bytes".into(),
+        Shape::List { .. } | Shape::Array { .. } | Shape::Items { .. } => "a list".into(),
+        Shape::Tuple(items) => {
+            let items: Vec<String> = items.iter().map(shape).collect();
+            format!("a tuple ({})", items.join(", "))
+        }
+        Shape::Struct { name, .. } | Shape::Enum { name, .. } | Shape::Choice { name, .. } => {
+            format!("a `{name}`")
+        }
+        Shape::Maybe(of) => shape(of),
+        Shape::Unit => "nothing".into(),
+        Shape::Unavailable => "a value that the compiler of the kernel left out".into(),
+    }
+}

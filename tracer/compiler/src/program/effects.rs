@@ -1,0 +1,393 @@
+//! The functions that do something: one function of the compiler for each of the language.
+//!
+//! All have one signature, and [`DONE`] names them. How they are called is in [`crate::functions`].
+//! Most write a record: the kernel acts on its request, and the reader shows it.
+
+use alloc::{format, rc::Rc, string::String, vec::Vec};
+
+use trace_interface::{
+    script::Request,
+    shape::Shape,
+    view::{Class, Part, Record},
+};
+use trace_language::{
+    Diagnostic,
+    tree::{Expression, ExpressionKind, Map as MapName, Span},
+};
+
+use super::Program;
+use crate::{
+    Lowered, format as conversions,
+    functions::{self, Call, Role, map_and_key, text},
+    names,
+    number::{Counted, Kind, Number, Test},
+    values::Val,
+};
+
+/// How many texts of a list are joined, as elsewhere.
+const MOST_JOINED: u32 = 16;
+
+/// A function that does something.
+type Does = fn(&mut Program<'_, '_>, Call<'_>) -> Lowered<()>;
+
+/// See the module's text.
+pub(crate) const DONE: [(&str, Does); 8] = [
+    ("printf", print_line),
+    ("print", print),
+    ("join", join),
+    ("time", time),
+    ("clear", clear),
+    ("zero", zero),
+    ("delete", delete),
+    ("exit", exit),
+];
+
+impl Program<'_, '_> {
+    /// A call for its effect.
+    pub(crate) fn effect(&mut self, expression: &Expression) -> Lowered<()> {
+        let span = expression.span;
+        let ExpressionKind::Call { name, arguments } = &expression.kind else {
+            let value = self.code.value(expression)?;
+            if let Val::Number(counted) = value
+                && counted.number.has_effect()
+            {
+                self.code.number(&counted.number);
+            }
+            return Ok(());
+        };
+        let call = Call {
+            name,
+            arguments,
+            span,
+        };
+        let word = &*name.text;
+        if let Some((_, does)) = DONE.iter().find(|(known, _)| *known == word) {
+            return does(self, call);
+        }
+        match functions::named(word).map(|function| function.role) {
+            Some(Role::Aggregation) => Err(Diagnostic::new(
+                span,
+                format!("`{word}` has no effect by itself"),
+                format!("assign it to a map: `@ = {word}(…);`"),
+            )),
+            Some(_) => {
+                // For its messages; its value is thrown away.
+                self.code.value(expression)?;
+                Ok(())
+            }
+            None => Err(call.unknown()),
+        }
+    }
+
+    /// A record that only asks the kernel for something.
+    fn ask(&mut self, request: Request, record: Record, status: u32) -> Lowered<()> {
+        self.code
+            .write_record(request, record, Vec::new(), status, Span::default())
+    }
+
+    /// A record that the reader shows.
+    pub(crate) fn record(
+        &mut self,
+        record: Record,
+        values: Vec<(Val, Shape, Span)>,
+        span: Span,
+    ) -> Lowered<()> {
+        self.code
+            .write_record(Request::Forward, record, values, 0, span)
+    }
+}
+
+fn map_of(argument: &Expression) -> Option<&MapName> {
+    match &argument.kind {
+        ExpressionKind::Map(map) => Some(map),
+        _ => None,
+    }
+}
+
+fn print(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
+    let [of, rest @ ..] = call.arguments else {
+        return call.refuse_for("print(@map)");
+    };
+    match map_of(of) {
+        _ if rest.len() > 2 => call.refuse_for("print(@map)"),
+        Some(map) if map.keys.is_empty() => print_map(program, map, rest),
+        Some(map) if rest.is_empty() => print_element(program, map, of.span),
+        Some(_) => call.refuse_for("print(@map[key]) or print(@map, top)"),
+        None if rest.is_empty() => print_value(program, of, call.span),
+        None => call.refuse_for("print(value) or print(@map, top, div)"),
+    }
+}
+
+fn print_value(program: &mut Program<'_, '_>, of: &Expression, span: Span) -> Lowered<()> {
+    let value = program.code.value(of)?;
+    let value = program.values().simplified(value, of.span);
+    let shape = program.values().shape(&value, true);
+    let record = Record::Value(shape.clone());
+    program.record(record, alloc::vec![(value, shape, of.span)], span)
+}
+
+fn print_map(program: &mut Program<'_, '_>, map: &MapName, rest: &[Expression]) -> Lowered<()> {
+    let number = program.values().tables.map(&map.name);
+    let mut numbers = [0_u64, 1];
+    for (number, argument) in numbers.iter_mut().zip(rest) {
+        *number = program.code.constant(argument, u32::MAX)?.into();
+    }
+    let [top, divisor] = numbers;
+    program.ask(
+        Request::Print { map: number },
+        Record::Map {
+            map: number,
+            top,
+            divisor,
+        },
+        0,
+    )
+}
+
+fn print_element(program: &mut Program<'_, '_>, map: &MapName, span: Span) -> Lowered<()> {
+    let number = program.values().tables.map(&map.name);
+    let key = program.code.key(number, map)?;
+    let (_, values, key_span) = program.values().keys[key].clone();
+    let shapes = program.values().tables.maps[number as usize]
+        .keys
+        .clone()
+        .unwrap_or_default();
+    let mut stored: Vec<(Val, Shape, Span)> = values
+        .into_iter()
+        .zip(shapes)
+        .map(|(value, shape)| (value, shape, key_span))
+        .collect();
+    let bytes: u32 = stored.iter().map(|(_, shape, _)| shape.bytes()).sum();
+    match program.values().tables.maps[number as usize].class.clone() {
+        Some(Class::Plain(shape)) => {
+            let value = program.values().plain_element(number, key, &shape);
+            stored.push((value, shape.clone(), span));
+            program.record(
+                Record::Element {
+                    map: number,
+                    key: bytes,
+                    value: shape,
+                },
+                stored,
+                span,
+            )
+        }
+        _ => {
+            let request = Request::Print { map: number };
+            program
+                .code
+                .write_record(request, Record::Key { map: number }, stored, 0, span)
+        }
+    }
+}
+
+fn print_line(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
+    let [format, values @ ..] = call.arguments else {
+        return call.refuse();
+    };
+    let text = text(format, "printf(\"%d\\n\", pid)")?;
+    let parts = conversions::parse(text)
+        .map_err(|(cause, next)| Diagnostic::new(format.span, cause, next))?;
+    let wanted: Vec<_> = parts
+        .iter()
+        .filter_map(|part| match part {
+            Part::Value(conversion) => Some(*conversion),
+            Part::Literal(_) => None,
+        })
+        .collect();
+    if wanted.len() != values.len() {
+        return Err(Diagnostic::new(
+            values
+                .get(wanted.len())
+                .map_or(format.span, |value| value.span),
+            format!(
+                "the format shows {}, and there are {}",
+                plural(wanted.len()),
+                values.len()
+            ),
+            "give one value for each conversion",
+        ));
+    }
+    let mut stored = Vec::new();
+    let mut places = Vec::new();
+    let mut offset = 0;
+    for (conversion, expression) in wanted.iter().zip(values) {
+        let value = program.code.value(expression)?;
+        let mut value = program.values().simplified(value, expression.span);
+        let mut shape = program.values().shape(&value, true);
+        if !conversion.takes(&shape) {
+            // A type around a number, a `Result` of numbers.
+            match program.values().as_number(value.clone(), expression.span) {
+                Ok(counted) if conversion.takes(&counted.kind.shape()) => {
+                    value = Val::Number(counted);
+                    shape = program.values().shape(&value, true);
+                }
+                _ => {
+                    return Err(Diagnostic::new(
+                        expression.span,
+                        format!(
+                            "`%{}` shows numbers, and this is {}",
+                            conversion.letter,
+                            names::shape(&shape)
+                        ),
+                        "use %s or %r",
+                    ));
+                }
+            }
+        }
+        places.push((offset, shape.clone()));
+        offset += shape.bytes();
+        stored.push((value, shape, expression.span));
+    }
+    program.record(
+        Record::Line {
+            parts,
+            values: places,
+        },
+        stored,
+        format.span,
+    )
+}
+
+/// Prints a line of the texts of a list: a slice of texts, or an array of pointers to texts
+/// that a null ends, as `argv`. At most [`MOST_JOINED`].
+fn join(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
+    let (list, between) = match call.arguments {
+        [list] => (list, " "),
+        [list, between] => (list, text(between, "join(arg1, \",\")")?),
+        _ => return call.refuse(),
+    };
+    let span = list.span;
+    let value = program.code.value(list)?;
+    let items: Vec<Val> = match program.values().simplified(value, span) {
+        list @ Val::Object(_) => {
+            let element = |index: u32| {
+                let index = Counted {
+                    number: Number::Constant(index.into()),
+                    kind: Kind::UNSIGNED,
+                    present: Test::Constant(true),
+                };
+                program.values().index(list.clone(), index, span)
+            };
+            (0..MOST_JOINED).map(element).collect::<Lowered<_>>()?
+        }
+        array => {
+            let Counted {
+                number, present, ..
+            } = program.values().as_number(array, span)?;
+            let array = Number::select(present, number, Number::Constant(0));
+            let most = program.values().tables.options.text_bytes;
+            let texts = program.code.read_pointers(&array, MOST_JOINED);
+            let text = |address: Number| Val::Text {
+                present: Test::NotZero(address.clone()),
+                address,
+                most,
+                limit: None,
+            };
+            texts.into_iter().map(text).collect()
+        }
+    };
+    let mut stored = Vec::new();
+    let mut places = Vec::new();
+    let mut offset = 0;
+    for item in items {
+        if !program.values().is_text(&item) {
+            return Err(Diagnostic::new(
+                span,
+                "the elements of this list are no texts",
+                "use print(), which shows any list",
+            ));
+        }
+        let shape = program.values().shape(&item, true);
+        places.push((offset, shape.clone()));
+        offset += shape.bytes();
+        stored.push((item, shape, span));
+    }
+    let record = Record::Joined {
+        between: between.into(),
+        values: places,
+    };
+    program.record(record, stored, span)
+}
+
+fn time(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
+    let format: Rc<str> = match call.arguments {
+        [] => "%H:%M:%S\n".into(),
+        [format] => text(format, "time(\"%H:%M:%S\\n\")")?.into(),
+        _ => return call.refuse(),
+    };
+    let clock = program.values().tables.clock();
+    let value = Val::number(Number::Nanoseconds { clock }, Kind::Time { format });
+    let shape = program.values().shape(&value, false);
+    let record = Record::Line {
+        parts: conversions::parse("%s").unwrap_or_default(),
+        values: alloc::vec![(0, shape.clone())],
+    };
+    program.record(record, alloc::vec![(value, shape, call.span)], call.span)
+}
+
+fn clear(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
+    let [of] = call.arguments else {
+        return call.refuse_for("clear(@map)");
+    };
+    match map_of(of) {
+        Some(map) if map.keys.is_empty() => {
+            let map = program.values().tables.map(&map.name);
+            program.ask(Request::Clear { map }, Record::Silent, 0)
+        }
+        Some(map) => program.delete(map),
+        None => call.refuse(),
+    }
+}
+
+fn zero(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
+    let [of] = call.arguments else {
+        return call.refuse_for("zero(@map)");
+    };
+    match map_of(of) {
+        Some(map) if map.keys.is_empty() => {
+            let map = program.values().tables.map(&map.name);
+            program.ask(Request::Zero { map }, Record::Silent, 0)
+        }
+        Some(map) => program.zero_key(map),
+        None => call.refuse(),
+    }
+}
+
+fn delete(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
+    let [of, key @ ..] = call.arguments else {
+        return call.refuse_for("delete(@map[key])");
+    };
+    match map_and_key(of, key) {
+        Some(map) => program.delete(&map),
+        None => call.refuse(),
+    }
+}
+
+/// The trace is to end, and this block ends at once.
+fn exit(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
+    let status = match call.arguments {
+        [] => 0,
+        [status] => {
+            let status = program.code.count(status)?;
+            status.number.constant().ok_or_else(|| {
+                Diagnostic::new(
+                    call.span,
+                    "the status must be a number of the text",
+                    "use `if (…) { exit(1); }`",
+                )
+            })?
+        }
+        _ => return call.refuse(),
+    };
+    program.ask(Request::Exit, Record::Exit, status as u32)?;
+    program.leave_block();
+    Ok(())
+}
+
+fn plural(count: usize) -> String {
+    match count {
+        1 => "1 value".into(),
+        count => format!("{count} values"),
+    }
+}

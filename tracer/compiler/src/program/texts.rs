@@ -1,0 +1,117 @@
+//! Instructions that compare texts and choose between them.
+//!
+//! Both texts are stored as ones that zeros fill up. So they are equal if all their bytes are.
+
+use bpf::{Condition, Reg};
+use trace_interface::shape::Shape;
+use trace_language::tree::Span;
+
+use super::code::Code;
+use crate::{
+    Lowered,
+    asm::Label,
+    memory::Place,
+    values::{Copy, Either, Val},
+};
+
+impl Code<'_, '_> {
+    pub(crate) fn compare_texts(
+        &mut self,
+        left: &Val,
+        right: &Val,
+        spans: (Span, Span),
+        is: bool,
+        label: Label,
+    ) -> Lowered<()> {
+        let mark = self.values.memory.mark();
+        let bytes = |this: &mut Self, value: &Val| match this.values.shape(value, false) {
+            Shape::Text(bytes) | Shape::Counted(bytes) => bytes,
+            _ => 8,
+        };
+        let bytes = bytes(self, left)
+            .max(bytes(self, right))
+            .next_multiple_of(8);
+        // As texts that zeros fill up, both are equal if all their bytes are.
+        let shape = Shape::Text(bytes);
+        let end = self.asm.label();
+        let other = if is { end } else { label };
+        let (first, second) = match (left, right) {
+            (Val::Literal(_), _) => (right, left),
+            _ => (left, right),
+        };
+        let a = self.values.memory.take(bytes);
+        self.store_as_text(first, a, &shape, spans.0)?;
+        if let Val::Literal(text) = second {
+            let mut rest = text.as_bytes().to_vec();
+            rest.truncate(bytes as usize - 1);
+            rest.resize(bytes as usize, 0);
+            for (number, chunk) in rest.chunks_exact(8).enumerate() {
+                let word = chunk.first_chunk().copied().map_or(0, u64::from_le_bytes);
+                self.asm.load(Reg::R0, a.at(8 * number as u32), 8, false);
+                self.asm.set(Reg::R1, word);
+                self.asm
+                    .branch(Condition::NotEqual, Reg::R0, Reg::R1, other);
+            }
+        } else {
+            let b = self.values.memory.take(bytes);
+            self.store_as_text(second, b, &shape, spans.1)?;
+            for number in 0..bytes / 8 {
+                self.asm.load(Reg::R0, a.at(8 * number), 8, false);
+                self.asm.load(Reg::R1, b.at(8 * number), 8, false);
+                self.asm
+                    .branch(Condition::NotEqual, Reg::R0, Reg::R1, other);
+            }
+        }
+        if is {
+            self.asm.jump(label);
+        }
+        self.asm.place(end);
+        self.values.memory.release(mark);
+        Ok(())
+    }
+
+    /// Stores any text as one that zeros fill up.
+    fn store_as_text(&mut self, value: &Val, to: Place, shape: &Shape, span: Span) -> Lowered<()> {
+        if let Val::Stored {
+            place,
+            shape: Shape::Counted(most),
+        } = value
+        {
+            let copied = (*most).min(shape.bytes());
+            self.asm.copy(place.at(8), to, copied);
+            self.asm.zero(to.at(copied), shape.bytes() - copied);
+            return Ok(());
+        }
+        if let Val::Element {
+            shape: Shape::Counted(most),
+            ..
+        } = value
+        {
+            let from = Shape::Counted(*most);
+            let place = self.values.memory.take(from.bytes());
+            self.store(value, place, &from, span)?;
+            let stored = Val::Stored { place, shape: from };
+            return self.store_as_text(&stored, to, shape, span);
+        }
+        self.store(value, to, shape, span)
+    }
+
+    /// Stores one of two texts.
+    pub(crate) fn store_either(&mut self, either: &Either, copy: &Copy) -> Lowered<()> {
+        let Either {
+            test,
+            then,
+            otherwise,
+        } = either;
+        let before = core::mem::replace(&mut self.asm.forgetful, true);
+        let (no, end) = (self.asm.label(), self.asm.label());
+        self.branch_on(test, false, no);
+        let mut stored = self.store_as_text(then, copy.to, &copy.shape, copy.span);
+        self.asm.jump(end);
+        self.asm.place(no);
+        stored = stored.and(self.store_as_text(otherwise, copy.to, &copy.shape, copy.span));
+        self.asm.place(end);
+        self.asm.forgetful = before;
+        stored
+    }
+}

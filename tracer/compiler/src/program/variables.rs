@@ -1,0 +1,225 @@
+//! Variables of a program: made, held, and assigned again.
+//!
+//! A variable has its place until the program ends. A number is a word there, another value has its
+//! shape, and of a value of the source it is kept where its bytes are.
+
+use alloc::{format, vec::Vec};
+
+use trace_interface::{
+    shape::Shape,
+    symbols::{Piece, Source},
+};
+use trace_language::{
+    Diagnostic,
+    tree::{Name, Span},
+};
+
+use super::Program;
+use crate::{
+    Lowered,
+    memory::Place,
+    names,
+    number::{Kind, Number, Test},
+    object::{At, Object},
+    values::{Holds, Val, Variable},
+};
+
+impl Program<'_, '_> {
+    /// Makes a variable of a value. `own_block`: of the block, not of the whole clause.
+    pub(crate) fn declare(
+        &mut self,
+        name: &Name,
+        value: Val,
+        own_block: bool,
+        span: Span,
+    ) -> Lowered<()> {
+        let is_inner = self.values().scopes.len() > 1;
+        let value = self.values().simplified(value, span);
+        let (place, holds) = match value {
+            Val::Number(counted) => {
+                let place = self.values().room(8, is_inner);
+                let number = Number::select(counted.present, counted.number, Number::Constant(0));
+                self.code.store_number(&number, place, 8);
+                let kind = match counted.kind {
+                    Kind::Literal => Kind::SIGNED,
+                    Kind::Integer { signed, .. } => Kind::Integer { bytes: 8, signed },
+                    kind => kind,
+                };
+                (place, Holds::Number(kind))
+            }
+            Val::Object(object) if !self.values().is_text(&Val::Object(object.clone())) => {
+                let object = self.hold(&object, is_inner);
+                (Place::stack(0), Holds::Object(object))
+            }
+            value => {
+                let mut shape = self.values().shape(&value, true);
+                // Another text may be assigned later.
+                if let Shape::Text(bytes) = &mut shape {
+                    *bytes = (*bytes).max(self.values().tables.options.text_bytes);
+                }
+                let place = self.values().room(shape.bytes().max(1), is_inner);
+                self.code.store(&value, place, &shape, span)?;
+                (place, Holds::Stored(shape))
+            }
+        };
+        let variable = Variable {
+            name: name.text.clone(),
+            place,
+            holds,
+        };
+        let scope = if own_block {
+            self.values().scopes.len() - 1
+        } else {
+            0
+        };
+        self.values().scopes[scope].push(variable);
+        Ok(())
+    }
+
+    /// Keeps where an object is; what is in registers is kept itself.
+    pub(crate) fn hold(&mut self, object: &Object, is_inner: bool) -> Object {
+        let kept = |this: &mut Self, number: &Number| {
+            if number.constant().is_some() {
+                return number.clone();
+            }
+            let place = this.values().room(8, is_inner);
+            this.code.store_number(number, place, 8);
+            Number::Own(place)
+        };
+        let at = match &object.at {
+            At::Memory {
+                space,
+                address,
+                offset,
+            } => At::Memory {
+                space: *space,
+                address: kept(self, address),
+                offset: *offset,
+            },
+            At::Pieces { pieces, offset } => {
+                let pieces = pieces.iter().map(|piece| Piece {
+                    bytes: piece.bytes,
+                    source: match &piece.source {
+                        Source::Memory(number) => Source::Memory(kept(self, number)),
+                        Source::Value(number) => Source::Value(kept(self, number)),
+                        Source::Missing => Source::Missing,
+                    },
+                });
+                At::Pieces {
+                    pieces: pieces.collect::<Vec<_>>().into(),
+                    offset: *offset,
+                }
+            }
+        };
+        let present = match &object.present {
+            Test::Constant(is) => Test::Constant(*is),
+            test => Test::not_zero(kept(self, &Number::test(test.clone()))),
+        };
+        Object {
+            type_id: object.type_id,
+            at,
+            present,
+            is_variant: object.is_variant,
+        }
+    }
+
+    pub(crate) fn assign_variable(&mut self, name: &Name, value: Val, span: Span) -> Lowered<()> {
+        let Some(variable) = self.values().find(&name.text) else {
+            return self.declare(name, value, false, span);
+        };
+        let value = self.values().simplified(value, span);
+        match (&variable.holds, value) {
+            (Holds::Number(kind), Val::Number(counted)) => {
+                let fits = match (kind, &counted.kind) {
+                    (Kind::Stack { .. }, other) | (other, Kind::Stack { .. }) => kind == other,
+                    _ => true,
+                };
+                if !fits {
+                    return Err(Diagnostic::new(
+                        span,
+                        format!("`${}` holds something else than this call stack", name.text),
+                        "use another variable",
+                    ));
+                }
+                let number = Number::select(counted.present, counted.number, Number::Constant(0));
+                self.code.store_number(&number, variable.place, 8);
+                Ok(())
+            }
+            (Holds::Stored(shape), value) => {
+                let shape = shape.clone();
+                let mut merged = shape.clone();
+                let new = self.values().shape(&value, true);
+                match merged.merge(&new) {
+                    Some(_) if merged.bytes() <= shape.bytes() || new.is_text() => {
+                        self.code.store(&value, variable.place, &shape, span)
+                    }
+                    _ => Err(other_type(name, &shape, &new, span)),
+                }
+            }
+            (Holds::Object(held), Val::Object(object)) if held.type_id == object.type_id => {
+                self.assign_object(name, held, &object, span)
+            }
+            _ => Err(Diagnostic::new(
+                span,
+                format!("`${}` holds a value of another type", name.text),
+                "use another variable",
+            )),
+        }
+    }
+
+    fn assign_object(
+        &mut self,
+        name: &Name,
+        held: &Object,
+        object: &Object,
+        span: Span,
+    ) -> Lowered<()> {
+        let not_again = || {
+            Diagnostic::new(
+                span,
+                format!("`${}` cannot be given this value again", name.text),
+                "use another variable",
+            )
+        };
+        let (
+            At::Memory {
+                space: held_space,
+                address: Number::Own(place),
+                offset: 0,
+            },
+            At::Memory {
+                space,
+                address,
+                offset,
+            },
+            Test::Constant(true),
+            Test::Constant(true),
+        ) = (&held.at, &object.at, &held.present, &object.present)
+        else {
+            return Err(not_again());
+        };
+        if held_space != space {
+            return Err(not_again());
+        }
+        let address = Number::alu(
+            bpf::AluOp::Add,
+            address.clone(),
+            Number::Constant(offset.cast_unsigned()),
+        );
+        self.code.store_number(&address, *place, 8);
+        Ok(())
+    }
+}
+
+fn other_type(name: &Name, shape: &Shape, new: &Shape, span: Span) -> Diagnostic {
+    Diagnostic::new(
+        span,
+        format!(
+            "`${}` holds {}, and this is {}",
+            name.text,
+            names::shape(shape),
+            names::shape(new)
+        ),
+        "use another variable",
+    )
+}

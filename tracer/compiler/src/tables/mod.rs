@@ -1,0 +1,229 @@
+//! What all programs of a script share: its maps, records, loops, names of probes, and types.
+//!
+//! The types of maps are known only after all their assignments are seen. So the text is gone
+//! through again until nothing new is learned about them ([`Tables::learned`]).
+
+mod maps;
+
+use alloc::{borrow::ToOwned, collections::BTreeMap, format, rc::Rc, string::String, vec::Vec};
+
+use bpf::{MapDef, MapKind};
+use trace_interface::{
+    script::{self, Request},
+    shape::Shape,
+    symbols::Kernel,
+    view::{Class, Record},
+};
+use trace_language::{
+    Diagnostic,
+    tree::{self, Span},
+};
+
+use crate::{names, number::Kind, options::Options, types::Types};
+
+/// A map of the script.
+pub(crate) struct Map {
+    /// Its name without the sign; None of the compiler's own.
+    pub(crate) name: Option<String>,
+    pub(crate) span: Span,
+    /// Of the compiler's own.
+    pub(crate) def: Option<MapDef>,
+    pub(crate) class: Option<Class>,
+    pub(crate) keys: Option<Vec<Shape>>,
+    /// Of a plain one with numbers: what the numbers are.
+    pub(crate) kind: Option<Kind>,
+}
+
+/// See the module's text.
+pub(crate) struct Tables<'a> {
+    pub(crate) options: &'a Options,
+    pub(crate) types: Types<'a>,
+    /// They are kept from one time to the next.
+    pub(crate) maps: Vec<Map>,
+    pub(crate) learned: bool,
+    pub(crate) errors: Vec<Diagnostic>,
+    pub(crate) requests: Vec<Request>,
+    pub(crate) records: Vec<Record>,
+    /// The names of probes, for `probe`.
+    pub(crate) probes: Vec<(Rc<str>, bool)>,
+    /// Loops that are ended after so many turns.
+    pub(crate) loops: Vec<(Rc<str>, u32)>,
+    /// The program that is being made has such a loop.
+    pub(crate) has_open_loop: bool,
+    /// The functions of patterns.
+    functions: BTreeMap<String, Rc<[u64]>>,
+}
+
+/// The name of the map of their counters. No script has such a map, because it is no name of the
+/// language.
+pub(crate) const LOOPS: &str = "(loops)";
+/// The most such loops of a script.
+pub(crate) const MOST_OPEN_LOOPS: u32 = 256;
+
+impl<'a> Tables<'a> {
+    pub(crate) fn new(kernel: &'a dyn Kernel, options: &'a Options) -> Self {
+        Self {
+            options,
+            types: Types::new(kernel, options),
+            maps: Vec::new(),
+            learned: false,
+            errors: Vec::new(),
+            requests: Vec::new(),
+            records: Vec::new(),
+            probes: Vec::new(),
+            loops: Vec::new(),
+            has_open_loop: false,
+            functions: BTreeMap::new(),
+        }
+    }
+
+    /// Begins to go through the text once more. What is known of maps and types stays.
+    pub(crate) fn begin(&mut self) {
+        self.learned = false;
+        self.errors.clear();
+        self.requests.clear();
+        self.records.clear();
+        self.probes.clear();
+        self.loops.clear();
+    }
+
+    pub(crate) fn error(&mut self, error: Diagnostic) {
+        if !self.errors.contains(&error) {
+            self.errors.push(error);
+        }
+    }
+
+    /// The number of a loop that is ended after so many turns; an equal one is used again.
+    pub(crate) fn open_loop(&mut self, text: String, turns: u32) -> u32 {
+        let mut known = self.loops.iter();
+        if let Some(known) = known.position(|(known, of)| **known == *text && *of == turns) {
+            return known as u32;
+        }
+        self.loops.push((text.into(), turns));
+        self.loops.len() as u32 - 1
+    }
+
+    /// The counters of loops that were ended.
+    pub(crate) fn loop_counters(&mut self) -> u32 {
+        self.own_map(MapDef::counters(LOOPS, MOST_OPEN_LOOPS))
+    }
+
+    /// The number of a map of the compiler's own.
+    fn own_map(&mut self, def: MapDef) -> u32 {
+        let known = self
+            .maps
+            .iter()
+            .position(|map| map.def.as_ref() == Some(&def));
+        let number = known.unwrap_or_else(|| {
+            self.maps.push(Map {
+                name: None,
+                span: Span::default(),
+                def: Some(def),
+                class: None,
+                keys: None,
+                kind: None,
+            });
+            self.maps.len() - 1
+        });
+        number as u32
+    }
+
+    pub(crate) fn ring(&mut self) -> u32 {
+        self.own_map(MapDef::ring("(ring)"))
+    }
+
+    pub(crate) fn clock(&mut self) -> u32 {
+        self.own_map(MapDef {
+            name: script::CLOCK.into(),
+            kind: MapKind::Array,
+            key_size: 4,
+            value_size: 16,
+            entries: 1,
+        })
+    }
+
+    pub(crate) fn stacks(&mut self, frames: u32, is_user: bool) -> u32 {
+        // Two words for the name of the program.
+        let (of, words) = match is_user {
+            true => ("user ", frames + 2),
+            false => ("", frames),
+        };
+        self.own_map(MapDef {
+            name: format!("({of}stacks {frames})").into(),
+            kind: MapKind::Stacks,
+            key_size: 4,
+            value_size: 8 * words,
+            entries: self.options.stacks,
+        })
+    }
+
+    /// The number of a map of the text.
+    pub(crate) fn map(&mut self, map: &tree::Name) -> u32 {
+        let known = self
+            .maps
+            .iter()
+            .position(|known| known.name.as_deref() == Some(&*map.text));
+        let number = known.unwrap_or_else(|| {
+            self.maps.push(Map {
+                name: Some(map.text.clone()),
+                span: map.span,
+                def: None,
+                class: None,
+                keys: None,
+                kind: None,
+            });
+            self.learned = true;
+            self.maps.len() - 1
+        });
+        number as u32
+    }
+
+    /// The number of a request; an equal one is used again.
+    pub(crate) fn request(&mut self, request: Request, record: Record) -> u32 {
+        let mut known = self.requests.iter().zip(&self.records);
+        if let Some(known) = known.position(|known| known == (&request, &record)) {
+            return known as u32;
+        }
+        self.requests.push(request);
+        self.records.push(record);
+        self.requests.len() as u32 - 1
+    }
+
+    /// The addresses of the functions of a pattern, sorted.
+    pub(crate) fn functions(&mut self, pattern: &str) -> Rc<[u64]> {
+        if let Some(known) = self.functions.get(pattern) {
+            return known.clone();
+        }
+        let mut found: Vec<u64> = self
+            .types
+            .kernel
+            .functions(pattern)
+            .iter()
+            .map(|function| function.address)
+            .collect();
+        found.sort_unstable();
+        found.dedup();
+        let found: Rc<[u64]> = found.into();
+        self.functions.insert(pattern.to_owned(), found.clone());
+        found
+    }
+
+    pub(crate) fn no_function(&self, name: &tree::Name) -> Diagnostic {
+        let copies = self.types.kernel.inlined(&name.text).len();
+        if copies != 0 {
+            return Diagnostic::new(
+                name.span,
+                format!(
+                    "`{}` has no code of its own: each of its {copies} copies is inlined",
+                    name.text
+                ),
+                format!("probe where the copies begin: inline:{}", name.text),
+            );
+        }
+        Diagnostic::new(
+            name.span,
+            format!("no function of the kernel is called `{}`", name.text),
+            names::did_you_mean(&self.types.kernel.nearest(&name.text)),
+        )
+    }
+}

@@ -1,0 +1,78 @@
+//! The table of functions: against what implements them, and against the document.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use crate::{
+    FUNCTIONS, Role,
+    program::effects::DONE,
+    values::{builtin::GIVEN, words::WORDS},
+};
+
+/// Around the table in the document.
+const BEGIN: &str = "<!-- functions: this table is checked against the compiler's -->\n";
+const END: &str = "<!-- functions: end -->\n";
+
+fn names(role: Role) -> BTreeSet<&'static str> {
+    let of_role = FUNCTIONS.iter().filter(|function| function.role == role);
+    of_role.map(|function| function.name).collect()
+}
+
+#[test]
+fn each_function_has_one_implementation() {
+    let all: BTreeSet<&str> = FUNCTIONS.iter().map(|function| function.name).collect();
+    assert_eq!(all.len(), FUNCTIONS.len(), "a name is there twice");
+    assert_eq!(
+        names(Role::Value),
+        GIVEN.iter().map(|(name, _)| *name).collect()
+    );
+    assert_eq!(
+        names(Role::Effect),
+        DONE.iter().map(|(name, _)| *name).collect()
+    );
+    assert_eq!(
+        GIVEN.len() + DONE.len() + names(Role::Aggregation).len(),
+        FUNCTIONS.len()
+    );
+    for name in names(Role::Aggregation) {
+        let function = FUNCTIONS.iter().find(|function| function.name == name);
+        let usage = function
+            .unwrap()
+            .usage
+            .replace("from, to, step", "0, 100, 10");
+        let text = format!(
+            "kprobe:vfs_write {{ @ = {}; }}",
+            usage.replace("value", "pid")
+        );
+        super::fake::compiled(&text);
+    }
+}
+
+#[test]
+fn the_document_has_the_table() {
+    let document = document();
+    let (_, rest) = document.split_once(BEGIN).expect("the table begins");
+    let (shown, _) = rest.split_once(END).expect("the table ends");
+    let mut table = String::from("\n| function | what it does or gives |\n|---|---|\n");
+    for function in &FUNCTIONS {
+        let forms = function
+            .usage
+            .replace(" or ", "` or `")
+            .replace("), ", ")`, `");
+        table += &format!("| `{forms}` | {} |\n", function.purpose);
+    }
+    table += "\n";
+    assert_eq!(shown, table);
+}
+
+#[test]
+fn the_document_has_each_word() {
+    let document = document();
+    for word in WORDS {
+        assert!(document.contains(&format!("`{word}`")), "{word} is missing");
+    }
+}
+
+fn document() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/trace-language.md");
+    fs::read_to_string(path).expect("the document is there")
+}

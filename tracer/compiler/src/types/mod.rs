@@ -1,0 +1,323 @@
+//! The types of the traced kernel, and those that a text makes.
+//!
+//! The debug information describes a type by its number. A cast, and the content of a variant, are
+//! types of the text's own; their numbers begin at [`OWN`]. What a type means for a value, such as
+//! its size, its variants or the pointer inside of it, is asked here, without a program.
+
+mod named;
+mod shape;
+
+use alloc::{format, rc::Rc, string::String, vec::Vec};
+use core::cell::RefCell;
+
+use bpf::{AluOp, Condition};
+use trace_interface::symbols::{Enum, Field, Kernel, Struct, Tag, Type, TypeId, Variant};
+use trace_language::{Diagnostic, tree::Span};
+
+use crate::{
+    Lowered,
+    number::{Number, Test, extend},
+    object::{At, Object},
+    options::Options,
+};
+
+/// How deep values inside of values are looked into.
+pub(crate) const MOST_DEPTH: u32 = 6;
+
+/// Numbers of types from here on are the text's own.
+const OWN: u64 = 1 << 63;
+
+/// See the module's text.
+pub(crate) struct Types<'a> {
+    pub(crate) kernel: &'a dyn Kernel,
+    options: &'a Options,
+    own: RefCell<Vec<Rc<Type>>>,
+}
+
+impl<'a> Types<'a> {
+    pub(crate) fn new(kernel: &'a dyn Kernel, options: &'a Options) -> Self {
+        Self {
+            kernel,
+            options,
+            own: RefCell::new(Vec::new()),
+        }
+    }
+
+    /// The type with that number.
+    pub(crate) fn describe(&self, id: TypeId) -> Rc<Type> {
+        let own = id.0.checked_sub(OWN);
+        own.and_then(|own| self.own.borrow().get(own as usize).cloned())
+            .unwrap_or_else(|| self.kernel.describe(id))
+    }
+
+    /// The number of a type of the text's own; an equal one is used again.
+    pub(crate) fn synthetic(&self, new: Type) -> TypeId {
+        let mut types = self.own.borrow_mut();
+        let known = types.iter().position(|known| **known == new);
+        let number = known.unwrap_or_else(|| {
+            types.push(Rc::new(new));
+            types.len() - 1
+        });
+        TypeId(OWN + number as u64)
+    }
+
+    /// Bytes of a type.
+    pub(crate) fn size(&self, id: TypeId) -> u64 {
+        self.size_at(id, 0)
+    }
+
+    fn size_at(&self, id: TypeId, depth: u32) -> u64 {
+        if depth > 16 {
+            return 0;
+        }
+        match &*self.describe(id) {
+            Type::Unit => 0,
+            Type::Integer { bytes, .. } | Type::Float { bytes } => (*bytes).into(),
+            Type::Boolean => 1,
+            Type::Character => 4,
+            Type::Pointer { .. } => 8,
+            Type::Slice { .. } | Type::Str => 16,
+            Type::Array { of, count } => self.size_at(*of, depth + 1).saturating_mul(*count),
+            Type::Struct(of) => of.bytes,
+            Type::Enum(of) => of.bytes,
+            Type::Opaque { bytes, .. } => *bytes,
+        }
+    }
+
+    /// Whether a variant has no content.
+    pub(crate) fn is_unit(&self, variant: &Variant) -> bool {
+        variant
+            .fields
+            .iter()
+            .all(|field| self.size(field.type_id) == 0)
+    }
+
+    /// Whether an enum is that variant now.
+    pub(crate) fn is_variant(
+        &self,
+        object: &Object,
+        of: &Enum,
+        variant: usize,
+        span: Span,
+    ) -> Lowered<Test> {
+        let Some(Tag { offset, bytes }) = of.tag else {
+            return Ok(Test::Constant(true));
+        };
+        let tag = object
+            .read(offset, bytes, false)
+            .ok_or_else(|| missing(span))?;
+        let is = |value: u64| {
+            Test::compare(
+                Condition::Equal,
+                tag.clone(),
+                Number::Constant(extend(value, bytes, false)),
+            )
+        };
+        Ok(match of.variants[variant].tag {
+            Some(value) => is(value),
+            None => of
+                .variants
+                .iter()
+                .filter_map(|variant| variant.tag)
+                .fold(Test::Constant(true), |test, value| {
+                    test.and(is(value).negated())
+                }),
+        })
+    }
+
+    /// The value that an `Arc` or `Rc` leads to.
+    pub(crate) fn shared_content(
+        &self,
+        object: &Object,
+        of: &Struct,
+        span: Span,
+    ) -> Lowered<Option<Object>> {
+        if !matches!(plain_name(&of.name), "Arc" | "Rc") {
+            return Ok(None);
+        }
+        let Some((pointer, to)) = self.pointer_in(object, MOST_DEPTH) else {
+            return Ok(None);
+        };
+        let address = pointer.read(0, 8, false).ok_or_else(|| missing(span))?;
+        let counted = Object::in_memory(to, (object.space(), address), object.present.clone());
+        Ok(match &*self.describe(to) {
+            Type::Struct(Struct { fields, .. }) => fields
+                .iter()
+                .find(|field| matches!(&*field.name, "data" | "value"))
+                .map(|field| counted.part(field.type_id, field.offset)),
+            _ => None,
+        })
+    }
+
+    /// The first pointer inside of a value, and the type that it leads to.
+    pub(crate) fn pointer_in(&self, object: &Object, depth: u32) -> Option<(Object, TypeId)> {
+        match &*self.describe(object.type_id) {
+            Type::Pointer { to, .. } => Some((object.clone(), *to)),
+            Type::Struct(of) if depth > 0 => of.fields.iter().find_map(|field| {
+                self.pointer_in(&object.part(field.type_id, field.offset), depth - 1)
+            }),
+            _ => None,
+        }
+    }
+
+    /// The field of a type that is shown as this field: a cell or an atomic number.
+    pub(crate) fn transparent(&self, of: &Struct) -> Option<Field> {
+        let name = plain_name(&of.name);
+        let is_cell = matches!(
+            name,
+            "UnsafeCell" | "SyncUnsafeCell" | "Cell" | "NonZeroInner"
+        );
+        if !is_cell && !name.starts_with("Atomic") && !name.starts_with("NonZero") {
+            return None;
+        }
+        let mut fields = of
+            .fields
+            .iter()
+            .filter(|field| self.size(field.type_id) != 0);
+        match (fields.next(), fields.next()) {
+            (Some(only), None) => Some(only.clone()),
+            _ => None,
+        }
+    }
+
+    /// The tag of an enum whose variants hold nothing, so that the tag is all of it.
+    pub(crate) fn choice(&self, of: &Enum) -> Option<Tag> {
+        let tells = |variant: &Variant| variant.tag.is_some() && self.is_unit(variant);
+        of.tag.filter(|_| of.variants.iter().all(tells))
+    }
+
+    /// Whether values of a type are texts.
+    pub(crate) fn is_text(&self, id: TypeId) -> bool {
+        match &*self.describe(id) {
+            Type::Str => true,
+            Type::Struct(of) => plain_name(&of.name) == "String",
+            _ => false,
+        }
+    }
+
+    pub(crate) fn is_scalar(&self, object: &Object) -> bool {
+        match &*self.describe(object.type_id) {
+            Type::Integer { bytes, .. } => *bytes <= 8,
+            Type::Boolean | Type::Character | Type::Pointer { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// The content of a variant: its only field, or all of them as a struct.
+    pub(crate) fn content(&self, object: &Object, of: &Enum, variant: usize) -> Object {
+        let variant = &of.variants[variant];
+        match &variant.fields[..] {
+            [only] if is_position(&only.name) => object.part(only.type_id, only.offset),
+            _ => {
+                let id = self.synthetic(Type::Struct(Struct {
+                    name: variant.name.clone(),
+                    bytes: of.bytes,
+                    fields: variant.fields.clone(),
+                }));
+                object.part(id, 0)
+            }
+        }
+    }
+
+    /// Where an array is, if it is in memory.
+    pub(crate) fn address_of(&self, object: &Object) -> Option<Number> {
+        match (&*self.describe(object.type_id), &object.at) {
+            (
+                Type::Array { .. },
+                At::Memory {
+                    address, offset, ..
+                },
+            ) => Some(Number::alu(
+                AluOp::Add,
+                address.clone(),
+                Number::Constant(offset.cast_unsigned()),
+            )),
+            _ => None,
+        }
+    }
+
+    /// The type of an object that is an enum.
+    pub(crate) fn enum_of(&self, object: &Object) -> Option<Rc<Type>> {
+        let described = self.describe(object.type_id);
+        matches!(&*described, Type::Enum(_)).then_some(described)
+    }
+}
+
+/// Bytes of a value that the debug information does not give.
+pub(crate) fn missing(span: Span) -> Diagnostic {
+    Diagnostic::new(
+        span,
+        "the compiler of the kernel left this part of the value out",
+        "use another field, or probe another line of the function (line:FILE:N)",
+    )
+}
+
+pub(crate) fn field_of<'f>(fields: &'f [Field], name: &str) -> Option<&'f Field> {
+    let plain = |name: &str| name.trim_start_matches('_').len();
+    fields.iter().find(|field| field.name == name).or_else(|| {
+        // Debug information calls the fields of tuples `__0`, `__1`.
+        fields.iter().find(|field| {
+            is_position(&field.name)
+                && plain(&field.name) == name.len()
+                && field.name.ends_with(name)
+        })
+    })
+}
+
+/// Whether a field has a number for a name.
+fn is_position(name: &str) -> bool {
+    let name = name.trim_start_matches('_');
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The name of a type without its path and parameters.
+pub(crate) fn plain_name(name: &str) -> &str {
+    let end = name.find('<').unwrap_or(name.len());
+    let begin = name[..end].rfind("::").map_or(0, |colons| colons + 2);
+    &name[begin..end]
+}
+
+/// The first names of a list.
+pub(crate) fn shortened(names: &[String]) -> String {
+    const MOST: usize = 12;
+    match names.len() {
+        0..=MOST => names.join(", "),
+        _ => format!("{} …", names[..MOST].join(", ")),
+    }
+}
+
+/// A type in messages.
+pub(crate) fn type_name(described: &Type) -> String {
+    match described {
+        Type::Unit => "a value of no bytes".into(),
+        Type::Integer { bytes, signed } => {
+            let letter = if *signed { 'i' } else { 'u' };
+            format!("a number ({letter}{})", u32::from(*bytes) * 8)
+        }
+        Type::Boolean => "a bool".into(),
+        Type::Character => "a char".into(),
+        Type::Float { .. } => "a floating-point number".into(),
+        Type::Pointer { name, .. } => format!("a `{name}`"),
+        Type::Slice { .. } => "a slice".into(),
+        Type::Str => "a `&str`".into(),
+        Type::Array { .. } => "an array".into(),
+        Type::Struct(Struct { name, .. })
+        | Type::Enum(Enum { name, .. })
+        | Type::Opaque { name, .. } => format!("a `{name}`"),
+    }
+}
+
+/// Bytes and sign of a type of integers, as Rust or C calls it.
+pub(crate) fn integer(name: &str) -> Option<(u8, bool)> {
+    Some(match name {
+        "u8" | "uint8" | "uint8_t" => (1, false),
+        "u16" | "uint16" | "uint16_t" => (2, false),
+        "u32" | "uint32" | "uint32_t" => (4, false),
+        "u64" | "usize" | "uint64" | "uint64_t" | "size_t" => (8, false),
+        "i8" | "int8" | "int8_t" => (1, true),
+        "i16" | "int16" | "int16_t" => (2, true),
+        "i32" | "int32" | "int32_t" | "int" => (4, true),
+        "i64" | "isize" | "int64" | "int64_t" | "ssize_t" => (8, true),
+        _ => return None,
+    })
+}

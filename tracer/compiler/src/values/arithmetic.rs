@@ -1,0 +1,240 @@
+//! Operations on numbers, and comparisons.
+//!
+//! Arithmetic is signed if one side is. A comparison is exact, also of a signed with an unsigned
+//! number.
+
+use bpf::{AluOp, Condition};
+use trace_language::{
+    Diagnostic,
+    tree::{Binary, Expression, Span, Unary},
+};
+
+use super::{Val, Values};
+use crate::{
+    Lowered,
+    number::{Counted, Kind, Number, Test},
+    object::Object,
+};
+
+impl Values<'_, '_> {
+    pub(crate) fn unary(
+        &mut self,
+        operation: Unary,
+        operand: &Expression,
+        span: Span,
+    ) -> Lowered<Val> {
+        if operation == Unary::Not {
+            let test = self.test(operand)?.negated();
+            return Ok(Val::number(Number::test(test), Kind::Boolean));
+        }
+        if operation == Unary::Dereference {
+            let value = self.value(operand)?;
+            return match value {
+                Val::Object(object) => self.dereference(&object, span),
+                Val::Number(Counted {
+                    number,
+                    kind:
+                        Kind::Pointer {
+                            to: Some(to),
+                            space,
+                        },
+                    present,
+                }) => Ok(Val::Object(Object::in_memory(to, (space, number), present))),
+                Val::Number(counted) => Ok(Val::Number(Counted {
+                    number: Number::load_in(counted.kind.space(), counted.number, 0, 8, false),
+                    kind: Kind::UNSIGNED,
+                    present: counted.present,
+                })),
+                _ => Err(Diagnostic::new(span, "this value leads nowhere", "")),
+            };
+        }
+        let counted = self.count(operand)?;
+        check_arithmetic(&counted.kind, operand.span)?;
+        let number = match operation {
+            Unary::Negate => Number::alu(AluOp::Sub, Number::Constant(0), counted.number),
+            _ => Number::alu(AluOp::Xor, counted.number, Number::Constant(u64::MAX)),
+        };
+        let kind = match (operation, counted.kind) {
+            (_, Kind::Literal) => Kind::Literal,
+            (Unary::Negate, _) => Kind::SIGNED,
+            (_, Kind::Integer { signed, .. }) => Kind::Integer { bytes: 8, signed },
+            _ => Kind::UNSIGNED,
+        };
+        Ok(Val::Number(Counted {
+            number,
+            kind,
+            present: counted.present,
+        }))
+    }
+
+    pub(crate) fn binary(
+        &mut self,
+        operation: Binary,
+        left: &Expression,
+        right: &Expression,
+        span: Span,
+    ) -> Lowered<Val> {
+        if matches!(operation, Binary::And | Binary::Or) {
+            let left = self.test(left)?;
+            let right = self.test(right)?;
+            let test = match operation {
+                Binary::And => left.and(right),
+                _ => left.or(right),
+            };
+            return Ok(Val::number(Number::test(test), Kind::Boolean));
+        }
+        let left_value = self.value(left)?;
+        let right_value = self.value(right)?;
+        let is_text = self.is_text(&left_value) || self.is_text(&right_value);
+        if is_text && matches!(operation, Binary::Equal | Binary::NotEqual) {
+            let test = self.texts_equal(left_value, right_value, (left.span, right.span))?;
+            let test = match operation {
+                Binary::Equal => test,
+                _ => test.negated(),
+            };
+            return Ok(Val::number(Number::test(test), Kind::Boolean));
+        }
+        let left_count = self.as_number(left_value, left.span)?;
+        let right_count = self.as_number(right_value, right.span)?;
+        self.arithmetic(
+            operation,
+            left_count,
+            right_count,
+            (left.span, right.span, span),
+        )
+    }
+
+    /// An operation on two numbers.
+    pub(crate) fn arithmetic(
+        &mut self,
+        operation: Binary,
+        left: Counted,
+        right: Counted,
+        (left_span, right_span, _span): (Span, Span, Span),
+    ) -> Lowered<Val> {
+        check_arithmetic(&left.kind, left_span)?;
+        check_arithmetic(&right.kind, right_span)?;
+        let present = left.present.and(right.present);
+        let (a, b) = (left.number, right.number);
+        let condition = match operation {
+            Binary::Equal => Some((Condition::Equal, Condition::Equal)),
+            Binary::NotEqual => Some((Condition::NotEqual, Condition::NotEqual)),
+            Binary::Less => Some((Condition::Less, Condition::Below)),
+            Binary::LessEqual => Some((Condition::LessOrEqual, Condition::BelowOrEqual)),
+            Binary::Greater => Some((Condition::Greater, Condition::Above)),
+            Binary::GreaterEqual => Some((Condition::GreaterOrEqual, Condition::AboveOrEqual)),
+            _ => None,
+        };
+        if let Some((signed, unsigned)) = condition {
+            let test = compare(
+                operation,
+                (signed, unsigned),
+                (a, &left.kind),
+                (b, &right.kind),
+            );
+            // A comparison with a value that is not there does not hold.
+            return Ok(Val::number(Number::test(present.and(test)), Kind::Boolean));
+        }
+        // Signed if any is, so that adding -1 to an unsigned number means what it says.
+        let kind = match (&left.kind, &right.kind) {
+            (Kind::Literal, Kind::Literal) => Kind::Literal,
+            (Kind::Literal, other) | (other, Kind::Literal) => match other {
+                Kind::Integer { signed, .. } => Kind::Integer {
+                    bytes: 8,
+                    signed: *signed,
+                },
+                // A pointer stays one when it is moved.
+                Kind::Pointer { to, space } => Kind::Pointer {
+                    to: *to,
+                    space: *space,
+                },
+                _ => Kind::UNSIGNED,
+            },
+            (a, b) if a.is_signed() || b.is_signed() => Kind::SIGNED,
+            _ => Kind::UNSIGNED,
+        };
+        let left_signed = match left.kind {
+            Kind::Literal => kind.is_signed(),
+            ref other => other.is_signed(),
+        };
+        let op = match operation {
+            Binary::BitOr => AluOp::Or,
+            Binary::BitXor => AluOp::Xor,
+            Binary::BitAnd => AluOp::And,
+            Binary::ShiftLeft => AluOp::ShiftLeft,
+            Binary::ShiftRight if left_signed => AluOp::ShiftRightSigned,
+            Binary::ShiftRight => AluOp::ShiftRight,
+            Binary::Add => AluOp::Add,
+            Binary::Subtract => AluOp::Sub,
+            Binary::Multiply => AluOp::Mul,
+            Binary::Divide if kind.is_signed() => AluOp::SignedDiv,
+            Binary::Divide => AluOp::Div,
+            _ if kind.is_signed() => AluOp::SignedMod,
+            _ => AluOp::Mod,
+        };
+        let kind = match operation {
+            Binary::ShiftLeft | Binary::ShiftRight => match left.kind {
+                Kind::Integer { signed, .. } => Kind::Integer { bytes: 8, signed },
+                Kind::Literal => kind,
+                _ => Kind::UNSIGNED,
+            },
+            _ => kind,
+        };
+        Ok(Val::Number(Counted {
+            number: Number::alu(op, a, b),
+            kind,
+            present,
+        }))
+    }
+}
+
+/// Refuses a number that is only a name, such as a call stack.
+fn check_arithmetic(kind: &Kind, span: Span) -> Lowered<()> {
+    match kind.is_number() {
+        true => Ok(()),
+        false => Err(Diagnostic::new(
+            span,
+            "this value cannot be calculated with",
+            "use it as a key, or print it",
+        )),
+    }
+}
+
+/// A comparison. That of a signed and an unsigned number is exact: -1 is below all unsigned ones.
+fn compare(
+    operation: Binary,
+    (signed, unsigned): (Condition, Condition),
+    (a, a_kind): (Number, &Kind),
+    (b, b_kind): (Number, &Kind),
+) -> Test {
+    // Of less than 8 bytes all numbers are the same, signed or not.
+    let fits = |kind: &Kind| match kind {
+        Kind::Integer { bytes, signed } => *signed || *bytes < 8,
+        Kind::Literal | Kind::Boolean | Kind::Character => true,
+        _ => false,
+    };
+    let is_small_literal = |kind: &Kind, number: &Number| {
+        *kind == Kind::Literal
+            && number
+                .constant()
+                .is_some_and(|number| number.cast_signed() >= 0)
+    };
+    if fits(a_kind) && fits(b_kind) {
+        return Test::compare(signed, a, b);
+    }
+    let may_be_negative =
+        |kind: &Kind, number: &Number| kind.is_signed() && !is_small_literal(kind, number);
+    let (a_negative, b_negative) = (may_be_negative(a_kind, &a), may_be_negative(b_kind, &b));
+    let plain = Test::compare(unsigned, a.clone(), b.clone());
+    let is_negative = |number: Number| Test::compare(Condition::Less, number, Number::Constant(0));
+    match (a_negative, b_negative, operation) {
+        (false, false, _) => plain,
+        // A negative number is below the other.
+        (true, _, Binary::Less | Binary::LessEqual | Binary::NotEqual) => is_negative(a).or(plain),
+        (true, _, _) => is_negative(a).negated().and(plain),
+        (_, _, Binary::Greater | Binary::GreaterEqual | Binary::NotEqual) => {
+            is_negative(b).or(plain)
+        }
+        _ => is_negative(b).negated().and(plain),
+    }
+}

@@ -1,0 +1,374 @@
+//! The functions that give values: one function of the compiler for each of the language.
+//!
+//! All have one signature, and [`GIVEN`] names them. How they are called is in
+//! [`crate::functions`].
+
+use alloc::{boxed::Box, format, rc::Rc};
+
+use trace_interface::{symbols::Register, view::Class};
+use trace_language::{
+    Diagnostic,
+    tree::{Expression, ExpressionKind, Map as MapName, Name, Span},
+};
+
+use super::{SiteKind, Val, Values, words};
+use crate::{
+    Lowered,
+    functions::{self, Call, Role, map_and_key, text},
+    number::{Counted, Kind, Number, Space},
+};
+
+/// The most bytes of a text that a program asks for.
+const MOST_TEXT: u32 = 200;
+
+/// A function that gives a value.
+type Gives = fn(&mut Values<'_, '_>, Call<'_>) -> Lowered<Val>;
+
+/// See the module's text.
+pub(crate) const GIVEN: [(&str, Gives); 15] = [
+    ("str", string),
+    ("buf", bytes),
+    ("ksym", symbol),
+    ("sym", symbol),
+    ("kaddr", address_of_function),
+    ("uptr", |values, call| pointer(values, call, Space::User)),
+    ("kptr", |values, call| pointer(values, call, Space::Kernel)),
+    ("reg", register),
+    ("kstack", |values, call| stack(values, call, 127)),
+    ("ustack", |values, call| stack(values, call, 125)),
+    ("nsecs", |values, call| values.name("nsecs", call.span)),
+    ("strftime", time),
+    ("strncmp", texts_differ),
+    ("len", length),
+    ("has_key", has_key),
+];
+
+impl Values<'_, '_> {
+    /// A call for its value.
+    pub(crate) fn call(
+        &mut self,
+        name: &Name,
+        arguments: &[Expression],
+        span: Span,
+    ) -> Lowered<Val> {
+        let call = Call {
+            name,
+            arguments,
+            span,
+        };
+        let word = &*name.text;
+        if let Some((_, gives)) = GIVEN.iter().find(|(known, _)| *known == word) {
+            return gives(self, call);
+        }
+        Err(match functions::named(word).map(|function| function.role) {
+            Some(Role::Aggregation) => Diagnostic::new(
+                span,
+                format!("`{word}` can only be assigned to a map"),
+                format!("write `@name = {word}(…);`"),
+            ),
+            Some(_) => Diagnostic::new(
+                span,
+                format!("`{word}` gives no value, or takes other arguments"),
+                "use it as a statement",
+            ),
+            None => call.unknown(),
+        })
+    }
+
+    pub(crate) fn constant(&mut self, argument: &Expression, most: u32) -> Lowered<u32> {
+        let counted = self.count(argument)?;
+        let number = counted.number.constant();
+        number
+            .and_then(|number| u32::try_from(number).ok())
+            .filter(|number| (1..=most).contains(number))
+            .ok_or_else(|| {
+                Diagnostic::new(
+                    argument.span,
+                    format!("this must be a number of the text, 1 to {most}"),
+                    "",
+                )
+            })
+    }
+}
+
+fn string(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
+    match call.arguments {
+        [address] => values.text_at(address, values.tables.options.text_bytes, None),
+        [address, length] => {
+            let counted = values.count(length)?;
+            if counted.number.constant().is_some() {
+                let most = values.constant(length, MOST_TEXT)?;
+                // With its NUL.
+                values.text_at(address, most + 1, None)
+            } else {
+                let most = values.tables.options.text_bytes;
+                values.text_at(address, most, Some(counted.number))
+            }
+        }
+        _ => call.refuse(),
+    }
+}
+
+fn bytes(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
+    match call.arguments {
+        [of] => {
+            let value = values.value(of)?;
+            let Val::Object(object) = &value else {
+                return call.refuse();
+            };
+            let field = |text: &str| Name {
+                text: text.into(),
+                span: of.span,
+            };
+            let address = values.object_field(object, &field("ptr"))?;
+            let length = values.object_field(object, &field("len"))?;
+            let address = values.as_number(address, of.span)?;
+            let length = values.as_number(length, of.span)?;
+            Ok(Val::Bytes {
+                space: object.space(),
+                address: address.number,
+                length: length.number,
+                most: values.tables.options.slice_bytes.next_multiple_of(8),
+            })
+        }
+        [address, length] => {
+            let address = values.count(address)?;
+            let length = values.count(length)?;
+            let most = match length.number.constant() {
+                Some(constant) => constant.min(MOST_TEXT.into()) as u32,
+                None => values.tables.options.slice_bytes,
+            };
+            Ok(Val::Bytes {
+                space: address.kind.space(),
+                address: address.number,
+                length: length.number,
+                most: most.max(1).next_multiple_of(8),
+            })
+        }
+        _ => call.refuse(),
+    }
+}
+
+fn symbol(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
+    let [address] = call.arguments else {
+        return call.refuse();
+    };
+    let counted = values.count(address)?;
+    Ok(Val::Number(Counted {
+        kind: Kind::Symbol { with_offset: false },
+        ..counted
+    }))
+}
+
+fn pointer(values: &mut Values<'_, '_>, call: Call<'_>, space: Space) -> Lowered<Val> {
+    let [address] = call.arguments else {
+        return call.refuse();
+    };
+    let counted = values.count(address)?;
+    let to = match counted.kind {
+        Kind::Pointer { to, .. } => to,
+        _ => None,
+    };
+    Ok(Val::Number(Counted {
+        kind: Kind::Pointer { to, space },
+        ..counted
+    }))
+}
+
+fn address_of_function(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
+    let [function] = call.arguments else {
+        return call.refuse();
+    };
+    let text = text(function, "kaddr(\"vfs_write\")")?;
+    match *values.tables.functions(text) {
+        [address] => Ok(Val::number(Number::Constant(address), Kind::ADDRESS)),
+        [] => {
+            let name = Name {
+                text: text.into(),
+                span: function.span,
+            };
+            Err(values.tables.no_function(&name))
+        }
+        ref several => Err(Diagnostic::new(
+            function.span,
+            format!("{} functions are called so", several.len()),
+            "write more of the path",
+        )),
+    }
+}
+
+/// `kstack(frames)` and `ustack(frames)`.
+fn stack(values: &mut Values<'_, '_>, call: Call<'_>, most: u32) -> Lowered<Val> {
+    let word = &*call.name.text;
+    match call.arguments {
+        [] => values.name(word, call.span),
+        [_] if !values.has_code() => Err(words::no_code(word, call.span)),
+        [frames] => {
+            let frames = values.constant(frames, most)?;
+            Ok(values.stack(frames, word == "ustack"))
+        }
+        _ => call.refuse(),
+    }
+}
+
+fn register(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
+    let [name] = call.arguments else {
+        return call.refuse();
+    };
+    if !values.has_code() {
+        return Err(words::no_code("reg", call.span));
+    }
+    let text = text(name, "reg(\"di\")")?;
+    match register_named(text) {
+        Some(register) => Ok(Val::number(Number::Register(register), Kind::UNSIGNED)),
+        None => Err(Diagnostic::new(
+            name.span,
+            format!("there is no register `{text}`"),
+            "there are ax, bx, cx, dx, si, di, bp, sp, r8 to r15, ip and flags",
+        )),
+    }
+}
+
+fn time(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
+    let [format, time] = call.arguments else {
+        return call.refuse();
+    };
+    let format: Rc<str> = text(format, "strftime(\"%H:%M:%S\", nsecs)")?.into();
+    let counted = values.count(time)?;
+    Ok(Val::Number(Counted {
+        kind: Kind::Time { format },
+        ..counted
+    }))
+}
+
+fn texts_differ(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
+    let [left, right, length] = call.arguments else {
+        return call.refuse();
+    };
+    let (left_value, right_value) = (values.value(left)?, values.value(right)?);
+    let most = values.constant(length, MOST_TEXT)?;
+    let cut = |value| match value {
+        Val::Literal(text) => {
+            let end = text
+                .char_indices()
+                .map(|(at, _)| at)
+                .take_while(|at| *at <= most as usize)
+                .last();
+            let end = if text.len() <= most as usize {
+                text.len()
+            } else {
+                end.unwrap_or(0)
+            };
+            Val::Literal(text[..end].into())
+        }
+        other => other,
+    };
+    let (left_value, right_value) = (cut(left_value), cut(right_value));
+    let spans = (left.span, right.span);
+    let test = values.texts_start_equal(left_value, right_value, most, spans)?;
+    Ok(Val::number(Number::test(test.negated()), Kind::Literal))
+}
+
+fn has_key(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
+    let [of, keys @ ..] = call.arguments else {
+        return call.refuse();
+    };
+    match map_and_key(of, keys) {
+        Some(map) => {
+            let has = values.has_key(&map)?;
+            Ok(Val::number(Number::test(has), Kind::Boolean))
+        }
+        None => call.refuse(),
+    }
+}
+
+/// How many keys a map, frames a call stack, or elements a value of the source has.
+fn length(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
+    let [of] = call.arguments else {
+        return call.refuse();
+    };
+    if let ExpressionKind::Map(map) = &of.kind
+        && map.keys.is_empty()
+    {
+        let number = values.tables.map(&map.name);
+        let known = &values.tables.maps[number as usize];
+        let is_table = known.keys.as_ref().is_none_or(|keys| !keys.is_empty());
+        if is_table {
+            return count_keys(values, number, map, call.span);
+        }
+    }
+    match values.value(of)? {
+        Val::Number(Counted {
+            number,
+            kind: Kind::Stack { map, is_user },
+            present,
+        }) => Ok(Val::Number(Counted {
+            number: Number::Frames {
+                map,
+                is_user,
+                number: Box::new(number),
+            },
+            kind: Kind::UNSIGNED,
+            present,
+        })),
+        Val::Object(object) => match values.text_of(&object, of.span)? {
+            Some((_, length)) => Ok(Val::Number(Counted {
+                number: length,
+                kind: Kind::UNSIGNED,
+                present: object.present,
+            })),
+            None => {
+                let name = Name {
+                    text: "len".into(),
+                    span: of.span,
+                };
+                values.object_field(&object, &name)
+            }
+        },
+        _ => Err(Diagnostic::new(
+            of.span,
+            "this value has no length",
+            "there is one of a map with keys, of kstack and ustack, and of slices, arrays and \
+             texts of the source",
+        )),
+    }
+}
+
+fn count_keys(values: &mut Values<'_, '_>, number: u32, map: &MapName, span: Span) -> Lowered<Val> {
+    if !matches!(
+        values.site.kind,
+        SiteKind::Begin | SiteKind::End | SiteKind::Interval
+    ) {
+        return Err(Diagnostic::new(
+            span,
+            "counting the keys of a map takes long, and the code that hits this probe would \
+             wait for it",
+            "use it in interval:, begin or end",
+        ));
+    }
+    if matches!(
+        values.tables.maps[number as usize].class,
+        Some(Class::Histogram(_))
+    ) {
+        return Err(Diagnostic::new(
+            map.span,
+            "each bucket of a histogram is a key of its own, so the keys are not counted",
+            "count into another map beside it",
+        ));
+    }
+    let number = Number::Keys { map: number };
+    Ok(Val::number(number, Kind::UNSIGNED))
+}
+
+/// A register by its name, with or without its first letter.
+fn register_named(name: &str) -> Option<Register> {
+    let name = name.trim_start_matches('%');
+    let known = Register::ALL.into_iter().find(|register| {
+        let known = register.name();
+        known == name || (known.len() == 2 && name.strip_prefix('r') == Some(known))
+    });
+    known.or(match name {
+        "rflags" | "eflags" => Some(Register::Flags),
+        _ => None,
+    })
+}

@@ -1,0 +1,279 @@
+//! Expressions of all kinds, each by its parts.
+//!
+//! An expression is a value, and where a number or a condition is wanted, it is asked for one. What
+//! is not there makes the number not there, and a condition about it false.
+
+use alloc::{boxed::Box, format, vec::Vec};
+
+use trace_language::{
+    Diagnostic,
+    tree::{Binary, Expression, ExpressionKind, Span, Target, TypeKind, TypeName, Unary},
+};
+
+use super::{Holds, Val, Values};
+use crate::{
+    Lowered,
+    number::{Counted, Key, Kind, Number, Test},
+    types::integer,
+};
+
+impl Values<'_, '_> {
+    /// The value of an expression.
+    pub(crate) fn value(&mut self, expression: &Expression) -> Lowered<Val> {
+        let span = expression.span;
+        self.check_room(span)?;
+        Ok(match &expression.kind {
+            ExpressionKind::Integer(number) => {
+                let kind = match i64::try_from(*number) {
+                    Ok(_) => Kind::Literal,
+                    Err(_) => Kind::UNSIGNED,
+                };
+                Val::number(Number::Constant(*number), kind)
+            }
+            ExpressionKind::Boolean(is) => {
+                Val::number(Number::Constant((*is).into()), Kind::Boolean)
+            }
+            ExpressionKind::String(text) => Val::Literal(text.clone()),
+            ExpressionKind::Variable(name) => self.variable(name, span)?,
+            ExpressionKind::Map(map) => self.element(map)?,
+            ExpressionKind::Name(name) => self.name(name, span)?,
+            ExpressionKind::Call { name, arguments } => self.call(name, arguments, span)?,
+            ExpressionKind::Field { of, name } => self.field(of, name)?,
+            ExpressionKind::Index { of, index } => {
+                let value = self.value(of)?;
+                let index = self.count(index)?;
+                self.index(value, index, of.span)?
+            }
+            ExpressionKind::Unary { operation, operand } => {
+                self.unary(*operation, operand, span)?
+            }
+            ExpressionKind::Binary {
+                operation,
+                left,
+                right,
+            } => self.binary(*operation, left, right, span)?,
+            ExpressionKind::Ternary {
+                condition,
+                then,
+                otherwise,
+            } => self.ternary(condition, then, otherwise, span)?,
+            ExpressionKind::Cast { to, operand } => self.cast(to, operand)?,
+            ExpressionKind::Tuple(items) => {
+                let items: Lowered<Vec<Val>> = items.iter().map(|item| self.value(item)).collect();
+                Val::Tuple(items?)
+            }
+            ExpressionKind::Step {
+                target,
+                up,
+                value_before,
+            } => self.step(target, *up, *value_before, span)?,
+        })
+    }
+
+    /// Whether the stack has room for what comes next.
+    pub(crate) fn check_room(&self, span: Span) -> Lowered<()> {
+        match (self.tables.options.has_room)() {
+            true => Ok(()),
+            false => Err(trace_language::no_room(span)),
+        }
+    }
+
+    /// An expression as a number.
+    pub(crate) fn count(&mut self, expression: &Expression) -> Lowered<Counted> {
+        let value = self.value(expression)?;
+        self.as_number(value, expression.span)
+    }
+
+    /// A value as a number.
+    pub(crate) fn as_number(&mut self, value: Val, span: Span) -> Lowered<Counted> {
+        match value {
+            Val::Number(counted) => Ok(counted),
+            Val::Object(object) => self.object_number(&object, span),
+            Val::Literal(_) | Val::Comm | Val::Text { .. } => Err(Diagnostic::new(
+                span,
+                "this is a text, not a number",
+                "compare texts with == or !=",
+            )),
+            Val::Bytes { .. } => Err(Diagnostic::new(span, "these are bytes, not a number", "")),
+            Val::Tuple(_) => Err(Diagnostic::new(
+                span,
+                "this is a tuple, not a number",
+                "take one of its fields: .0, .1",
+            )),
+            Val::Stored { place, shape } => match Kind::stored(&shape) {
+                Some((kind, bytes, signed)) => Ok(Counted {
+                    number: Number::OwnPart {
+                        place,
+                        bytes,
+                        signed,
+                    },
+                    kind,
+                    present: Test::Constant(true),
+                }),
+                None => Err(Diagnostic::new(span, "this value is not a number", "")),
+            },
+            Val::Element { .. } => Err(Diagnostic::new(span, "this value is not a number", "")),
+        }
+    }
+
+    /// An expression as a condition.
+    pub(crate) fn test(&mut self, expression: &Expression) -> Lowered<Test> {
+        self.check_room(expression.span)?;
+        match &expression.kind {
+            ExpressionKind::Unary {
+                operation: Unary::Not,
+                operand,
+            } => Ok(self.test(operand)?.negated()),
+            ExpressionKind::Binary {
+                operation: Binary::And,
+                left,
+                right,
+            } => {
+                let left = self.test(left)?;
+                Ok(left.and(self.test(right)?))
+            }
+            ExpressionKind::Binary {
+                operation: Binary::Or,
+                left,
+                right,
+            } => {
+                let left = self.test(left)?;
+                Ok(left.or(self.test(right)?))
+            }
+            _ => {
+                let value = self.value(expression)?;
+                // `retval.Err` by itself asks whether it is one.
+                if let Val::Object(object) = &value
+                    && object.is_variant
+                {
+                    return Ok(object.present.clone());
+                }
+                let counted = self.as_number(value, expression.span)?;
+                Ok(counted.present.and(Test::not_zero(counted.number)))
+            }
+        }
+    }
+
+    fn ternary(
+        &mut self,
+        condition: &Expression,
+        then: &Expression,
+        otherwise: &Expression,
+        span: Span,
+    ) -> Lowered<Val> {
+        let test = self.test(condition)?;
+        let then_value = self.value(then)?;
+        let other_value = self.value(otherwise)?;
+        if self.is_text(&then_value) && self.is_text(&other_value) {
+            return Ok(self.chosen_text(test, then_value, other_value, span));
+        }
+        let a = self.as_number(then_value, then.span)?;
+        let b = self.as_number(other_value, otherwise.span)?;
+        let kind = match (&a.kind, &b.kind) {
+            (a, b) if a == b => a.clone(),
+            (Kind::Literal, other) | (other, Kind::Literal) => match other {
+                Kind::Boolean | Kind::Character => Kind::SIGNED,
+                other => other.clone(),
+            },
+            (a, b) if a.is_signed() || b.is_signed() => Kind::SIGNED,
+            _ => Kind::UNSIGNED,
+        };
+        let present = match (&a.present, &b.present) {
+            (Test::Constant(true), Test::Constant(true)) => Test::Constant(true),
+            _ => test
+                .clone()
+                .and(a.present)
+                .or(test.clone().negated().and(b.present)),
+        };
+        Ok(Val::Number(Counted {
+            number: Number::select(test, a.number, b.number),
+            kind,
+            present,
+        }))
+    }
+
+    pub(crate) fn cast(&mut self, to: &TypeName, operand: &Expression) -> Lowered<Val> {
+        let value = self.value(operand)?;
+        let counted = self.as_number(value, operand.span)?;
+        let number = counted.number;
+        let present = counted.present;
+        let (number, kind) = match &to.kind {
+            TypeKind::Named(name) => match integer(name) {
+                Some((bytes, signed)) => (
+                    number.extended(bytes, signed),
+                    Kind::Integer { bytes, signed },
+                ),
+                None => match &**name {
+                    "bool" => (Number::test(Test::not_zero(number)), Kind::Boolean),
+                    "char" => (number.extended(4, false), Kind::Character),
+                    name => {
+                        return Err(Diagnostic::new(
+                            to.span,
+                            format!("a number cannot become a value of type `{name}`"),
+                            format!("cast it to a pointer and follow that: *(&{name})value"),
+                        ));
+                    }
+                },
+            },
+            TypeKind::Pointer(of) => {
+                let to = self.types().named(of)?;
+                let space = counted.kind.space();
+                (number, Kind::Pointer { to, space })
+            }
+            TypeKind::Slice(_) | TypeKind::Array { .. } => {
+                return Err(Diagnostic::new(
+                    to.span,
+                    "a number cannot become a slice or an array",
+                    "cast it to a pointer to the first element",
+                ));
+            }
+        };
+        Ok(Val::Number(Counted {
+            number,
+            kind,
+            present,
+        }))
+    }
+
+    pub(crate) fn step(
+        &mut self,
+        target: &Target,
+        up: bool,
+        value_before: bool,
+        span: Span,
+    ) -> Lowered<Val> {
+        let delta = if up { 1 } else { -1 };
+        match target {
+            Target::Variable(name) => {
+                let Some(variable) = self.find(&name.text) else {
+                    return self.variable(&name.text, name.span);
+                };
+                let Holds::Number(kind) = variable.holds.clone() else {
+                    return Err(Diagnostic::new(span, "this variable is not a number", ""));
+                };
+                let place = variable.place;
+                Ok(Val::number(
+                    Number::Step {
+                        place,
+                        delta,
+                        value_before,
+                    },
+                    kind,
+                ))
+            }
+            Target::Map(map) => {
+                let number = self.tables.plain_map(map, &Kind::SIGNED)?;
+                let key = self.key(number, map)?;
+                Ok(Val::number(
+                    Number::ElementStep {
+                        map: number,
+                        key: Box::new(Key { stored: key }),
+                        delta,
+                        value_before,
+                    },
+                    Kind::SIGNED,
+                ))
+            }
+        }
+    }
+}

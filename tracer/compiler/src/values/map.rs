@@ -1,0 +1,205 @@
+//! Maps in expressions: keys, and the values of all CPUs as they are at that moment.
+//!
+//! A key is stored each time that it is used, so a number names it by its place in the list of
+//! keys. What a map holds may not be known yet; then it counts as a number until the text is gone
+//! through again.
+
+use alloc::{boxed::Box, format, vec::Vec};
+
+use bpf::AluOp;
+use trace_interface::{shape::Shape, view::Class};
+use trace_language::{Diagnostic, tree::Map as MapName};
+
+use super::{Val, Values};
+use crate::{
+    Lowered,
+    number::{Key, Kind, Number, Test},
+    types::missing,
+};
+
+impl Values<'_, '_> {
+    /// The value of a key of a map.
+    pub(crate) fn element(&mut self, map: &MapName) -> Lowered<Val> {
+        let number = self.tables.map(&map.name);
+        let class = self.tables.maps[number as usize].class.clone();
+        let key = self.key(number, map)?;
+        // If it is not known yet, it is a number for now.
+        let class = class.unwrap_or(Class::Plain(Shape::Unsigned(8)));
+        self.value_of(number, &class, key, map)
+    }
+
+    /// The same for a key that is stored already.
+    pub(crate) fn value_of(
+        &mut self,
+        number: u32,
+        class: &Class,
+        key: usize,
+        map: &MapName,
+    ) -> Lowered<Val> {
+        let shape = match class {
+            Class::Plain(shape) => shape.clone(),
+            class => return self.gathered(number, class, key, map),
+        };
+        let kind = self.tables.maps[number as usize].kind.clone();
+        Ok(match kind.or_else(|| Kind::in_map(&shape)) {
+            Some(kind) => Val::number(
+                Number::Element {
+                    map: number,
+                    key: Box::new(Key { stored: key }),
+                },
+                kind,
+            ),
+            None => Val::Element {
+                map: number,
+                key,
+                shape,
+            },
+        })
+    }
+
+    /// The keys of a map, and their number for expressions.
+    pub(crate) fn key(&mut self, number: u32, map: &MapName) -> Lowered<usize> {
+        let mut values = Vec::new();
+        for key in &map.keys {
+            let value = self.value(key)?;
+            values.push(self.simplified(value, key.span));
+        }
+        let shapes: Vec<Shape> = values
+            .iter()
+            .map(|value| self.shape(value, false).for_key())
+            .collect();
+        for (shape, key) in shapes.iter().zip(&map.keys) {
+            if shape.is_lost() {
+                return Err(missing(key.span));
+            }
+        }
+        self.tables.set_keys(number, map, shapes)?;
+        self.keys.push((number, values, map.span));
+        Ok(self.keys.len() - 1)
+    }
+
+    /// Whether all keys are there.
+    pub(crate) fn keys_present(&self, key: usize) -> Test {
+        let (_, values, _) = &self.keys[key];
+        values
+            .iter()
+            .map(Val::present)
+            .fold(Test::Constant(true), Test::and)
+    }
+
+    /// Whether a map has a key.
+    pub(crate) fn has_key(&mut self, map: &MapName) -> Lowered<Test> {
+        let number = self.tables.map(&map.name);
+        let class = self.tables.maps[number as usize].class.clone();
+        let key = self.key(number, map)?;
+        let stored = Box::new(Key { stored: key });
+        let is_there = match class {
+            Some(Class::Histogram(_)) => {
+                return Err(Diagnostic::new(
+                    map.span,
+                    "a histogram is kept by buckets, so there is no key by itself",
+                    "count in another map by the same key: `@n[KEY] = count();`",
+                ));
+            }
+            Some(Class::Plain(_)) | None => Number::HasKey {
+                map: number,
+                key: stored,
+            },
+            Some(_) => Number::OfCpus {
+                map: number,
+                key: stored,
+                word: 0,
+                greatest: false,
+            },
+        };
+        Ok(self.keys_present(key).and(Test::not_zero(is_there)))
+    }
+
+    /// A value of a map, for `print(@map[key])`.
+    pub(crate) fn plain_element(&mut self, map: u32, key: usize, shape: &Shape) -> Val {
+        let kind = self.tables.maps[map as usize].kind.clone();
+        match (kind, shape) {
+            (Some(kind), _) => Val::number(
+                Number::Element {
+                    map,
+                    key: Box::new(Key { stored: key }),
+                },
+                kind,
+            ),
+            (None, Shape::Unsigned(8) | Shape::Signed(8) | Shape::Flag) => Val::number(
+                Number::Element {
+                    map,
+                    key: Box::new(Key { stored: key }),
+                },
+                match shape {
+                    Shape::Signed(_) => Kind::SIGNED,
+                    Shape::Flag => Kind::Boolean,
+                    _ => Kind::UNSIGNED,
+                },
+            ),
+            _ => Val::Element {
+                map,
+                key,
+                shape: shape.clone(),
+            },
+        }
+    }
+
+    /// The value of a map of counts and the like, over all CPUs as they are at that moment; 0 if
+    /// nothing was counted.
+    fn gathered(&self, map: u32, class: &Class, key: usize, name: &MapName) -> Lowered<Val> {
+        let word = |word, greatest| Number::OfCpus {
+            map,
+            key: Box::new(Key { stored: key }),
+            word,
+            greatest,
+        };
+        let of_sign = |signed| match signed {
+            true => Kind::SIGNED,
+            false => Kind::UNSIGNED,
+        };
+        let (number, kind) = match class {
+            Class::Count => (word(0, false), Kind::UNSIGNED),
+            Class::Sum { signed } => (word(1, false), of_sign(*signed)),
+            Class::Average { signed } => {
+                let op = match signed {
+                    true => AluOp::SignedDiv,
+                    false => AluOp::Div,
+                };
+                let average = Number::alu(op, word(1, false), word(0, false));
+                (average, of_sign(*signed))
+            }
+            Class::Most { signed } | Class::Least { signed } => {
+                let mut number = word(1, true);
+                // Turned back: see `gather`.
+                if matches!(class, Class::Least { .. }) {
+                    number = Number::alu(AluOp::Xor, number, Number::Constant(u64::MAX));
+                }
+                if *signed {
+                    number = Number::alu(AluOp::Xor, number, Number::Constant(1 << 63));
+                }
+                let is_there = Test::not_zero(word(0, false));
+                let number = Number::select(is_there, number, Number::Constant(0));
+                (number, of_sign(*signed))
+            }
+            Class::Statistics { .. } => {
+                return Err(Diagnostic::new(
+                    name.span,
+                    format!("`@{}` is of stats(), which is three values", name.name.text),
+                    "print it, or keep the one that you need: count(), avg() or sum()",
+                ));
+            }
+            Class::Histogram(_) | Class::Plain(_) => {
+                return Err(Diagnostic::new(
+                    name.span,
+                    format!(
+                        "`@{}` is a histogram, which is no value to calculate with",
+                        name.name.text
+                    ),
+                    "print it, or count in another map: `@n = count();`",
+                ));
+            }
+        };
+        Ok(Val::number(number, kind))
+    }
+}

@@ -1,0 +1,292 @@
+//! Variables: of the program, of the probed function, and static ones.
+//!
+//! The debug information says where a variable of the source is: in memory, or in pieces. At the
+//! return of a call, what the entry knew is kept in the data that both share. The bytes are kept,
+//! and not the address, because the stack of the entry may be overwritten until then.
+
+use alloc::{format, string::String, vec::Vec};
+
+use bpf::{AluOp, Reg};
+use trace_interface::symbols::{
+    Expression, Moment, Operation, Piece, ProbePlace, Register, Source, Unavailable, Variable,
+};
+use trace_language::{
+    Diagnostic,
+    tree::{Name, Span},
+};
+
+use super::{Holds, SiteKind, Val, Values};
+use crate::{
+    Lowered,
+    memory::{Place, step},
+    names,
+    number::{Kind, Number, Space, Test},
+    object::{At, Object},
+};
+
+/// When the registers of an expression are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum When {
+    /// Where the program runs.
+    Here,
+    /// At the entry of the call whose return the program handles.
+    AtEntry,
+}
+
+impl Values<'_, '_> {
+    pub(crate) fn variable(&mut self, name: &str, span: Span) -> Lowered<Val> {
+        if let Some(variable) = self.find(name) {
+            return Ok(match &variable.holds {
+                Holds::Number(kind) => Val::number(Number::Own(variable.place), kind.clone()),
+                Holds::Stored(shape) => Val::Stored {
+                    place: variable.place,
+                    shape: shape.clone(),
+                },
+                Holds::Object(object) => Val::Object(object.clone()),
+            });
+        }
+        let known = self.variable_names();
+        let near = names::nearest(name, known.iter().map(|name| &**name));
+        let near: Vec<String> = near.iter().map(|name| format!("${name}")).collect();
+        Err(Diagnostic::new(
+            span,
+            format!("`${name}` has no value here"),
+            match near.is_empty() {
+                true => format!("assign to it first: `${name} = …;`"),
+                false => names::did_you_mean(&near),
+            },
+        ))
+    }
+
+    /// `args.name`.
+    pub(crate) fn argument(&mut self, name: &Name) -> Lowered<Val> {
+        // Inside of a field's expression `args` has the arguments of the function.
+        if let Some(source) = self.site.source.take() {
+            let value = match source.field(&name.text) {
+                Some(field) => self.value(&field).map_err(|error| Diagnostic {
+                    span: name.span,
+                    ..error
+                }),
+                None => {
+                    let fields = source.field_names();
+                    let near = names::nearest(&name.text, fields);
+                    let all: Vec<String> = source.field_names().map(String::from).collect();
+                    Err(Diagnostic::new(
+                        name.span,
+                        format!("this source has no field `{}`", name.text),
+                        match (near.is_empty(), all.is_empty()) {
+                            (false, _) => names::did_you_mean(&near),
+                            (true, false) => format!("it has {}", all.join(", ")),
+                            (true, true) => "it has none".into(),
+                        },
+                    ))
+                }
+            };
+            self.site.source = Some(source);
+            return value;
+        }
+        if !self.tables.options.debug_info {
+            return Err(Diagnostic::new(
+                name.span,
+                format!("`args.{}` is a name of the source", name.text),
+                names::NO_DEBUG_INFORMATION,
+            ));
+        }
+        match self.local(&name.text) {
+            Some(Ok(value)) => Ok(value),
+            Some(Err(reason)) => Err(unavailable(reason, name.span)),
+            None => Err(Diagnostic::new(
+                name.span,
+                "there are no arguments here",
+                "use them at kprobe:, kretprobe:, session:, inline: and line: probes",
+            )),
+        }
+    }
+
+    /// An argument or local variable of the source. None: there are none here.
+    pub(crate) fn local(&mut self, name: &str) -> Option<Result<Val, Unavailable>> {
+        let address = self.site.address?;
+        let when = match self.site.kind {
+            SiteKind::Entry | SiteKind::SessionEntry | SiteKind::Inside => When::Here,
+            SiteKind::Return => When::AtEntry,
+            _ => return None,
+        };
+        self.depends_on_place = true;
+        let place = ProbePlace {
+            address,
+            moment: Moment::At,
+        };
+        let variable = match self.types().kernel.variable(place, name) {
+            Ok(variable) => variable,
+            Err(unavailable) => {
+                let names = self.types().kernel.variables(place);
+                let is_known = names.iter().any(|known| known == name);
+                return Some(Err(match is_known || !unavailable.help.is_empty() {
+                    true => unavailable,
+                    false => {
+                        let near = names::nearest(name, names.iter().map(|name| &**name));
+                        let help = match (near.is_empty(), names.is_empty()) {
+                            (false, _) => names::did_you_mean(&near),
+                            (true, true) => String::new(),
+                            (true, false) => format!("there are {}", names.join(", ")),
+                        };
+                        Unavailable {
+                            help,
+                            ..unavailable
+                        }
+                    }
+                }));
+            }
+        };
+        Some(self.object(&variable, when))
+    }
+
+    /// The result of the function.
+    pub(crate) fn returned(&mut self, span: Span) -> Lowered<Val> {
+        if self.site.kind != SiteKind::Return {
+            return Err(Diagnostic::new(
+                span,
+                "there is no result before the function returns",
+                "use it at kretprobe:FUNCTION, or in the return part of session:FUNCTION",
+            ));
+        }
+        if !self.tables.options.debug_info {
+            return Ok(Val::number(Number::Register(Register::Ax), Kind::SIGNED));
+        }
+        let Some(address) = self.site.address else {
+            return Ok(Val::number(Number::Register(Register::Ax), Kind::SIGNED));
+        };
+        self.depends_on_place = true;
+        let variable = self.types().kernel.returned(address);
+        let object = variable.and_then(|variable| self.object(&variable, When::Here));
+        object.map_err(|unavailable| {
+            let help = match unavailable.help.is_empty() {
+                true => "reg(\"ax\") is the register in which small results are".into(),
+                false => unavailable.help,
+            };
+            Diagnostic::new(span, unavailable.reason, help)
+        })
+    }
+
+    /// A static variable, by its path.
+    pub(crate) fn global(&mut self, path: &str) -> Result<Val, Unavailable> {
+        let variable = self.types().kernel.global(path)?;
+        self.object(&variable, When::Here)
+    }
+
+    fn object(&mut self, variable: &Variable, when: When) -> Result<Val, Unavailable> {
+        let mut pieces = Vec::new();
+        for Piece { bytes, source } in &variable.pieces {
+            let source = match source {
+                Source::Missing => Source::Missing,
+                Source::Value(expression) => {
+                    let number = self.convert(expression, when)?;
+                    Source::Value(match when {
+                        When::Here => number,
+                        When::AtEntry => self.kept(number),
+                    })
+                }
+                Source::Memory(expression) => {
+                    let address = self.convert(expression, when)?;
+                    if when == When::AtEntry && address.constant().is_none() {
+                        // The stack of the entry may be overwritten until the return. So the bytes
+                        // are kept, not the address.
+                        let mut at = 0;
+                        while at < *bytes {
+                            let step = step(bytes - at);
+                            let number = Number::load(address.clone(), at.into(), step, false);
+                            pieces.push(Piece {
+                                bytes: step.into(),
+                                source: Source::Value(self.kept(number)),
+                            });
+                            at += u32::from(step);
+                        }
+                        continue;
+                    }
+                    Source::Memory(address)
+                }
+            };
+            pieces.push(Piece {
+                bytes: *bytes,
+                source,
+            });
+        }
+        let at = match &pieces[..] {
+            [
+                Piece {
+                    source: Source::Memory(address),
+                    ..
+                },
+            ] => At::Memory {
+                space: Space::Kernel,
+                address: address.clone(),
+                offset: 0,
+            },
+            _ => At::Pieces {
+                pieces: pieces.into(),
+                offset: 0,
+            },
+        };
+        Ok(Val::Object(Object {
+            type_id: variable.type_id,
+            at,
+            present: Test::Constant(true),
+            is_variant: false,
+        }))
+    }
+
+    /// A number of the debug information.
+    fn convert(&mut self, expression: &Expression, when: When) -> Result<Number, Unavailable> {
+        Ok(match expression {
+            Expression::Constant(number) => Number::Constant(*number),
+            Expression::Register(register) => Number::Register(*register),
+            Expression::AtEntry(register) => match (self.site.kind, when) {
+                (SiteKind::Entry | SiteKind::SessionEntry, _) | (_, When::AtEntry) => {
+                    Number::Register(*register)
+                }
+                (SiteKind::Return, When::Here) => self.kept(Number::Register(*register)),
+                _ => {
+                    return Err(Unavailable {
+                        reason: "the value is known at the function's entry only".into(),
+                        help: "probe the entry (kprobe:), or the return (kretprobe:)".into(),
+                    });
+                }
+            },
+            Expression::Load { address, bytes } => {
+                Number::load(self.convert(address, when)?, 0, *bytes, false)
+            }
+            Expression::Binary(operation, left, right) => {
+                let left = self.convert(left, when)?;
+                let right = self.convert(right, when)?;
+                let op = match operation {
+                    Operation::Add => AluOp::Add,
+                    Operation::Subtract => AluOp::Sub,
+                    Operation::Multiply => AluOp::Mul,
+                    Operation::And => AluOp::And,
+                    Operation::Or => AluOp::Or,
+                    Operation::Xor => AluOp::Xor,
+                    Operation::ShiftLeft => AluOp::ShiftLeft,
+                    Operation::ShiftRight => AluOp::ShiftRight,
+                    Operation::ShiftRightSigned => AluOp::ShiftRightSigned,
+                };
+                Number::alu(op, left, right)
+            }
+        })
+    }
+
+    /// A number of the entry of the call, kept for the return.
+    pub(crate) fn kept(&mut self, number: Number) -> Number {
+        if number.constant().is_some() {
+            return number;
+        }
+        self.memory.shares = true;
+        Number::Own(Place {
+            base: Reg::R9,
+            offset: self.shared.keep(number),
+        })
+    }
+}
+
+fn unavailable(unavailable: Unavailable, span: Span) -> Diagnostic {
+    Diagnostic::new(span, unavailable.reason, unavailable.help)
+}

@@ -1,0 +1,222 @@
+//! The words of the language: `pid`, `func`, `retval`, `arg0` and the like.
+//!
+//! A name that is no word is a variable of the probed function, or a static one.
+
+use alloc::format;
+
+use bpf::{AluOp, context::ARGUMENTS};
+use trace_interface::symbols::Register;
+use trace_language::{Diagnostic, tree::Span};
+
+use super::{SiteKind, Val, Values};
+use crate::{
+    Lowered,
+    functions::ABSENT,
+    names,
+    number::{Kind, Number},
+};
+
+/// The words that are always there.
+pub(crate) const WORDS: [&str; 17] = [
+    "pid", "tid", "comm", "cpu", "nsecs", "elapsed", "func", "probe", "kstack", "ustack", "retval",
+    "args", "arg0", "arg1", "arg2", "caller", "ip",
+];
+
+impl Values<'_, '_> {
+    /// Whether the registers are those of a function's entry.
+    fn is_at_entry(&self) -> bool {
+        matches!(self.site.kind, SiteKind::Entry | SiteKind::SessionEntry)
+    }
+
+    /// Whether there is probed code at all.
+    pub(crate) fn has_code(&self) -> bool {
+        !matches!(
+            self.site.kind,
+            SiteKind::Begin | SiteKind::End | SiteKind::Interval
+        )
+    }
+
+    /// A word without a sign.
+    pub(crate) fn name(&mut self, name: &str, span: Span) -> Lowered<Val> {
+        let unsigned = |number| Val::number(number, Kind::UNSIGNED);
+        let thin = |number| {
+            Val::number(
+                number,
+                Kind::Integer {
+                    bytes: 4,
+                    signed: false,
+                },
+            )
+        };
+        Ok(match name {
+            "pid" => thin(Number::Pid),
+            "tid" => thin(Number::Tid),
+            "cpu" => thin(Number::Cpu),
+            "comm" => Val::Comm,
+            "nsecs" => {
+                let clock = self.tables.clock();
+                unsigned(Number::Nanoseconds { clock })
+            }
+            "elapsed" => {
+                let clock = self.tables.clock();
+                unsigned(Number::Elapsed { clock })
+            }
+            "func" | "ip" | "probe" | "kstack" | "ustack" | "caller" if !self.has_code() => {
+                if name == "probe" {
+                    return Ok(self.probe());
+                }
+                return Err(no_code(name, span));
+            }
+            "func" => Val::number(self.ip(), Kind::Symbol { with_offset: false }),
+            "ip" => Val::number(self.ip(), Kind::Symbol { with_offset: true }),
+            "probe" => self.probe(),
+            "kstack" => self.stack(self.tables.options.stack_frames, false),
+            "ustack" => self.stack(self.tables.options.stack_frames, true),
+            "caller" => match self.site.kind {
+                SiteKind::Return => {
+                    Val::number(Number::ReturnAddress, Kind::Symbol { with_offset: true })
+                }
+                _ if self.is_at_entry() => {
+                    // The return address is on top of the stack.
+                    let top = Number::load(Number::Register(Register::Sp), 0, 8, false);
+                    Val::number(top, Kind::Symbol { with_offset: true })
+                }
+                _ => {
+                    return Err(Diagnostic::new(
+                        span,
+                        "the caller is known at the entry and the return of a function only",
+                        "use kstack",
+                    ));
+                }
+            },
+            "retval" => self.returned(span)?,
+            "args" => {
+                return Err(Diagnostic::new(
+                    span,
+                    "`args` by itself is no value",
+                    "take one of the arguments: args.NAME",
+                ));
+            }
+            name => match name
+                .strip_prefix("arg")
+                .and_then(|number| number.parse().ok())
+            {
+                Some(number) => self.argument_register(name, number, span)?,
+                None => self.other_name(name, span)?,
+            },
+        })
+    }
+
+    pub(crate) fn ip(&self) -> Number {
+        match self.site.kind {
+            SiteKind::Profile => Number::Register(Register::Ip),
+            _ => Number::Ip,
+        }
+    }
+
+    pub(crate) fn probe(&mut self) -> Val {
+        let probe = u64::from(self.site.probe) << 48;
+        let (_, has_name) = self.tables.probes[usize::from(self.site.probe)];
+        let number = match has_name {
+            true => Number::alu(
+                AluOp::Or,
+                Number::alu(
+                    AluOp::ShiftRight,
+                    Number::alu(AluOp::ShiftLeft, Number::Ip, Number::Constant(16)),
+                    Number::Constant(16),
+                ),
+                Number::Constant(probe),
+            ),
+            false => Number::Constant(probe),
+        };
+        Val::number(number, Kind::Probe)
+    }
+
+    /// A call stack of the kernel or of the program.
+    pub(crate) fn stack(&mut self, frames: u32, is_user: bool) -> Val {
+        let map = self.tables.stacks(frames, is_user);
+        Val::number(Number::Stack { map, is_user }, Kind::Stack { map, is_user })
+    }
+
+    fn argument_register(&mut self, name: &str, number: usize, span: Span) -> Lowered<Val> {
+        if !self.has_code() {
+            return Err(no_code(name, span));
+        }
+        let at_return = self.site.kind == SiteKind::Return;
+        if !self.is_at_entry() && !at_return {
+            return Err(Diagnostic::new(
+                span,
+                format!(
+                    "`{name}` is the argument at the entry of a function; here its register \
+                         may hold something else"
+                ),
+                "use args.NAME, or reg(\"di\") for what the register holds now",
+            ));
+        }
+        let value = match ARGUMENTS.get(number) {
+            Some(register) => Number::Register(*register),
+            None if number < 64 => {
+                // Behind the return address.
+                let offset = 8 * (number - ARGUMENTS.len() + 1) as i64;
+                Number::load(Number::Register(Register::Sp), offset, 8, false)
+            }
+            None => {
+                return Err(Diagnostic::new(
+                    span,
+                    "no function has so many arguments",
+                    "",
+                ));
+            }
+        };
+        let value = if at_return { self.kept(value) } else { value };
+        Ok(Val::number(value, Kind::UNSIGNED))
+    }
+
+    /// A name that is no word of the language: a variable of the source, or a static one.
+    fn other_name(&mut self, name: &str, span: Span) -> Lowered<Val> {
+        let mut reason = None;
+        if self.tables.options.debug_info {
+            let is_word = !name.contains("::");
+            if is_word && let Some(local) = self.local(name) {
+                match local {
+                    Ok(value) => return Ok(value),
+                    Err(unavailable) => reason = Some(unavailable),
+                }
+            }
+            match self.global(name) {
+                Ok(value) => return Ok(value),
+                Err(unavailable) => {
+                    reason = reason.or(Some(unavailable));
+                }
+            }
+        }
+        if let Some((_, why)) = ABSENT.iter().find(|(word, _)| *word == name) {
+            return Err(Diagnostic::new(span, format!("there is no `{name}`"), *why));
+        }
+        let near = names::nearest(name, WORDS.into_iter());
+        if !near.is_empty() {
+            return Err(Diagnostic::new(
+                span,
+                format!("nothing is called `{name}`"),
+                names::did_you_mean(&near),
+            ));
+        }
+        Err(match reason {
+            Some(unavailable) => Diagnostic::new(span, unavailable.reason, unavailable.help),
+            None => Diagnostic::new(
+                span,
+                format!("nothing is called `{name}`"),
+                names::NO_DEBUG_INFORMATION,
+            ),
+        })
+    }
+}
+
+/// Refuses a word where no code of the kernel was probed.
+pub(crate) fn no_code(word: &str, span: Span) -> Diagnostic {
+    Diagnostic::new(
+        span,
+        format!("there is no `{word}` here, because no code of the kernel was probed"),
+        "use it at kprobe:, kretprobe: and other places of the kernel's code",
+    )
+}

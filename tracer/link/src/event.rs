@@ -1,0 +1,23 @@
+//! What happens to a traced guest.
+
+use boot::guest;
+use trace_wire::WireError;
+
+/// An event of a traced guest.
+#[derive(Debug)]
+pub enum Event {
+    /// The kernel has sent this: a `trace_interface::Frame`, encoded.
+    Message(Vec<u8>),
+    /// The kernel's messages cannot be read any more. No further ones come.
+    Damaged(WireError),
+    /// The guest wrote this to its log.
+    Log(Vec<u8>),
+    /// It ended. Nothing comes after it.
+    End(guest::End),
+    /// It could not be run.
+    Failed(anyhow::Error),
+    /// There was nothing until the deadline.
+    Deadline,
+    /// The watchdog found that it does not get on. It has been killed, and its end comes next.
+    Hung,
+}

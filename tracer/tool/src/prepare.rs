@@ -1,0 +1,122 @@
+//! Before a machine starts: the program is read, checked and compiled, and the kernel is built.
+//!
+//! What needs no kernel is checked before it is built, which may take minutes. A program that is
+//! wrong ends in a [`Failure::Refused`], whose text names the place (TOOL-1).
+
+use anyhow::Result;
+use boot::{image::Kernel, prerequisites};
+use debug_info::DebugInfo;
+use trace_answers::Presentation;
+use trace_interface::script;
+use trace_language::{Diagnostic, parse_with, tree::Tree};
+
+use crate::{
+    Failure, calls, expect::Condition, options::Options, report::report, source::Source,
+    timing::Timing,
+};
+
+/// A program that has been read, with the conditions that it has to meet.
+pub struct Prepared {
+    tree: Tree,
+    pub conditions: Vec<Condition>,
+}
+
+/// The refusal of a program with mistakes.
+fn refusal(mistakes: &[Diagnostic], source: &Source) -> Failure {
+    Failure::Refused(report(mistakes, &source.text, &source.name))
+}
+
+/// Reads the program and all else that the options say of it.
+pub fn read(options: &Options, source: &Source) -> Result<Prepared, Failure> {
+    let tree = parse_with(&source.text, &source.arguments())
+        .map_err(|mistakes| refusal(&mistakes, source))?;
+    let conditions = options.expect.iter().map(|text| Condition::read(text));
+    let conditions = conditions.collect::<Result<_, _>>();
+    let conditions = conditions.map_err(Failure::Refused)?;
+    if options.flame.is_some() && !names_stack(&tree) {
+        let text = "error: --flame draws call stacks, and the program takes none; write, for \
+                    example, `@[kstack] = count()`";
+        return Err(Failure::Refused(text.into()));
+    }
+    let files = [&options.perfetto, &options.flame, &options.html];
+    for path in files.into_iter().flatten() {
+        if let Err(error) = ::pictures::file::check(path) {
+            let text = format!("error: cannot write {}: {error}", path.display());
+            return Err(Failure::Refused(text));
+        }
+    }
+    Ok(Prepared { tree, conditions })
+}
+
+/// Makes sure that the emulator is there.
+pub fn find_emulator(options: &Options) -> Result<()> {
+    let install = options.build.install();
+    match options.bochs {
+        true => prerequisites::bochs(install)?,
+        false => prerequisites::qemu(install)?,
+    };
+    Ok(())
+}
+
+/// Builds the kernel, if it is not current.
+pub fn build(options: &Options, timing: &mut Timing) -> Result<Kernel> {
+    let install = options.build.install();
+    let kernel = Kernel::build_with_loader(install, options.machine.firmware())?;
+    timing.step("kernel built, or found current");
+    Ok(kernel)
+}
+
+/// Opens the kernel's debug information.
+pub fn open(kernel: &Kernel, timing: &mut Timing) -> Result<DebugInfo> {
+    let symbols = DebugInfo::open(&kernel.debug_elf)?;
+    let what = if symbols.times().made {
+        "debug information indexed"
+    } else {
+        "debug information read"
+    };
+    timing.step(what);
+    Ok(symbols)
+}
+
+/// A program, ready to run.
+pub struct Plan {
+    pub script: script::Script,
+    /// Reads its answers.
+    pub presentation: Presentation,
+    /// By attachment: the name of its probe.
+    pub probes: Vec<String>,
+}
+
+/// Compiles the program and what the options add to it.
+pub fn compile(
+    prepared: &Prepared,
+    options: &Options,
+    source: &Source,
+    symbols: &DebugInfo,
+) -> Result<Plan, Failure> {
+    let compiled = calls::compile_with_calls(options, source, &prepared.tree, symbols)
+        .map_err(|mistakes| refusal(&mistakes, source))?;
+    let probes = calls::probes(
+        &compiled.origins,
+        &compiled.script.attachments,
+        source,
+        symbols,
+    );
+    let presentation = Presentation::new(compiled.view);
+    for condition in &prepared.conditions {
+        if let Err(error) = condition.check(presentation.map_names()) {
+            return Err(Failure::Refused(format!("error: {error}")));
+        }
+    }
+    Ok(Plan {
+        script: compiled.script,
+        presentation,
+        probes,
+    })
+}
+
+/// Whether a program takes call stacks.
+fn names_stack(tree: &Tree) -> bool {
+    let text = tree.to_string();
+    ["kstack", "ustack"].iter().any(|word| text.contains(word))
+}

@@ -1,0 +1,343 @@
+//! A guest that runs the script: its answers are shown as they come, until it ends.
+//!
+//! Frames of the kernel become text or JSON on standard output, and material for the pictures. The
+//! log of the guest is kept, because its last lines say why a guest has failed. The first Ctrl-C
+//! and the end of `--timeout` ask the kernel to end the trace, so that its last answers come. A
+//! second Ctrl-C, or a guest that does not answer, ends all.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, IsTerminal, Write, stderr, stdout},
+    path::PathBuf,
+    process,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, anyhow, bail};
+use boot::{children, guest::End, image::Kernel, progress::say};
+use debug_info::DebugInfo;
+use trace_answers::{Event, Presentation, Totals};
+use trace_interface::{Frame, Script, frame::MapEntry};
+use trace_link::{Ender, Event as GuestEvent, Request, Trace};
+
+use crate::{
+    json, options::Options, pictures::Gathered, prepare::Plan, source::Source, timing::Timing,
+};
+
+/// Exit status after a second Ctrl-C, as shells report it.
+const INTERRUPTED: i32 = 128 + 2;
+/// How long a guest that was told to end may take until it is killed.
+const LAST_WORDS: Duration = Duration::from_secs(20);
+/// Seconds after which a guest in Bochs is told to end: it takes minutes to boot.
+const BOCHS_TIMEOUT_S: u64 = 1800;
+/// How often --top looks into the guest's memory.
+const LOOK: Duration = Duration::from_secs(1);
+/// How much of the guest's log is shown if it fails.
+const LOG_LINES: usize = 30;
+
+/// Where Ctrl-C ends a trace gracefully, while one runs.
+static ENDER: Mutex<Option<Ender>> = Mutex::new(None);
+
+fn set_ender(ender: Option<Ender>) {
+    *ENDER.lock().unwrap_or_else(PoisonError::into_inner) = ender;
+}
+
+/// Makes the first Ctrl-C end the trace, and the second one this process. Nothing is left running.
+pub fn end_on_signal() -> Result<()> {
+    ctrlc::set_handler(|| {
+        let ender = ENDER.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match ender {
+            Some(ender) => {
+                say("ending the trace; Ctrl-C again stops it at once");
+                ender.end();
+            }
+            None => {
+                children::kill_all();
+                say("interrupted");
+                process::exit(INTERRUPTED);
+            }
+        }
+    })
+    .context("cannot handle Ctrl-C")
+}
+
+/// Starts the guest that runs the script.
+pub fn start(options: &Options, kernel: &Kernel, script: &Script) -> Result<Trace> {
+    let install = options.build.install();
+    let cmdline = options.build.cmdline(&[], &[]);
+    let request = Request {
+        script: script.encode(),
+        run: options.run.clone(),
+        limit: options.duration,
+        maps: options.top,
+        ..Request::default()
+    };
+    if options.bochs {
+        let machine = options.machine.machine(PathBuf::new(), cmdline);
+        return Trace::start_in_bochs(kernel, &machine, install, &request);
+    }
+    let image = kernel.image(options.machine.firmware())?;
+    Trace::start(&options.machine.machine(image, cmdline), install, &request)
+}
+
+/// What a guest has answered, and how it ended.
+pub struct Answers {
+    pub presentation: Presentation,
+    /// By attachment: the name of its probe.
+    pub probes: Vec<String>,
+    pub gathered: Gathered,
+    pub status: i32,
+    pub totals: Totals,
+    pub end: End,
+}
+
+impl Answers {
+    /// Writes the pictures that the options name.
+    pub fn write_pictures(
+        &mut self,
+        options: &Options,
+        source: &Source,
+        symbols: &DebugInfo,
+    ) -> Result<()> {
+        let gathered = std::mem::take(&mut self.gathered);
+        gathered.write(options, source, &self.presentation, &self.probes, symbols)
+    }
+}
+
+/// Shows what the guest says until it ends.
+///
+/// # Errors
+/// Fails if the kernel has refused the script, or if the trace did not come to its end.
+pub fn follow(
+    trace: Trace,
+    options: &Options,
+    plan: Plan,
+    symbols: &DebugInfo,
+    timing: &mut Timing,
+) -> Result<Answers> {
+    set_ender(Some(trace.ender()));
+    let mut session = Session {
+        options,
+        probes: plan.probes,
+        presentation: plan.presentation,
+        gathered: Gathered::default(),
+        symbols,
+        ended: None,
+        refused: None,
+        log: Vec::new(),
+    };
+    let end = session.follow(trace, timing);
+    set_ender(None);
+    let end = end?;
+    timing.step("run");
+    if let Some(text) = session.refused {
+        bail!("the kernel refused the trace: {text}");
+    }
+    let Some((status, totals)) = session.ended.take() else {
+        session.show_log();
+        bail!("{end}, and its trace did not come to its end");
+    };
+    if end != End::Success {
+        session.show_log();
+        say(format_args!("{end}"));
+    }
+    Ok(Answers {
+        presentation: session.presentation,
+        probes: session.probes,
+        gathered: session.gathered,
+        status,
+        totals,
+        end,
+    })
+}
+
+/// A trace that runs.
+struct Session<'a> {
+    options: &'a Options,
+    presentation: Presentation,
+    /// By attachment: the name of its probe.
+    probes: Vec<String>,
+    gathered: Gathered,
+    symbols: &'a DebugInfo,
+    /// The status of the last frame, and the books.
+    ended: Option<(i32, Totals)>,
+    refused: Option<String>,
+    log: Vec<u8>,
+}
+
+impl Session<'_> {
+    /// Shows what the guest says until it ends.
+    fn follow(&mut self, mut trace: Trace, timing: &mut Timing) -> Result<End> {
+        let limit = match self.options.bochs {
+            true => self.options.machine.timeout_or(BOCHS_TIMEOUT_S),
+            false => self.options.machine.timeout(),
+        };
+        let limit = limit.map(|limit| limit + self.options.duration.unwrap_or_default());
+        let mut deadline = limit.map(|limit| Instant::now() + limit);
+        let mut told = false;
+        let mut next_look = None;
+        loop {
+            if self.options.top && next_look.is_none_or(|look| look <= Instant::now()) {
+                if next_look.is_some() {
+                    self.look(&trace, timing)?;
+                }
+                next_look = Some(Instant::now() + LOOK);
+            }
+            let until = [deadline, next_look].into_iter().flatten().min();
+            match trace.next(until) {
+                GuestEvent::Deadline if deadline.is_none_or(|end| Instant::now() < end) => {}
+                GuestEvent::Message(bytes) => {
+                    let frame = Frame::decode(&bytes)?;
+                    self.frame(&frame, timing)?;
+                }
+                GuestEvent::Log(text) => {
+                    if self.options.log {
+                        stderr()
+                            .write_all(&text)
+                            .context("cannot show the guest's log")?;
+                    }
+                    self.log.extend(text);
+                }
+                GuestEvent::End(end) => return Ok(end),
+                GuestEvent::Damaged(error) => return Err(error.into()),
+                GuestEvent::Failed(error) => return Err(error),
+                GuestEvent::Hung => say("the guest hangs, and was ended"),
+                GuestEvent::Deadline if !told => {
+                    say("the time of --timeout is over; ending the trace");
+                    trace.end();
+                    told = true;
+                    deadline = Some(Instant::now() + LAST_WORDS);
+                }
+                GuestEvent::Deadline => {
+                    self.show_log();
+                    bail!("the guest does not end; --timeout sets another limit");
+                }
+            }
+        }
+    }
+
+    /// Shows the maps as they are now: what --top does.
+    fn look(&mut self, trace: &Trace, timing: &mut Timing) -> Result<()> {
+        let Some(live) = trace.maps() else {
+            // The guest boots, or has ended the trace.
+            return Ok(());
+        };
+        let mut text = String::new();
+        let mut maps: BTreeMap<u32, Vec<MapEntry>> = BTreeMap::new();
+        for part in live {
+            for (key, words) in part.entries {
+                match key.first_chunk() {
+                    Some(number) if part.is_stacks => {
+                        let frame = Frame::Stack {
+                            map: part.map,
+                            number: u64::from_le_bytes(*number),
+                            addresses: words,
+                        };
+                        let shown = self.presentation.frame(&frame, self.symbols, &mut text);
+                        shown.map_err(|_| anyhow!("a call stack cannot be shown"))?;
+                    }
+                    _ => maps.entry(part.map).or_default().push(MapEntry {
+                        cpu: part.cpu,
+                        key,
+                        value: words.into_iter().flat_map(u64::to_le_bytes).collect(),
+                    }),
+                }
+            }
+        }
+        if self.options.json {
+            text = json::top(self.presentation.live_maps(&maps), self.symbols);
+        } else {
+            let shown = self.presentation.live(&maps, self.symbols, &mut text);
+            shown.map_err(|_| anyhow!("the maps cannot be shown"))?;
+        }
+        let mut out = stdout().lock();
+        // To the upper left, and all away.
+        let clear = if out.is_terminal() && !self.options.json {
+            "\x1b[H\x1b[2J"
+        } else {
+            ""
+        };
+        out.write_all(clear.as_bytes())
+            .and_then(|()| out.write_all(text.as_bytes()))
+            .and_then(|()| out.flush())
+            .context("cannot write to standard output")?;
+        if !text.is_empty() {
+            timing.answer();
+        }
+        Ok(())
+    }
+
+    fn frame(&mut self, frame: &Frame, timing: &mut Timing) -> Result<()> {
+        let mut text = String::new();
+        let event = self
+            .presentation
+            .frame(frame, self.symbols, &mut text)
+            .map_err(|_| anyhow!("an answer of the kernel cannot be shown"))?;
+        let shown = self
+            .gathered
+            .frame(frame, &event, &text, &self.presentation, self.symbols);
+        if self.options.json {
+            text = self.json(&event, !text.is_empty());
+        }
+        if shown && !text.is_empty() {
+            let mut out = stdout().lock();
+            out.write_all(text.as_bytes())
+                .and_then(|()| out.flush())
+                .context("cannot write to standard output")?;
+            timing.answer();
+        }
+        match event {
+            Event::Started { places } => {
+                timing.step("guest started, and all attached");
+                if stderr().is_terminal() {
+                    say(format_args!(
+                        "attached {places} probes; Ctrl-C ends the trace"
+                    ));
+                }
+            }
+            Event::Refused { text, .. } => self.refused = Some(text),
+            Event::Ended { status, totals } => self.ended = Some((status, totals)),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The lines that stand for an event with --json.
+    fn json(&self, event: &Event, is_shown: bool) -> String {
+        match event {
+            Event::Map { name } if is_shown => {
+                let mut maps = self.presentation.maps();
+                let found = maps.find(|(of, _)| of == name);
+                found.map_or_else(String::new, |(name, entries)| {
+                    json::map(name, &entries, self.symbols)
+                })
+            }
+            Event::Started { places } => {
+                json::line("attached_probes", serde_json::json!({ "probes": places }))
+            }
+            Event::Record(record) => json::line("printf", serde_json::json!(record.text)),
+            Event::Ended { totals, .. } => {
+                let maps = self.presentation.maps();
+                let maps = maps.map(|(name, entries)| json::map(name, &entries, self.symbols));
+                maps.chain([json::books(totals)]).collect()
+            }
+            _ => String::new(),
+        }
+    }
+
+    /// The end of the guest's log.
+    fn show_log(&self) {
+        if self.options.log {
+            return;
+        }
+        let log = String::from_utf8_lossy(&self.log);
+        let lines: Vec<&str> = log.lines().collect();
+        let start = lines.len().saturating_sub(LOG_LINES);
+        let mut err = io::stderr().lock();
+        for line in &lines[start..] {
+            // Nothing is to be done if even that cannot be shown.
+            let _ = writeln!(err, "{line}");
+        }
+    }
+}
