@@ -27,7 +27,7 @@ pub const CHILDREN: u64 = 3;
 pub fn program() -> &'static PathBuf {
     static TRACER: LazyLock<PathBuf> = LazyLock::new(|| {
         prerequisites::toolchain(Install::Allowed).unwrap();
-        cargo::build_tool("tracer").unwrap()
+        cargo::build_tool("trace").unwrap()
     });
     &TRACER
 }
