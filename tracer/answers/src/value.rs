@@ -1,4 +1,7 @@
 //! Values as they are shown: numbers, texts, addresses, values of Rust types, aggregates.
+//!
+//! A value knows its text and its order among others, and nothing of the bytes that it came from.
+//! Names of functions are asked for when it is shown, because symbols may be read later.
 
 use alloc::{rc::Rc, string::String, vec::Vec};
 use core::{

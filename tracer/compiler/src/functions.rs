@@ -61,7 +61,7 @@ pub const FUNCTIONS: [Function; 31] = {
         function(Effect, "printf", "printf(\"format\", value)",
             "prints values by a format"),
         function(Effect, "print", "print(value), print(@map[key]) or print(@map, top, div)",
-            "prints a value, an entry or a map"),
+            "prints a value, entry or map"),
         function(Effect, "join", "join(array) or join(array, \",\")",
             "prints the texts of a list in a line"),
         function(Effect, "time", "time() or time(\"%H:%M:%S\\n\")",

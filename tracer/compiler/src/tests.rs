@@ -8,4 +8,6 @@ mod loops;
 mod maps;
 mod messages;
 mod rendering;
+mod user;
 mod values;
+mod world;

@@ -1,4 +1,7 @@
 //! Words, numbers and signs of a text.
+//!
+//! The parser asks for one at a place, and nothing is kept. Texts and numbers stay as written until
+//! they are read, so a mistake in one is told at its own letters.
 
 use alloc::{format, string::String, vec::Vec};
 

@@ -1,4 +1,7 @@
 //! A tree as text, which makes the same tree again, except for the spans.
+//!
+//! Parentheses stand around an operand that binds less than its operator. The last line of a trace
+//! names open loops so, and tests read what was printed again.
 
 use core::fmt::{self, Display, Formatter, Write};
 

@@ -1,4 +1,7 @@
 //! Whole programs: what is taken, and what is refused with which words.
+//!
+//! A refusal is compared with its place in the text, its cause and its next step.
+//! Nothing is compiled.
 
 use trace_language::{
     parse_expression, parse_with,

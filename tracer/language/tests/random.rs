@@ -1,4 +1,7 @@
 //! Random trees come back from their text; random and damaged texts make no panic.
+//!
+//! Trees are compared without their spans, which are those of the printed text. Damaged texts are
+//! good ones of which some letters were changed.
 
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use trace_language::{

@@ -9,8 +9,8 @@
 use alloc::vec::Vec;
 
 use bpf::{
-    AluOp, Argument, Helper, Insn, MapIndex, Memory, Operand, ProgramKind, Reg, Size, Verified,
-    Width, context::Register,
+    AluOp, Argument, Condition, Helper, Insn, MapIndex, Memory, Operand, ProgramKind, Reg, Size,
+    Verified, Width, context::Register,
 };
 use fallible::try_vec;
 
@@ -30,7 +30,8 @@ pub enum Value {
     Map(MapIndex),
 }
 
-pub type State = [Value; 11];
+/// The content of each of the program's registers, `r10` included.
+pub type Contents = [Value; 11];
 
 /// A set of the program's registers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,6 +110,12 @@ impl Env<'_> {
         self.verified.facts().get(i)?.most_index
     }
 
+    /// Whether an index that is not known must be compared with the number of entries.
+    pub fn is_index_checked(&self, at: usize, entries: u32) -> bool {
+        let most = self.most_index(at);
+        most.is_none_or(|most| most >= u64::from(entries))
+    }
+
     pub fn map(&self, index: MapIndex) -> Option<&MapRuntime> {
         self.maps.get(usize::from(index.0))
     }
@@ -160,7 +167,7 @@ impl Env<'_> {
     ///
     /// The facts here and those of the verifier are different. If they contradict each other, no
     /// run comes here, and the path ends.
-    pub fn next(&self, i: usize, state: &State) -> Next {
+    pub fn next(&self, i: usize, state: &Contents) -> Next {
         match self.next_by_state(i, state) {
             Next::Fall if i + 1 < self.insns().len() && !self.is_reached(i + 1) => Next::End,
             Next::Goto(target) if !self.is_reached(target) => Next::End,
@@ -168,7 +175,7 @@ impl Env<'_> {
         }
     }
 
-    fn next_by_state(&self, i: usize, state: &State) -> Next {
+    fn next_by_state(&self, i: usize, state: &Contents) -> Next {
         match self.insns()[i] {
             Insn::Jump { target } => Next::Goto(usize::from(target.0)),
             Insn::Branch {
@@ -199,7 +206,7 @@ impl Env<'_> {
     }
 
     /// The register that an instruction defines, and its content.
-    pub fn defines(&self, i: usize, state: &State) -> Option<(Reg, Value)> {
+    pub fn defines(&self, i: usize, state: &Contents) -> Option<(Reg, Value)> {
         let defined = match self.insns()[i] {
             Insn::Alu {
                 width,
@@ -290,7 +297,7 @@ impl Env<'_> {
         Some(defined)
     }
 
-    fn after(&self, i: usize, mut state: State) -> State {
+    fn after(&self, i: usize, mut state: Contents) -> Contents {
         let defined = self.defines(i, &state);
         if matches!(self.insns()[i], Insn::Call { .. }) {
             state[1..6].fill(Value::Unknown);
@@ -377,11 +384,11 @@ pub fn arguments(helper: Helper) -> impl Iterator<Item = (Reg, Argument)> {
     helper.reads().zip(helper.arguments().iter().copied())
 }
 
-pub fn of(state: &State, reg: Reg) -> Value {
+pub fn of(state: &Contents, reg: Reg) -> Value {
     state[usize::from(reg.number())]
 }
 
-pub fn operand_of(state: &State, operand: Operand) -> Value {
+pub fn operand_of(state: &Contents, operand: Operand) -> Value {
     match operand {
         Operand::Reg(reg) => of(state, reg),
         Operand::Imm(imm) => Value::Const(i64::from(imm) as u64),
@@ -416,10 +423,38 @@ pub fn narrow(value: u64, size: Size, signed: bool) -> u64 {
 /// The findings.
 pub struct Flow {
     /// None where no path leads.
-    pub before: Vec<Option<State>>,
+    pub before: Vec<Option<Contents>>,
     /// The registers that must be in machine registers before and after each instruction.
     pub live_in: Vec<RegSet>,
     pub live_out: Vec<RegSet>,
+}
+
+impl Flow {
+    /// Whether all that becomes of the result of the call at `at` is that the next instruction, which is
+    /// reached from here alone, compares it with 0.
+    pub fn is_only_compared(&self, env: &Env, at: usize) -> bool {
+        let next = at + 1;
+        let compares = matches!(
+            env.insns().get(next),
+            Some(Insn::Branch {
+                condition: Condition::Equal | Condition::NotEqual,
+                dst: Reg::R0,
+                operand: Operand::Imm(0),
+                ..
+            })
+        );
+        let leads_there = |insn: &Insn| match insn {
+            Insn::Jump { target } | Insn::Branch { target, .. } => usize::from(target.0) == next,
+            _ => false,
+        };
+        let is_both_ways = self.before[next]
+            .as_ref()
+            .is_some_and(|before| matches!(env.next(next, before), Next::Either(_)));
+        compares
+            && is_both_ways
+            && !self.live_out[next].has(Reg::R0)
+            && !env.insns().iter().any(leads_there)
+    }
 }
 
 /// A vector of `len` times `value`.
@@ -475,7 +510,7 @@ fn forward(env: &Env, flow: &mut Flow) -> Result<(), CompileError> {
 }
 
 /// Takes `state` into what is known before `i`. True if that changed.
-fn join(flow: &mut Flow, i: usize, state: State) -> Result<bool, CompileError> {
+fn join(flow: &mut Flow, i: usize, state: Contents) -> Result<bool, CompileError> {
     let before = flow
         .before
         .get_mut(i)
@@ -515,7 +550,7 @@ fn backward(env: &Env, flow: &mut Flow) {
 }
 
 /// The registers that `i` needs in machine registers.
-pub fn reads(env: &Env, i: usize, before: &State, out: RegSet) -> RegSet {
+pub fn reads(env: &Env, i: usize, before: &Contents, out: RegSet) -> RegSet {
     let defined = env.defines(i, before);
     if let Some((reg, value)) = defined
         && env.is_pure(i)
@@ -531,7 +566,7 @@ pub fn reads(env: &Env, i: usize, before: &State, out: RegSet) -> RegSet {
     reads.fold(RegSet::default(), RegSet::with)
 }
 
-fn live_before(env: &Env, i: usize, before: &State, out: RegSet) -> RegSet {
+fn live_before(env: &Env, i: usize, before: &Contents, out: RegSet) -> RegSet {
     let kept = env
         .defines(i, before)
         .map_or(out, |(reg, _)| out.without(reg));

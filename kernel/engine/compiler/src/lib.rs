@@ -77,6 +77,12 @@ pub enum Form {
     Handler,
 }
 
+impl Form {
+    fn is_jump(self) -> bool {
+        matches!(self, Self::Jump { .. })
+    }
+}
+
 /// The frame of [`Form::Breakpoint`]: where its fields are, counted from the end of the return
 /// address. Its beginning is a multiple of 16.
 pub struct BreakpointFrame;

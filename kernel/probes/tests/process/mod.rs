@@ -19,18 +19,16 @@
 //!
 //! # Differences from ring 0
 //! HOST-1. RFLAGS.IF is always set and `iretq` cannot change the signal mask. So a slot with a post
-//! handler, and the stub after it, run
-//!     with interrupts *on*: a signal there puts the rest of the hit aside ([`Probes::aside`]), as
-//!     an NMI does in a kernel.
+//!     handler, and the stub after it, run with interrupts *on*: a signal there puts the rest of
+//!     the hit aside ([`Probes::aside`]), as an NMI does in a kernel.
 //! HOST-2. Host code uses the red zone: signals respect it, slots and stubs do not. So probed code
-//! is assembly that keeps nothing below RSP, or is entered at its first instruction, where nothing
-//! is there yet.
+//!     is assembly that keeps nothing below RSP, or is entered at its first instruction, where
+//!     nothing is there yet.
 //! HOST-3. Handlers that the trampoline or the post stub calls are host code, which may use vector
-//! registers, and nothing saves
-//!     them. So what runs across those two keeps to general registers.
+//!     registers, and nothing saves them. So what runs across those two keeps to general registers.
 //! HOST-4. `cli`, `sti` and other privileged instructions fault, as they do without a probe.
 //! HOST-5. With RFLAGS.AC the processor checks alignment, which it does not in ring 0; the literals
-//! of slots are not aligned. So AC is tried with nops only.
+//!     of slots are not aligned. So AC is tried with nops only.
 //!
 //! # One machine at a time
 //! [`boot`] gives the process to one test; when the test is over the machine checks that it has

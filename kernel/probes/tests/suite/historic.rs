@@ -1,9 +1,8 @@
 //! Kretprobes that ask for their own way back: by two breakpoints, by one, or by the assembly.
 //!
-//! Handlers cannot tell the methods apart, so each does here what the others do, at its own price
-//! in
-//! #BP and #DB. The calls of one task may come back by different methods. The trampolines' own probes
-//! are in no list.
+//! Handlers cannot tell the methods apart, so each does here what the others do, and has its
+//! own price in #BP and #DB. The calls of one task may come back by different methods. The
+//! trampolines' own probes are in no list.
 
 use probes::{
     EntryVerdict, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs,

@@ -4,8 +4,8 @@
 //! goes into registers and memory through [`Asm`]. Each file beside this one has the methods of one
 //! subject; statements are above it, in [`super::Program`].
 //!
-//! CODE-1. An expression is evaluated by [`Code::value`] and its kin only, which make the copies
-//!     that its value needs before anything else is emitted (VALUES-1).
+//! EVALUATE-1. An expression is evaluated by [`Code::value`] and its kin only, which make the
+//!     copies that its value needs before anything else is emitted (COPIES-1).
 
 use bpf::Reg;
 use trace_language::tree::{Expression, Map as MapName};
@@ -65,11 +65,7 @@ impl Code<'_, '_> {
         for copy in core::mem::take(&mut self.values.copies) {
             match &copy.of {
                 Copied::Value(value) => self.store(value, copy.to, &copy.shape, copy.span)?,
-                Copied::Either {
-                    test,
-                    then,
-                    otherwise,
-                } => self.store_either(test, (then, otherwise), &copy)?,
+                Copied::Either(either) => self.store_either(either, &copy)?,
             }
         }
         Ok(())

@@ -11,8 +11,7 @@ use crate::{
     Lowered,
     asm::Label,
     memory::Place,
-    number::Test,
-    values::{Copy, Val},
+    values::{Copy, Either, Val},
 };
 
 impl Code<'_, '_> {
@@ -98,12 +97,12 @@ impl Code<'_, '_> {
     }
 
     /// Stores one of two texts.
-    pub(crate) fn store_either(
-        &mut self,
-        test: &Test,
-        (then, otherwise): (&Val, &Val),
-        copy: &Copy,
-    ) -> Lowered<()> {
+    pub(crate) fn store_either(&mut self, either: &Either, copy: &Copy) -> Lowered<()> {
+        let Either {
+            test,
+            then,
+            otherwise,
+        } = either;
         let before = core::mem::replace(&mut self.asm.forgetful, true);
         let (no, end) = (self.asm.label(), self.asm.label());
         self.branch_on(test, false, no);

@@ -7,7 +7,10 @@
 
 use bpf::context::Register::{Cx, Di, Dx, R8, R9, Si};
 
-use super::fake::{Hit, World, compiled_with};
+use super::{
+    fake::compiled_with,
+    world::{Hit, World},
+};
 use crate::Options;
 
 /// Numbers that look random (a linear congruential generator).

@@ -1,4 +1,7 @@
 //! Random programs: the verifier takes each one that compiles, and each one runs to its end.
+//!
+//! A program has a seed of its own, so one that fails fails again by its number. Programs may be
+//! refused, but never for a reason that only the compiler knows.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -7,7 +10,8 @@ use std::{
 
 use super::{
     arithmetic::{Random, expression, hit},
-    fake::{Fake, World, compiled_with},
+    fake::{Fake, compiled_with},
+    world::World,
 };
 use crate::Options;
 

@@ -2,7 +2,10 @@
 
 use bpf::context::Register::{Di, Si};
 
-use super::fake::{Hit, READ, World};
+use super::{
+    fake::READ,
+    world::{Hit, World},
+};
 
 fn hit(first: u64, second: u64) -> Hit {
     Hit {

@@ -2,7 +2,7 @@
 
 use bpf::context::Register::{Di, Si};
 
-use super::fake::{Hit, World};
+use super::world::{Hit, World};
 
 /// A hit on a CPU, with two arguments.
 fn hit(cpu: u32, first: u64, second: u64) -> Hit {

@@ -1,4 +1,7 @@
 //! Refusals: where, why, and what to do.
+//!
+//! The texts are compared whole, because they are what a user learns the language from. Each has a
+//! cause and, if there is one, a next step.
 
 use super::fake::{Fake, compiled_with};
 use crate::Options;

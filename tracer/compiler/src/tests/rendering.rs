@@ -1,8 +1,14 @@
 //! Answers as text, to the last blank.
+//!
+//! Programs run, and the text that the presentation makes of their records and maps is compared as
+//! a whole.
 
 use bpf::context::Register;
 
-use super::fake::{Hit, READ, WRITE, World};
+use super::{
+    fake::{READ, WRITE},
+    world::{Hit, World},
+};
 
 fn hits(world: &mut World, values: &[u64]) {
     for value in values {

@@ -1,4 +1,8 @@
 //! Maps in expressions: keys, and the values of all CPUs as they are at that moment.
+//!
+//! A key is stored each time that it is used, so a number names it by its place in the list of
+//! keys. What a map holds may not be known yet; then it counts as a number until the text is gone
+//! through again.
 
 use alloc::{boxed::Box, format, vec::Vec};
 

@@ -9,7 +9,7 @@
 //! [`Copy`] that the program makes first. Keys of maps and pairs of texts are noted here, too, and
 //! a [`Number`] names them by their place in the list.
 //!
-//! VALUES-1. Whoever evaluates an expression makes the copies that were noted before it uses the
+//! COPIES-1. Whoever evaluates an expression makes the copies that were noted before it uses the
 //!     value: see `program::Code`.
 
 mod arithmetic;
@@ -23,7 +23,7 @@ mod text;
 mod variable;
 pub(crate) mod words;
 
-use alloc::{rc::Rc, string::String, vec::Vec};
+use alloc::{boxed::Box, rc::Rc, string::String, vec::Vec};
 
 use bpf::Reg;
 use trace_interface::shape::Shape;
@@ -198,12 +198,14 @@ pub(crate) struct Copy {
 /// See [`Copy`].
 pub(crate) enum Copied {
     Value(Val),
-    /// One of two texts.
-    Either {
-        test: Test,
-        then: Val,
-        otherwise: Val,
-    },
+    Either(Box<Either>),
+}
+
+/// One of two texts.
+pub(crate) struct Either {
+    pub(crate) test: Test,
+    pub(crate) then: Val,
+    pub(crate) otherwise: Val,
 }
 
 /// See the module's text.

@@ -1,5 +1,7 @@
 //! Texts: compared, chosen, and read from an address.
 
+use alloc::boxed::Box;
+
 use bpf::Condition;
 use trace_interface::shape::Shape;
 use trace_language::{
@@ -7,7 +9,7 @@ use trace_language::{
     tree::{Expression, Span},
 };
 
-use super::{Copied, Copy, Val, Values};
+use super::{Copied, Copy, Either, Val, Values};
 use crate::{
     Lowered,
     number::{Number, Test},
@@ -54,12 +56,12 @@ impl Values<'_, '_> {
     /// One of two texts.
     pub(crate) fn chosen_text(&mut self, test: Test, then: Val, otherwise: Val, span: Span) -> Val {
         let bytes = self.text_bytes(&then).max(self.text_bytes(&otherwise));
-        let either = Copied::Either {
+        let either = Box::new(Either {
             test,
             then,
             otherwise,
-        };
-        self.copied(either, Shape::Text(bytes), span)
+        });
+        self.copied(Copied::Either(either), Shape::Text(bytes), span)
     }
 
     /// The bytes that a text is stored in.

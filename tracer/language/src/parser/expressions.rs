@@ -1,4 +1,8 @@
 //! Values, and the names of types.
+//!
+//! Operators bind by [`Binary::precedence`], and those that bind alike group to the left. They wait
+//! in a list, so a chain of them makes no recursion here. Each node knows how high it is, because
+//! whoever walks the tree recurses ([`MAX_DEPTH`]).
 
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 

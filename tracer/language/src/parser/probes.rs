@@ -1,5 +1,8 @@
 //! Probes: their names are read letter by letter, because paths of Rust have signs in them that are
 //! operators elsewhere.
+//!
+//! A name with other signs stands in quotes. A kind that is unknown is refused with the ones that
+//! there are.
 
 use alloc::{format, string::String, vec::Vec};
 
@@ -123,7 +126,9 @@ impl Parser<'_> {
         let kind = match provider.text.as_str() {
             "kprobe" | "k" => {
                 let function = self.function(&provider)?;
-                let offset = self.offset()?;
+                let (offset, end) = offset(self.text, self.position)?;
+                self.position = end;
+                self.end = end;
                 ProbeKind::Entry { function, offset }
             }
             "kretprobe" | "kr" => ProbeKind::Return {
@@ -277,27 +282,6 @@ impl Parser<'_> {
         Ok(text)
     }
 
-    /// `+NUMBER`, or zero.
-    fn offset(&mut self) -> Parsed<u64> {
-        let start = self.position;
-        if !self.text[start..].starts_with('+') {
-            return Ok(0);
-        }
-        let digits = lexer::word(&self.text[start + 1..]);
-        let span = Span::new(start, start + 1 + digits.len());
-        if !digits.starts_with(|first: char| first.is_ascii_digit()) {
-            return Err(Diagnostic::new(
-                span,
-                "an offset is a number of bytes",
-                "write it as `kprobe:vfs_write+0x10`",
-            ));
-        }
-        let offset = lexer::integer(digits, Span::new(start + 1, span.end))?;
-        self.position = span.end;
-        self.end = span.end;
-        Ok(offset)
-    }
-
     /// `:LETTERS`, of those letters.
     fn part(&mut self, provider: &Name, form: &str, is_in: fn(char) -> bool) -> Parsed<Name> {
         self.colon(provider, form)?;
@@ -369,6 +353,24 @@ impl Parser<'_> {
         };
         period.ok_or_else(|| refuse(count.span, &count.text))
     }
+}
+
+/// `+0x10` at a place of the text, or nothing: the number, and where it ends.
+fn offset(text: &str, start: usize) -> Parsed<(u64, usize)> {
+    if !text[start..].starts_with('+') {
+        return Ok((0, start));
+    }
+    let digits = lexer::word(&text[start + 1..]);
+    let span = Span::new(start, start + 1 + digits.len());
+    if !digits.starts_with(|first: char| first.is_ascii_digit()) {
+        return Err(Diagnostic::new(
+            span,
+            "an offset is a number of bytes",
+            "write it as `kprobe:vfs_write+0x10`",
+        ));
+    }
+    let offset = lexer::integer(digits, Span::new(start + 1, span.end))?;
+    Ok((offset, span.end))
 }
 
 fn nothing(span: Span, form: &str) -> Diagnostic {

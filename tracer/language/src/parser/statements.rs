@@ -1,4 +1,7 @@
 //! Blocks and statements.
+//!
+//! A statement that is wrong is told, and reading goes on after it, so that a text has all its
+//! mistakes told at once.
 
 use alloc::{boxed::Box, format, vec, vec::Vec};
 

@@ -3,14 +3,14 @@
 //! A count in an array, a lookup in one, the number of the CPU and the like are a few instructions.
 //! For the rest a C function is called, or a [`Routine`] that changes fewer registers.
 
-use bpf::{Condition, Helper, Insn, Operand, ProgramKind, Reg, Width, context::Register};
+use bpf::{Helper, ProgramKind, Reg, Width, context::Register};
 use fallible::push;
 
 use super::{FUNCTION, Lower, Place, RETURN_ADDRESS, SAMPLE, SHARED_DATA, routine};
 use crate::{
     Array, Calls, CompileError, Form, Given, PerCpu, Relocation, Sample,
     asm::{self, Bytes, Cc, Gpr, GprSet, Mem, Op, Rm, Shift, Src},
-    flow::{self, Call, Next},
+    flow::{self, Call},
 };
 
 impl Lower<'_> {
@@ -39,17 +39,17 @@ impl Lower<'_> {
                 self.asm.lea(to, Mem::at(bit, 1));
             }
             (Helper::EntryData, _) => {
-                let place = Place::Rm(self.argument(SHARED_DATA));
+                let place = Place::Rm(self.entry_register(SHARED_DATA));
                 self.load(to, place);
             }
             (Helper::ReturnAddress, _) => {
-                let place = Place::Rm(self.argument(RETURN_ADDRESS));
+                let place = Place::Rm(self.entry_register(RETURN_ADDRESS));
                 self.load(to, place);
             }
             // FuncIp
             _ => match (self.env.form, self.env.kind()) {
                 (Form::Handler, ProgramKind::Entry { .. } | ProgramKind::Return { .. }) => {
-                    let place = Place::Rm(self.argument(FUNCTION));
+                    let place = Place::Rm(self.entry_register(FUNCTION));
                     self.load(to, place);
                 }
                 _ => self.load_ip(to),
@@ -78,38 +78,12 @@ impl Lower<'_> {
         let word = Rm::Mem(Mem::absolute(
             self.machine.not_recording.unwrap_or_default(),
         ));
-        if self.is_only_compared() {
+        if self.flow.is_only_compared(self.env, self.at) {
             self.asm.op(Op::Cmp, Bytes::B4, word, Src::Imm(0));
             self.compared = true;
         } else {
             self.asm.mov(Bytes::B4, to, word);
         }
-    }
-
-    /// Whether all that becomes of this call's result is that the next instruction, which is
-    /// reached from here alone, compares it with 0.
-    fn is_only_compared(&self) -> bool {
-        let next = self.at + 1;
-        let compares = matches!(
-            self.env.insns().get(next),
-            Some(Insn::Branch {
-                condition: Condition::Equal | Condition::NotEqual,
-                dst: Reg::R0,
-                operand: Operand::Imm(0),
-                ..
-            })
-        );
-        let leads_there = |insn: &Insn| match insn {
-            Insn::Jump { target } | Insn::Branch { target, .. } => usize::from(target.0) == next,
-            _ => false,
-        };
-        let is_both_ways = self.flow.before[next]
-            .as_ref()
-            .is_some_and(|before| matches!(self.env.next(next, before), Next::Either(_)));
-        compares
-            && is_both_ways
-            && !self.flow.live_out[next].has(Reg::R0)
-            && !self.env.insns().iter().any(leads_there)
     }
 
     fn tsc(&mut self, to: Gpr) {
@@ -192,19 +166,13 @@ impl Lower<'_> {
         }
     }
 
-    /// Whether an index that is not known must be compared with the number of entries.
-    fn is_index_checked(&self, array: Array) -> bool {
-        let most = self.env.most_index(self.at);
-        most.is_none_or(|most| most >= u64::from(array.entries))
-    }
-
     pub(super) fn add(&mut self, array: Array) {
         let mut skip = None;
         let (index, offset) = match self.place(Reg::R2) {
             Place::Imm(index) if index >= u64::from(array.entries) => return,
             Place::Imm(index) => (None, index * u64::from(array.stride)),
             place => {
-                if self.is_index_checked(array) {
+                if self.env.is_index_checked(self.at, array.entries) {
                     let rm = self.in_rm(place);
                     let entries = Src::Imm(array.entries as i32);
                     self.asm.op(Op::Cmp, Bytes::B8, rm, entries);
@@ -247,7 +215,7 @@ impl Lower<'_> {
             };
             let index = self.scratch();
             self.asm.mov(Bytes::B4, index, Rm::Mem(key));
-            let absent = self.is_index_checked(array).then(|| {
+            let absent = self.env.is_index_checked(self.at, array.entries).then(|| {
                 let entries = Src::Imm(array.entries as i32);
                 self.asm.op(Op::Cmp, Bytes::B4, Rm::Reg(index), entries);
                 self.asm.jcc(Cc::AboveOrEqual)

@@ -39,7 +39,7 @@ impl Lower<'_> {
                 clobbered = clobbered.or(self.calls_change());
             }
             let mut here = LevelFrame::default();
-            let asks = self.is_jump() && self.asked.flags && !heavy;
+            let asks = self.env.form.is_jump() && self.asked.flags && !heavy;
             let changes = flags_live && (self.hints[level].flags || heavy);
             if frame.saved_flags.is_none() && (asks || changes) {
                 depth += 8;
@@ -82,7 +82,7 @@ impl Lower<'_> {
             if calls_c {
                 // `rsp` is a multiple of 16 in front of a call. At the entry it is, too, at an
                 // aligned probe; elsewhere it is 8 below one.
-                let above = if self.is_jump() { 0 } else { 8 };
+                let above = if self.env.form.is_jump() { 0 } else { 8 };
                 depth = (depth + above).next_multiple_of(16) - above;
             }
             here.room = depth - inner;
@@ -213,7 +213,7 @@ impl Lower<'_> {
         for level in (LIGHT..=self.level).rev() {
             let here = self.frame.levels[level];
             let mut depth = here.depth;
-            if level == HEAVY && self.is_jump() {
+            if level == HEAVY && self.env.form.is_jump() {
                 let count = Mem::gs(self.machine.preempt_count);
                 self.asm.step(Bytes::B4, count, true, false);
             }

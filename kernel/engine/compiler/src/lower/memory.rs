@@ -10,7 +10,7 @@ use fallible::push;
 use super::{FUNCTION, Lower, Place, Refused, size_of_access};
 use crate::{
     ADDRESS_BEFORE_RETURN, BreakpointFrame, CompileError, Form,
-    asm::{self, Bytes, Cc, Gpr, Mem, Op, Rm, Src},
+    asm::{self, Asm, Bytes, Cc, Gpr, Mem, Op, Rm, Src},
 };
 
 impl Lower<'_> {
@@ -114,7 +114,7 @@ impl Lower<'_> {
                 self.asm.lea(to, Mem::at(to, -1));
             }
             (Form::Handler, ProgramKind::Entry { .. }) => {
-                let place = Place::Rm(self.argument(FUNCTION));
+                let place = Place::Rm(self.entry_register(FUNCTION));
                 self.load(to, place);
             }
             (Form::Handler, ProgramKind::Return { .. }) => {
@@ -218,7 +218,7 @@ impl Lower<'_> {
         self.asm.lock_cmpxchg(size, mem, new);
         let hole = self.asm.jcc(Cc::NotEqual);
         self.asm.fill(hole, again);
-        self.mov_sized(size, to, asm::RAX);
+        mov_sized(&mut self.asm, size, to, asm::RAX);
         if let Some(copy) = copy {
             self.asm.mov(Bytes::B8, asm::RAX, Rm::Reg(copy));
         }
@@ -234,16 +234,16 @@ impl Lower<'_> {
         let (mem, new, copy) = self.away_from_rax(mem, new, needed);
         self.load(asm::RAX, expected);
         self.asm.lock_cmpxchg(size, mem, new);
-        self.mov_sized(size, to, asm::RAX);
+        mov_sized(&mut self.asm, size, to, asm::RAX);
         if let Some(copy) = copy {
             self.asm.mov(Bytes::B8, asm::RAX, Rm::Reg(copy));
         }
     }
+}
 
-    /// `to = ` the low bytes of `from`.
-    fn mov_sized(&mut self, size: Bytes, to: Gpr, from: Gpr) {
-        if size != Bytes::B8 || to != from {
-            self.asm.mov(size, to, Rm::Reg(from));
-        }
+/// `to = ` the low bytes of `from`.
+fn mov_sized(asm: &mut Asm, size: Bytes, to: Gpr, from: Gpr) {
+    if size != Bytes::B8 || to != from {
+        asm.mov(size, to, Rm::Reg(from));
     }
 }

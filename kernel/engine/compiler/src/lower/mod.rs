@@ -31,7 +31,7 @@ use crate::{
     Code, CompileError, Depth, Form, Machine, Relocation, Routine,
     asm::{self, Asm, Bytes, Cc, Gpr, GprSet, Hole, Mem, Op, Rm, Src},
     assign::{Assignment, assign},
-    flow::{self, Env, Flow, RegSet, State, Value, filled},
+    flow::{self, Contents, Env, Flow, RegSet, Value, filled},
 };
 
 /// The registers that a C function may change.
@@ -174,7 +174,7 @@ struct Lower<'a> {
     level: usize,
     /// The instruction that is compiled.
     at: usize,
-    before: State,
+    before: Contents,
     /// Scratch registers of this instruction, and those that it must not take.
     taken: GprSet,
     placed: Vec<[Option<u32>; LEVELS]>,
@@ -360,10 +360,6 @@ impl Lower<'_> {
         } else {
             CALLER_SAVED
         }
-    }
-
-    fn is_jump(&self) -> bool {
-        matches!(self.env.form, Form::Jump { .. })
     }
 
     fn all(&mut self) -> Result<(), CompileError> {

@@ -32,13 +32,8 @@ fn in_breakpoint_frame(register: Register) -> Option<i32> {
 }
 
 impl Lower<'_> {
-    /// The argument of a handler, where it is now.
-    pub(super) fn argument(&self, gpr: Gpr) -> Rm {
-        self.entry_register(gpr)
-    }
-
-    /// A register's content at the entry.
-    fn entry_register(&self, gpr: Gpr) -> Rm {
+    /// A register's content at the entry, where it is now. The arguments of a handler are in some.
+    pub(super) fn entry_register(&self, gpr: Gpr) -> Rm {
         match self.frame.saved[usize::from(gpr.0)] {
             Some((level, depth)) if level <= self.level => Rm::Mem(self.at_depth(depth)),
             _ => Rm::Reg(gpr),
