@@ -18,11 +18,12 @@ pub struct Request {
     /// KiB of each CPU's ring. None: as the kernel makes them.
     pub ring_kib: Option<u32>,
     /// A flight recorder: the rings keep the newest records, which are not sent. They are read from
-    /// memory at the end ([`Trace::rings`]).
+    /// memory at the end ([`Trace::rings`](crate::Trace::rings)).
     pub overwrite: bool,
-    /// A guest that does not get on for so long is taken for hanging ([`Event::Hung`]).
+    /// A guest that does not get on for so long is taken for hanging
+    /// ([`Event::Hung`](crate::Event::Hung)).
     pub watchdog: Option<Duration>,
-    /// Maps are to be read while the script runs ([`Trace::maps`]).
+    /// Maps are to be read while the script runs ([`Trace::maps`](crate::Trace::maps)).
     pub maps: bool,
 }
 

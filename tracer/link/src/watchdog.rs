@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Watchdog {
     limit: Duration,
-    /// The word [`FED`], and since when it has that value. None: the trace has not begun.
+    /// The word [`FED`](trace_wire::outbox::FED), and since when it has that value. None: the trace
+    /// has not begun.
     seen: Option<(u64, Instant)>,
     barked: bool,
 }

@@ -9,9 +9,9 @@
 //! slots, from the one behind the jump. A map is loaded by its index: source 1, which stands for a
 //! file descriptor elsewhere.
 //!
-//! ENCODING-1. [`decode`] of what [`encode`] gives is what was encoded.
-//! ENCODING-2. [`decode`] takes no slot in which a field that means nothing is not zero. So a
-//!     program of another dialect is refused and not misunderstood.
+//! ENCODING-1. [`decode`](fn@decode) of what [`encode`](fn@encode) gives is what was encoded.
+//! ENCODING-2. [`decode`](fn@decode) takes no slot in which a field that means nothing is not zero.
+//!     So a program of another dialect is refused and not misunderstood.
 //!
 //! Calls of the program's own functions, calls through a register, and the old loads of packets
 //! are refused: there is nothing that they could mean here.

@@ -99,9 +99,10 @@ impl<'a> Listed<'a> {
 
 impl<P: Host> Probes<P> {
     /// Makes the subsystem ready. Heap, symbols and per-CPU data are there, and
-    /// [`Hits::init_table`] was called. Once, before the first registration. `step` and `returns`
-    /// serve the probes that do not ask for a method themselves. `optimize`: whether breakpoints
-    /// become jumps where they can, as [`Probes::set_optimization`] says.
+    /// [`Hits::init_table`](crate::hit::Hits::init_table) was called. Once, before the first
+    /// registration. `step` and `returns` serve the probes that do not ask for a method themselves.
+    /// `optimize`: whether breakpoints become jumps where they can, as [`Probes::set_optimization`]
+    /// says.
     pub fn init(&self, step: StepMethod, returns: ReturnMethod, optimize: bool) {
         insn::init();
         let entry = P::entry_points();

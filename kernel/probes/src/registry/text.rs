@@ -84,7 +84,7 @@ impl<P: Host> Probes<P> {
 ///
 /// # Safety
 /// It is part of an executable symbol, so mapped and readable (clause 2 of
-/// [`Platform`](crate::Platform)). The registry's lock is held as long as it is used, because
+/// [`Platform`]). The registry's lock is held as long as it is used, because
 /// text is written under the lock only.
 pub(super) unsafe fn text<'a>(start: u64, len: usize) -> &'a [u8] {
     // SAFETY: the caller keeps the same contract.

@@ -1,7 +1,7 @@
 //! Loops: with ends that the text tells, and open ones.
 //!
 //! A program must end. A loop whose end the text does not tell has a number of turns at most
-//! ([`Site::turns`]), and one that wants more is ended and counted.
+//! ([`Site::turns`](crate::values::Site::turns)), and one that wants more is ended and counted.
 //!
 //! LOOPS-1. The verifier knows the count of turns, and no other path to it than the loop's own.
 //!     After the loop the count is forgotten.
@@ -96,7 +96,8 @@ impl Program<'_, '_> {
     }
 
     /// A loop whose end the text does not tell: it has so many turns at most
-    /// ([`Site::turns`]), and the one that wants more is ended, and counted.
+    /// ([`Site::turns`](crate::values::Site::turns)), and the one that wants more is ended, and
+    /// counted.
     pub(crate) fn begin_loop(&mut self, text: String) -> OpenLoop {
         self.values().tables.has_open_loop = true;
         let turns = self.values().site.turns;

@@ -6,8 +6,8 @@
 //!
 //! Nothing here emits an instruction, and nothing here knows of instructions. A value that cannot
 //! be described by itself, such as one of two texts, gets a place in the stack, and is noted as a
-//! [`Copy`] that the program makes first. Keys of maps and pairs of texts are noted here, too, and
-//! a [`Number`] names them by their place in the list.
+//! [`Copy`](struct@Copy) that the program makes first. Keys of maps and pairs of texts are noted
+//! here, too, and a [`Number`] names them by their place in the list.
 //!
 //! COPIES-1. Whoever evaluates an expression makes the copies that were noted before it uses the
 //!     value: see `program::Code`.
@@ -195,7 +195,7 @@ pub(crate) struct Copy {
     pub(crate) span: Span,
 }
 
-/// See [`Copy`].
+/// See [`Copy`](struct@Copy).
 pub(crate) enum Copied {
     Value(Val),
     Either(Box<Either>),

@@ -1,7 +1,8 @@
 //! Helpers: those that are compiled in place, and calls of the others.
 //!
 //! A count in an array, a lookup in one, the number of the CPU and the like are a few instructions.
-//! For the rest a C function is called, or a [`Routine`] that changes fewer registers.
+//! For the rest a C function is called, or a [`Routine`](crate::Routine) that changes fewer
+//! registers.
 
 use bpf::{Helper, ProgramKind, Reg, Width, context::Register};
 use fallible::push;

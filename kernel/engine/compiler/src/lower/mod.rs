@@ -50,7 +50,7 @@ const CALLER_SAVED: GprSet = GprSet::of(&[
 const ALL: GprSet = GprSet(0xffef);
 /// The registers that a [`Routine`] may change.
 const ROUTINE_SAVED: GprSet = IN_FRAME;
-/// The registers that [`BreakpointFrame`] holds.
+/// The registers that [`BreakpointFrame`](crate::BreakpointFrame) holds.
 const IN_FRAME: GprSet = GprSet::of(&[asm::RAX, asm::RCX, asm::RDX, asm::RSI, asm::RDI]);
 /// Arguments of [`Form::Handler`].
 const CONTEXT: Gpr = asm::RSI;
@@ -58,7 +58,8 @@ const SHARED_DATA: Gpr = asm::RDX;
 const FUNCTION: Gpr = asm::RCX;
 const RETURN_ADDRESS: Gpr = asm::R8;
 
-/// Where the [`Sample`] is on the heavy level: at its end, where `rsp` is aligned in any case.
+/// Where the [`Sample`](crate::Sample) is on the heavy level: at its end, where `rsp` is aligned in
+/// any case.
 const SAMPLE: Mem = Mem::at(asm::RSP, 0);
 
 const LIGHT: usize = 0;

@@ -2,7 +2,7 @@
 //!
 //! A pointer moves by numbers whose range is known and near, so no sum of distances overflows. It
 //! is compared with null only. Everything else needs two numbers, and what is known of the result
-//! is the business of [`Number`](crate::verifier::number::Number).
+//! is the business of [`Number`].
 
 use crate::{
     AluOp, Condition, Operand, Reg, Width,
