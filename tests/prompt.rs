@@ -1,5 +1,8 @@
 //! The prompt, as a person uses it: looking for a place to probe, probing it, watching, and every
 //! way to go wrong.
+//!
+//! A session types at the guest's serial line and reads up to the next prompt, so no test waits for
+//! a time. Addresses differ from build to build: they are read from an earlier answer.
 
 use std::{thread, time::Duration};
 

@@ -17,6 +17,8 @@
 //! [`mod@bench`] is the benchmark, `cargo bench`. The suites themselves are `suite.rs` (QEMU) and
 //! `bochs.rs`. `test_protocol` has the guest's side.
 
+#![forbid(unsafe_code)]
+
 pub mod bench;
 pub mod boots;
 pub mod built;

@@ -87,7 +87,7 @@ jprobe! {
 
 /// A kind of probe, by the handlers it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum HandlerKind {
     /// A kprobe with a pre handler.
     Kprobe,
     /// A kprobe with a pre and a post handler.
@@ -100,7 +100,7 @@ pub enum Kind {
     Jprobe,
 }
 
-impl Kind {
+impl HandlerKind {
     /// How many handlers a hit runs.
     pub fn handlers(self) -> u64 {
         match self {

@@ -7,9 +7,9 @@ use test_protocol::Quantity;
 
 use crate::{
     handlers::{
-        Armed, Counting, Empty, Handlers,
-        Kind::{self, Jprobe, Kprobe, KprobePost, Kretprobe, KretprobeEntry},
-        counted,
+        Armed, Counting, Empty,
+        HandlerKind::{self, Jprobe, Kprobe, KprobePost, Kretprobe, KretprobeEntry},
+        Handlers, counted,
     },
     skip,
     stopwatch::{self, Taken},
@@ -26,7 +26,7 @@ pub struct Row {
     target: &'static str,
     /// Where in the target the probes go.
     offset: u32,
-    probes: &'static [Kind],
+    probes: &'static [HandlerKind],
     /// How often a call hits each probe.
     hits: u64,
     /// How many #BP and #DB exceptions a call takes.
@@ -34,7 +34,7 @@ pub struct Row {
 }
 
 /// A row whose probes are at the entry of `target`.
-const fn row(name: &'static str, target: &'static str, probes: &'static [Kind]) -> Row {
+const fn row(name: &'static str, target: &'static str, probes: &'static [HandlerKind]) -> Row {
     Row {
         name,
         target,

@@ -12,6 +12,8 @@
 //!
 //! The tests run without a mutant first. If one fails then, the run ends with its name.
 
+#![forbid(unsafe_code)]
+
 mod drawn;
 mod list;
 mod machine_code;

@@ -15,7 +15,7 @@ pub type Slice<'a> = EndianSlice<'a, LittleEndian>;
 pub type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
 pub type Unit<'a> = gimli::Unit<Slice<'a>>;
 pub type Header<'a> = gimli::UnitHeader<Slice<'a>>;
-pub type Entry<'a> = gimli::DebuggingInformationEntry<Slice<'a>>;
+pub type DwarfEntry<'a> = gimli::DebuggingInformationEntry<Slice<'a>>;
 
 /// See the module's text.
 pub struct Image {

@@ -20,7 +20,7 @@ use gimli::{AttributeValue, DebugInfoOffset, UnitOffset};
 use crate::{
     Error,
     hash::hash,
-    image::{Dwarf, Entry, Image, Unit},
+    image::{Dwarf, DwarfEntry, Image, Unit},
     names,
 };
 
@@ -321,7 +321,7 @@ impl Builder {
     fn unit<'a>(&mut self, dwarf: &Dwarf<'a>, unit: &Unit<'a>, offset: u64) -> gimli::Result<()> {
         self.line_files(dwarf, unit, offset)?;
         let mut entries = unit.entries_raw(None)?;
-        let mut entry = Entry::default();
+        let mut entry = DwarfEntry::default();
         // The path of the scopes around, and its length at each depth.
         let mut path = String::new();
         let mut lengths: Vec<usize> = Vec::new();
@@ -393,7 +393,7 @@ impl Builder {
         dwarf: &Dwarf<'a>,
         unit: &Unit<'a>,
         offset: u64,
-        entry: &Entry<'a>,
+        entry: &DwarfEntry<'a>,
         scope: &str,
     ) -> gimli::Result<Subprogram> {
         let linkage = match entry.attr_value(gimli::DW_AT_linkage_name) {
@@ -689,7 +689,7 @@ pub fn demangled(symbol: &str) -> String {
     whole.unwrap_or(text)
 }
 
-pub fn name(dwarf: &Dwarf, unit: &Unit, entry: &Entry) -> gimli::Result<Option<String>> {
+pub fn name(dwarf: &Dwarf, unit: &Unit, entry: &DwarfEntry) -> gimli::Result<Option<String>> {
     match entry.attr_value(gimli::DW_AT_name) {
         Some(value) => Ok(Some(
             dwarf.attr_string(unit, value)?.to_string_lossy().into(),
@@ -699,7 +699,7 @@ pub fn name(dwarf: &Dwarf, unit: &Unit, entry: &Entry) -> gimli::Result<Option<S
 }
 
 /// The entry that an attribute names, from the beginning of the section.
-pub fn reference(entry: &Entry, attribute: gimli::DwAt, unit: u64) -> Option<u64> {
+pub fn reference(entry: &DwarfEntry, attribute: gimli::DwAt, unit: u64) -> Option<u64> {
     match entry.attr_value(attribute)? {
         AttributeValue::UnitRef(UnitOffset(offset)) => Some(unit + offset as u64),
         AttributeValue::DebugInfoRef(DebugInfoOffset(offset)) => Some(offset as u64),
@@ -711,7 +711,7 @@ pub fn reference(entry: &Entry, attribute: gimli::DwAt, unit: u64) -> Option<u64
 fn code<'a>(
     dwarf: &Dwarf<'a>,
     unit: &Unit<'a>,
-    entry: &Entry<'a>,
+    entry: &DwarfEntry<'a>,
 ) -> gimli::Result<Option<(u64, u64)>> {
     if !entry.has_attr(gimli::DW_AT_low_pc) && !entry.has_attr(gimli::DW_AT_ranges) {
         return Ok(None);

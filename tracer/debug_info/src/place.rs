@@ -21,7 +21,7 @@ use crate::{
     DebugInfo, Known,
     index::FunctionRow,
     lines, names,
-    scope::{Kind, Local, Location, Scope},
+    scope::{Local, Location, Scope, ScopeKind},
     types, value,
 };
 
@@ -81,7 +81,7 @@ impl DebugInfo {
             frame_pointer: known.frames.frame_pointer(address, moment),
             epilogue: lines::at(&table, address).is_some_and(|row| row.epilogue),
         };
-        let own = local.argument && scope.kind == Kind::Function;
+        let own = local.argument && scope.kind == ScopeKind::Function;
         let moved = || {
             own.then(|| self.moved(known, local, address, bytes, &context))
                 .flatten()
@@ -160,9 +160,11 @@ impl DebugInfo {
         };
         let help = if ranges.is_empty() {
             match (local.argument, scope.kind) {
-                (true, Kind::Function) => "the function has no use for it, so nothing keeps it; \
+                (true, ScopeKind::Function) => {
+                    "the function has no use for it, so nothing keeps it; \
                                            at the entry argN gives the raw registers"
-                    .to_string(),
+                        .to_string()
+                }
                 _ => "it is nowhere in the compiled code: probe where its parts are computed"
                     .to_string(),
             }

@@ -12,7 +12,7 @@ use crate::session::{Found, Session};
 pub struct Scope {
     /// Its entry.
     pub entry: u64,
-    pub kind: Kind,
+    pub kind: ScopeKind,
     /// Where its code is. Empty for a block that has none.
     pub ranges: Vec<Range<u64>>,
     pub locals: Vec<Local>,
@@ -20,7 +20,7 @@ pub struct Scope {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ScopeKind {
     Function,
     Block,
     /// A copy of the function with that entry, called at that line of that file of the unit's
@@ -71,7 +71,7 @@ impl Scope {
     /// The scopes of the function at an entry.
     pub fn read(session: &Session, function: u64) -> Option<Self> {
         let found = session.entry(function)?;
-        Some(read(session, &found, Kind::Function))
+        Some(read(session, &found, ScopeKind::Function))
     }
 
     pub fn contains(&self, address: u64) -> bool {
@@ -98,7 +98,7 @@ impl Scope {
     }
 }
 
-fn read<'a>(session: &Session<'a>, found: &Found<'a>, kind: Kind) -> Scope {
+fn read<'a>(session: &Session<'a>, found: &Found<'a>, kind: ScopeKind) -> Scope {
     let mut scope = Scope {
         entry: found.offset(),
         kind,
@@ -110,11 +110,11 @@ fn read<'a>(session: &Session<'a>, found: &Found<'a>, kind: Kind) -> Scope {
     session.children(scope.entry, |child| match child.entry.tag() {
         gimli::DW_TAG_formal_parameter => scope.locals.push(local(session, child, true)),
         gimli::DW_TAG_variable => scope.locals.push(local(session, child, false)),
-        gimli::DW_TAG_lexical_block => inner.push(read(session, child, Kind::Block)),
+        gimli::DW_TAG_lexical_block => inner.push(read(session, child, ScopeKind::Block)),
         gimli::DW_TAG_inlined_subroutine => {
             if let Some(origin) = child.reference(gimli::DW_AT_abstract_origin) {
                 let number = |attribute| child.number(attribute).unwrap_or_default();
-                let kind = Kind::Inlined {
+                let kind = ScopeKind::Inlined {
                     origin,
                     file: child.file(gimli::DW_AT_call_file).unwrap_or_default(),
                     line: u32::try_from(number(gimli::DW_AT_call_line)).unwrap_or_default(),

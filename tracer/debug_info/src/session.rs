@@ -3,7 +3,7 @@
 use std::{cell::RefCell, collections::HashMap, rc::Rc};
 
 use crate::{
-    image::{Dwarf, Entry, Image, Unit},
+    image::{Dwarf, DwarfEntry, Image, Unit},
     index::{self, Index},
 };
 
@@ -20,7 +20,7 @@ pub struct Found<'a> {
     pub unit: Rc<Unit<'a>>,
     /// Where the unit begins.
     pub start: u64,
-    pub entry: Entry<'a>,
+    pub entry: DwarfEntry<'a>,
 }
 
 impl<'a> Session<'a> {

@@ -2,7 +2,7 @@
 
 use crate::{
     DebugInfo, lines, names,
-    scope::{Kind, Scope},
+    scope::{Scope, ScopeKind},
 };
 
 /// A function that an address is in, by itself or as a copy in another one.
@@ -63,7 +63,7 @@ impl DebugInfo {
         let mut frames = Vec::new();
         let around: Vec<&Scope> = known.scope.around(address);
         for scope in around.iter().rev() {
-            if let Kind::Inlined {
+            if let ScopeKind::Inlined {
                 file: number, line, ..
             } = scope.kind
             {

@@ -430,8 +430,8 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Whether all that becomes of the result of the call at `at` is that the next instruction, which is
-    /// reached from here alone, compares it with 0.
+    /// Whether all that becomes of the result of the call at `at` is that the next instruction,
+    /// which is reached from here alone, compares it with 0.
     pub fn is_only_compared(&self, env: &Env, at: usize) -> bool {
         let next = at + 1;
         let compares = matches!(

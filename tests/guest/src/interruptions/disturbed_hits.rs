@@ -314,9 +314,8 @@ fn reads_in_handlers_never_fault_for_good() {
 }
 
 /// A fault in a handler that is not handled: the report names the handler.
-#[guest_test(
-    should_panic = "guest_tests::interruptions::disturbed_hits::a_wild_handler_is_named::reads_wildly+0x"
-)]
+#[guest_test(should_panic = "guest_tests::interruptions::disturbed_hits::\
+        a_wild_handler_is_named::reads_wildly+0x")]
 fn a_wild_handler_is_named() {
     #[inline(never)]
     fn reads_wildly(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {

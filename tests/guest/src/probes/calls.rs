@@ -1,4 +1,7 @@
 //! Return probes and jprobes on functions of every shape: arguments, results, recursion, nesting.
+//!
+//! Targets are called with values whose arguments and results the test knows, and the handlers note
+//! what they see in [`SEEN`]. So order, number and content are compared at once.
 
 use crate::tools::jumps::{Optimization, byte_at};
 use alloc::{boxed::Box, vec, vec::Vec};

@@ -1,4 +1,7 @@
 //! Registration errors, one by one: the errno, the sentence, and that nothing has changed.
+//!
+//! A refused call must leave no trace. So a test of an error also looks at what was there before:
+//! the list of probes, the text, the hits of a probe that shares the batch.
 
 use alloc::{boxed::Box, format, string::ToString, vec::Vec};
 use core::hint::black_box;

@@ -15,11 +15,11 @@ use abi::open;
 use alloc::{format, string::String, vec, vec::Vec};
 use core::hint::black_box;
 
-use self::reading::on_cpu;
 use kernel::{
     arch::percpu,
     errno::Errno,
     fs::{self, NodeRef},
+    task::kthread::spawn_kthread_on,
     trace::buffer,
 };
 
@@ -63,6 +63,13 @@ pub fn append(text: &str, name: &str) -> Result<(), Errno> {
 
 pub fn exists(name: &str) -> bool {
     fs::attributes(&NodeRef::root(), path(name).as_bytes()).is_ok()
+}
+
+/// Runs `body` on a CPU and waits for its end.
+pub fn on_cpu(cpu: usize, body: impl FnOnce() + Send + 'static) {
+    spawn_kthread_on(1 << cpu, "caller", body)
+        .unwrap()
+        .wait_released();
 }
 
 /// Everything as it was before.

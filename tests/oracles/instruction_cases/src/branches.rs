@@ -2,7 +2,7 @@
 
 use iced_x86::{Code as C, Decoder, DecoderOptions, Instruction, OpKind};
 
-use crate::{Case, Code, Ground, Place, RSP, Random, case::number, encoding::decode_plainly};
+use crate::{Case, Code, Ground, GroundPlace, RSP, Random, case::number, encoding::decode_plainly};
 
 /// A direct branch in `code`, aimed at a place where it is stopped. `None` if it is no direct
 /// branch. `Some(None)` if it cannot be aimed there.
@@ -82,7 +82,7 @@ pub(crate) fn fit(case: &mut Case, random: &mut Random, ground: &Ground<'_>) {
         None
     };
     if let Some(place) = place
-        && ground.place(case.window, place, 8) == Place::Inside
+        && ground.place(case.window, place, 8) == GroundPlace::Inside
     {
         case.set_word(place, target);
     }

@@ -10,7 +10,7 @@ use iced_x86::{
 };
 
 use crate::{
-    Ground, Place, RSP, Random, branches,
+    Ground, GroundPlace, RSP, Random, branches,
     case::{Case, Unpredictable, number},
     emulator,
     encoding::{self, HARMLESS_PORT, decode_plainly, tame_displacement, tame_immediate},
@@ -59,7 +59,7 @@ impl Case {
             false => random.below(ground.windows.len() as u64) as usize,
         };
         let mut operand = ground.operand(random, window);
-        if is_near && ground.place(window, operand, 8) == Place::Hole {
+        if is_near && ground.place(window, operand, 8) == GroundPlace::Hole {
             operand = ground.windows[0].start;
         }
         let displaced = operand.wrapping_sub(segment_base(ground, &drawn));
@@ -119,7 +119,7 @@ impl Case {
         // The trap after a branch comes before the fault of its target (Intel SDM vol. 3A, 6.9),
         // but not always in the emulator.
         if instruction.op0_kind() == OpKind::NearBranch64
-            && ground.place(self.window, instruction.near_branch64(), 1) == Place::Hole
+            && ground.place(self.window, instruction.near_branch64(), 1) == GroundPlace::Hole
         {
             self.flags &= !TF;
         }
@@ -151,7 +151,8 @@ impl Case {
             }
             // In one of two cases it compares with the value that is there.
             Mnemonic::Cmpxchg | Mnemonic::Cmpxchg8b | Mnemonic::Cmpxchg16b
-                if random.one_in(2) && ground.place(self.window, operand, 16) == Place::Inside =>
+                if random.one_in(2)
+                    && ground.place(self.window, operand, 16) == GroundPlace::Inside =>
             {
                 self.set_word(operand, self.registers[RAX]);
                 if instruction.mnemonic() == Mnemonic::Cmpxchg16b {
@@ -242,7 +243,7 @@ impl Case {
     /// `None` if the case may access memory that is not its own.
     fn check_accesses(&self, ground: &Ground<'_>) -> Option<()> {
         let fits = |address: u64, len: u64| {
-            (ground.place(self.window, address, len) != Place::Elsewhere).then_some(())
+            (ground.place(self.window, address, len) != GroundPlace::Elsewhere).then_some(())
         };
         let mut factory = InstructionInfoFactory::new();
         let info = factory.info(&self.instruction);

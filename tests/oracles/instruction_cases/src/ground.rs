@@ -31,7 +31,7 @@ pub struct Ground<'a> {
 
 /// The kind of memory at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum GroundPlace {
     /// Memory of the case.
     Inside,
     /// Nothing at all, or at one of its ends: an access faults.
@@ -43,20 +43,20 @@ pub enum Place {
 impl Ground<'_> {
     /// The memory that an access of `len` bytes at `address` meets, for a case with window number
     /// `window`.
-    pub fn place(&self, window: usize, address: u64, len: u64) -> Place {
+    pub fn place(&self, window: usize, address: u64, len: u64) -> GroundPlace {
         let of = |address: u64| {
             if self.windows[window].contains(&address) || self.stack.contains(&address) {
-                Place::Inside
+                GroundPlace::Inside
             } else if !is_canonical(address) || !(self.is_mapped)(address) {
-                Place::Hole
+                GroundPlace::Hole
             } else {
-                Place::Elsewhere
+                GroundPlace::Elsewhere
             }
         };
         match (of(address), of(address.wrapping_add(len.max(1) - 1))) {
-            (Place::Inside, Place::Inside) => Place::Inside,
-            (Place::Elsewhere, _) | (_, Place::Elsewhere) => Place::Elsewhere,
-            _ => Place::Hole,
+            (GroundPlace::Inside, GroundPlace::Inside) => GroundPlace::Inside,
+            (GroundPlace::Elsewhere, _) | (_, GroundPlace::Elsewhere) => GroundPlace::Elsewhere,
+            _ => GroundPlace::Hole,
         }
     }
 

@@ -34,7 +34,7 @@ mod stack;
 
 pub use case::{Case, Unpredictable};
 pub use encoding::{Code, HARMLESS_PORT};
-pub use ground::{Ground, Place};
+pub use ground::{Ground, GroundPlace};
 pub use random::Random;
 
 /// Number of RSP among the general registers.

@@ -3,7 +3,7 @@
 
 use iced_x86::{Code as C, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 
-use crate::{Case, Ground, Place, RSP, Random, case::number};
+use crate::{Case, Ground, GroundPlace, RSP, Random, case::number};
 
 const RBP: usize = 5;
 
@@ -125,7 +125,7 @@ fn give(case: &mut Case, ground: &Ground<'_>, operand: u32, value: u64) -> Optio
         }
         OpKind::Memory => {
             let address = case.operand_address(ground)?;
-            if ground.place(case.window, address, 8) == Place::Inside {
+            if ground.place(case.window, address, 8) == GroundPlace::Inside {
                 case.set_word(address, value);
             }
         }

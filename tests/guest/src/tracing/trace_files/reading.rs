@@ -36,13 +36,6 @@ pub fn stat(cpu: usize, name: &str) -> u64 {
     line.expect(&text).parse().unwrap()
 }
 
-/// Runs `body` on a CPU and waits for its end.
-pub fn on_cpu(cpu: usize, body: impl FnOnce() + Send + 'static) {
-    spawn_kthread_on(1 << cpu, "caller", body)
-        .unwrap()
-        .wait_released();
-}
-
 /// The letters for interrupts off and for an interrupt, of a line of `trace`.
 fn letters(line: &str) -> (&str, &str) {
     (&line[31..32], &line[33..34])

@@ -4,7 +4,7 @@
 //! number their calls and look which numbers are in `trace` and which in `snapshot`, for all CPUs
 //! and for one, and after triggers that take snapshots.
 
-use super::{reading::on_cpu, *};
+use super::*;
 
 const ENABLE: &str = "events/kprobes/shot/enable";
 const TRIGGER: &str = "events/kprobes/shot/trigger";

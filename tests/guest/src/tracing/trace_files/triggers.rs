@@ -1,7 +1,8 @@
 //! Triggers that record call stacks.
 
 use super::{
-    reading::{on_cpu, profile, stat},
+    on_cpu,
+    reading::{profile, stat},
     *,
 };
 
