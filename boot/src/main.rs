@@ -14,7 +14,7 @@ use boot::{
     firmware::Firmware,
     guest,
     image::Kernel,
-    options::{Options, Subcommands},
+    options::{Checked, Options, Subcommands},
     prerequisites,
     progress::say,
     tracer,

@@ -6,9 +6,9 @@
 //! checked here, also what two options say together, before anything is started. A mistake ends the
 //! program with status 2 and says what to write instead.
 
-use std::{io::ErrorKind as ErrorKindIo, path::PathBuf, time::Duration};
+use std::{env, ffi::OsString, io::ErrorKind as ErrorKindIo, path::PathBuf, time::Duration};
 
-use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
+use clap::{Args, Parser, Subcommand, error::ErrorKind};
 
 use crate::{
     firmware::Firmware,
@@ -25,6 +25,41 @@ const DEFAULT_SAMPLES: [&str; 4] = [
 ];
 /// Time that a guest has unless `--timeout` says otherwise.
 const DEFAULT_TIMEOUT_S: u64 = 60;
+
+/// A command line of which more is checked than each option by itself.
+pub trait Checked: Parser {
+    /// Checks what the options say together.
+    ///
+    /// # Errors
+    /// [`Checked::refuse`].
+    fn check(&self) -> Result<(), clap::Error>;
+
+    /// Refuses the command line with this message.
+    ///
+    /// # Errors
+    /// Always.
+    fn refuse(message: &str) -> Result<(), clap::Error> {
+        Err(Self::command().error(ErrorKind::ArgumentConflict, message))
+    }
+
+    /// Reads arguments, the first of which is the program's name.
+    ///
+    /// # Errors
+    /// They are wrong.
+    fn read<T>(arguments: impl IntoIterator<Item = T>) -> Result<Self, clap::Error>
+    where
+        T: Into<OsString> + Clone,
+    {
+        let options = Self::try_parse_from(arguments)?;
+        options.check()?;
+        Ok(options)
+    }
+
+    /// Reads the program's arguments. Prints the error and exits with status 2 if they are wrong.
+    fn from_arguments() -> Self {
+        Self::read(env::args_os()).unwrap_or_else(|error| error.exit())
+    }
+}
 
 /// Builds the kernel and runs it in QEMU; its log comes on standard output.
 ///
@@ -122,15 +157,6 @@ pub struct MachineOptions {
 }
 
 impl Options {
-    /// Reads the program's arguments. Prints the error and exits with status 2 if they are wrong.
-    pub fn from_arguments() -> Self {
-        let options = Self::parse();
-        if let Err(error) = options.validate() {
-            error.exit();
-        }
-        options
-    }
-
     /// Returns the kernel command line.
     pub fn cmdline(&self) -> String {
         if self.machine.interactive {
@@ -139,26 +165,22 @@ impl Options {
             self.build.cmdline(&DEFAULT_SAMPLES, &[])
         }
     }
+}
 
-    fn validate(&self) -> Result<(), clap::Error> {
-        let error = |kind, message: &str| Err(Self::command().error(kind, message));
+impl Checked for Options {
+    fn check(&self) -> Result<(), clap::Error> {
         let machine = &self.machine;
         if matches!(self.command, Some(Subcommands::Trace { .. })) || self.record.is_some() {
-            return error(
-                ErrorKind::ArgumentConflict,
+            return Self::refuse(
                 "`trace` comes first, and all that follows is the tracer's: cargo run -- trace \
                  OPTIONS 'PROGRAM'",
             );
         }
         if machine.icount && machine.accel == Some(Accelerator::Kvm) {
-            return error(
-                ErrorKind::ArgumentConflict,
-                "--icount counts emulated instructions: it needs --accel tcg",
-            );
+            return Self::refuse("--icount counts emulated instructions: it needs --accel tcg");
         }
         if self.command.is_some() && machine.is_given() {
-            return error(
-                ErrorKind::ArgumentConflict,
+            return Self::refuse(
                 "`image` starts no machine: of the options it takes only --samples, --append and \
                  --no-install",
             );
@@ -340,11 +362,10 @@ fn existing_file(text: &str) -> Result<PathBuf, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::CommandFactory;
 
     fn parse(arguments: &[&str]) -> Result<Options, clap::Error> {
-        let options = Options::try_parse_from([&["boot"], arguments].concat())?;
-        options.validate()?;
-        Ok(options)
+        Options::read([&["boot"], arguments].concat())
     }
 
     #[test]

@@ -25,6 +25,7 @@ use boot::{
     children::{self, Killer},
     guest::End,
     image::{self, Kernel},
+    options::Checked,
     prerequisites,
     progress::say,
 };

@@ -2,8 +2,8 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use boot::options::{BuildOptions, MachineOptions};
-use clap::{CommandFactory, Parser, error::ErrorKind};
+use boot::options::{BuildOptions, Checked, MachineOptions};
+use clap::Parser;
 
 /// Runs the kernel and keeps its last calls in memory. If it dies, they are shown.
 ///
@@ -58,35 +58,28 @@ pub struct Options {
     pub machine: MachineOptions,
 }
 
-impl Options {
-    /// Reads the program's arguments. Prints the error and exits with status 2 if they are wrong.
-    pub fn from_arguments() -> Self {
-        let options = Self::parse();
-        if let Err(error) = options.validate() {
-            error.exit();
-        }
-        options
-    }
-
-    fn validate(&self) -> Result<(), clap::Error> {
-        let refuse =
-            |message: &str| Err(Self::command().error(ErrorKind::ArgumentConflict, message));
+impl Checked for Options {
+    fn check(&self) -> Result<(), clap::Error> {
         if self.machine.is_interactive() {
-            return refuse(
+            return Self::refuse(
                 "--record has no --interactive: it shows the last calls on the terminal",
             );
         }
         if self.machine.disk().is_some() {
-            return refuse("--record builds its kernel, so that it has its debug information");
+            return Self::refuse(
+                "--record builds its kernel, so that it has its debug information",
+            );
         }
         if self.program().is_some() && self.functions.is_some() {
-            return refuse(
+            return Self::refuse(
                 "--functions says what is recorded without a PROGRAM; leave one of them out",
             );
         }
         Ok(())
     }
+}
 
+impl Options {
     /// The user's program.
     pub fn program(&self) -> Option<&str> {
         self.record.as_ref()?.as_deref()
@@ -131,11 +124,10 @@ fn seconds(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::CommandFactory;
 
     fn parse(arguments: &[&str]) -> Result<Options, clap::Error> {
-        let options = Options::try_parse_from([&["record", "--record"], arguments].concat())?;
-        options.validate()?;
-        Ok(options)
+        Options::read([&["record", "--record"], arguments].concat())
     }
 
     #[test]

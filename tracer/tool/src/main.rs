@@ -37,7 +37,7 @@ use std::{
     process::ExitCode,
 };
 
-use boot::progress::say;
+use boot::{options::Checked, progress::say};
 
 /// Exit status of a program or an option that is wrong.
 const REFUSED: u8 = 2;

@@ -6,7 +6,7 @@
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use boot::options::{BuildOptions, MachineOptions};
+use boot::options::{BuildOptions, Checked, MachineOptions};
 use clap::{
     CommandFactory, Parser,
     error::{ContextKind, ContextValue, ErrorKind},
@@ -91,42 +91,33 @@ pub struct Options {
     pub machine: MachineOptions,
 }
 
-impl Options {
-    /// Reads the program's arguments. Prints the error and exits with status 2 if they are wrong.
-    pub fn from_arguments() -> Self {
-        match Self::read(std::env::args_os()) {
-            Ok(options) => options,
-            Err(error) => error.exit(),
-        }
-    }
-
-    fn read(
-        arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
-    ) -> Result<Self, clap::Error> {
+impl Checked for Options {
+    fn read<T>(arguments: impl IntoIterator<Item = T>) -> Result<Self, clap::Error>
+    where
+        T: Into<OsString> + Clone,
+    {
         let mut options = Self::try_parse_from(arguments).map_err(of_bpftrace)?;
         if let Some(program) = options.program.take() {
             options.words.insert(0, program);
         }
-        options.validate()?;
+        options.check()?;
         Ok(options)
     }
 
-    fn validate(&self) -> Result<(), clap::Error> {
-        let refuse =
-            |message: &str| Err(Self::command().error(ErrorKind::ArgumentConflict, message));
+    fn check(&self) -> Result<(), clap::Error> {
         if self.machine.is_interactive() {
-            return refuse(
+            return Self::refuse(
                 "a trace has no --interactive: at the prompt of `cargo run -- --interactive` there \
                  is `trace PROGRAM`",
             );
         }
         if self.machine.disk().is_some() {
-            return refuse("a trace builds its kernel, so that it has its debug information");
+            return Self::refuse("a trace builds its kernel, so that it has its debug information");
         }
         let files = [&self.perfetto, &self.flame, &self.html];
         let files: Vec<&PathBuf> = files.into_iter().flatten().collect();
         if (1..files.len()).any(|index| files[..index].contains(&files[index])) {
-            return refuse("two pictures would go to one file; name a file for each");
+            return Self::refuse("two pictures would go to one file; name a file for each");
         }
         Ok(())
     }
