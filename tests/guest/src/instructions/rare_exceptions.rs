@@ -1,7 +1,7 @@
 //! Exceptions of probed instructions that a processor raises only when it is set up for them.
 //!
-//! [`hits`](crate::probes::hits) has those that need no more than a register. QEMU raises neither
-//! #XF nor, for a stack address, #SS; #TS and #AC do not come in ring 0.
+//! `hits` has those that need no more than a register. QEMU raises neither #XF nor, for a stack
+//! address, #SS; #TS and #AC do not come in ring 0.
 
 use crate::platform::suite::flags::DF;
 use alloc::boxed::Box;
