@@ -26,7 +26,7 @@ fn a_place_is_found_probed_watched_silenced_and_left() {
     let mut session = Session::interactive();
     assert_eq!(session.command(&format!("cat {LIST}")), "");
 
-    // The first instruction behind the entry that can be probed.
+    // The first instruction after the entry that can be probed.
     let listing = session.command("disas do_fork");
     let head = Regex::new(r"^do_fork at (0xffffffff8[0-9a-f]{7}), \d+ bytes\n").unwrap();
     let start = head.captures(&listing).expect(&listing)[1].to_string();
@@ -679,7 +679,7 @@ fn what_is_typed_is_obeyed_while_the_terminal_shows_nothing() {
     let mut session = Session::interactive();
     session.type_blind("cat /proc/kallsyms\r");
     session.wait_for(" T vfs_read");
-    // From here on nobody reads. There is more output than fits, so `cat` has to be stopped.
+    // From here on nothing is read. There is more output than fits, so `cat` has to be stopped.
     thread::sleep(PAUSE);
     session.type_blind("\x03");
     session.type_blind(FLOOD);

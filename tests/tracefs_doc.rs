@@ -54,7 +54,7 @@ fn shape(text: &str) -> Vec<String> {
 
 /// Types `command`, the command number `number`, and returns the output.
 ///
-/// A comment is typed behind it, and its echo ends the output. The prompt alone does not, because
+/// A comment is typed after it, and its echo ends the output. The prompt alone does not, because
 /// the files of tracing have lines that begin like it.
 fn answer(guest: &mut Session, command: &str, number: usize) -> String {
     let end = format!("# end of {number}");

@@ -2,8 +2,8 @@
 //! which stage 4 wants.
 //!
 //! It replaces the package `bootloader-x86_64-bios-stage-3`. That package compiles a `core` for
-//! 32-bit code and two dozen screen fonts, for a message that nobody sees. This took a third of the
-//! time of all stages.
+//! 32-bit code and two dozen screen fonts, for a message that is never seen. This took a third of
+//! the time of all stages.
 //!
 //! # State that stage 2 leaves
 //! Flat 32-bit segments, interrupts off, this file at 1 MiB, and on its stack:

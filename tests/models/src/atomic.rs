@@ -23,7 +23,7 @@ thread_local! {
     static SEALED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Of a model that is not well made.
+/// The message of a model that is not well made.
 pub(crate) const UNTOUCHED: &str =
     "the model does not touch all its atomics before its threads start";
 
@@ -50,7 +50,7 @@ fn weakened(order: Ordering) -> Ordering {
     }
 }
 
-/// As `core::sync::atomic::fence`.
+/// Does what `core::sync::atomic::fence` does.
 pub fn fence(order: Ordering) {
     if !is_weak(Weakness::Fence) {
         loom::sync::atomic::fence(order);

@@ -22,7 +22,7 @@ thread_local! {
 /// The source of a panic that ends a thread of the model because another thread has failed, or
 /// because the execution is over.
 const UNWINDING: &str = "/generator-";
-/// Of a failure that is not the model's: it had too many steps.
+/// The message of a failure that is not the model's: it had too many steps.
 const GAVE_UP: &str = "exceeded maximum number of branches";
 
 /// The result of a run.

@@ -12,7 +12,7 @@ thread_local! {
     static OVER: RefCell<Vec<(*mut u8, Layout)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// As `alloc::alloc::alloc`.
+/// Does what `alloc::alloc::alloc` does.
 ///
 /// # Safety
 /// The layout is not empty.
@@ -21,7 +21,7 @@ pub(crate) unsafe fn alloc(layout: Layout) -> *mut u8 {
     unsafe { heap::alloc(layout) }
 }
 
-/// As `alloc::alloc::alloc_zeroed`.
+/// Does what `alloc::alloc::alloc_zeroed` does.
 ///
 /// # Safety
 /// The layout is not empty.
@@ -30,11 +30,11 @@ pub(crate) unsafe fn alloc_zeroed(layout: Layout) -> *mut u8 {
     unsafe { heap::alloc_zeroed(layout) }
 }
 
-/// As `alloc::alloc::dealloc`, but the memory is never used again in this execution, and no atomic
-/// in it may be touched.
+/// Does what `alloc::alloc::dealloc` does, but the memory is never used again in this execution,
+/// and no atomic in it may be touched.
 ///
 /// # Safety
-/// As for `alloc::alloc::dealloc`.
+/// Same as for `alloc::alloc::dealloc`.
 pub(crate) unsafe fn dealloc(memory: *mut u8, layout: Layout) {
     let range = memory.addr()..memory.addr() + layout.size();
     FREED.with_borrow_mut(|freed| freed.push(range));
@@ -55,7 +55,7 @@ pub(crate) fn keep<T>(value: T) -> &'static T {
     kept
 }
 
-/// As [`keep`], for a value that is too large for a thread's stack.
+/// Does what [`keep`] does, for a value that is too large for a thread's stack.
 ///
 /// # Safety
 /// All bits zero are a value of it.

@@ -7,7 +7,7 @@ use std::cell::Cell;
 pub enum Weakness {
     /// Stores order nothing before them.
     Release,
-    /// Loads order nothing behind them.
+    /// Loads order nothing that follows them.
     Acquire,
     /// Fences do nothing.
     Fence,

@@ -102,7 +102,7 @@ impl Drawn {
         Ok([&text[..start], &self.replacement, &text[end..]].concat())
     }
 
-    /// As a trial wants it, with the file's text.
+    /// The change as a trial wants it, with the file's text.
     pub fn change<'a>(&'a self, text: &'a str) -> Change<'a> {
         Change {
             name: "drawn",

@@ -12,15 +12,15 @@ use tests::transcript::Failure;
 /// See the module's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// By this test.
+    /// Noticed by this test.
     Noticed(String),
-    /// By the check of the linked kernel.
+    /// Noticed by the check of the linked kernel.
     BreaksTheRules,
     /// All tests passed.
     Survived,
     /// No test executes it.
     NotExecuted,
-    /// By the guest, which ends this test when its time is over.
+    /// Noticed by the guest, which ends this test when its time is over.
     TakesTooLong(String),
     /// This test was not over in time, and was ended from outside.
     Hangs(String),
@@ -346,7 +346,8 @@ mod tests_of_the_judgement {
         assert_eq!(verdict(log, End::Failure), Verdict::BreaksTheRules);
     }
 
-    /// As the harness of the guest tests writes: the reason first, then the test's line.
+    /// The output as the harness of the guest tests writes it: the reason first, then the test's
+    /// line.
     #[test]
     fn failures_of_the_guest_are_told_apart() {
         let log =

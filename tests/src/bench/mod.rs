@@ -34,7 +34,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// As the JSON file has it.
+    /// The name in the JSON file.
     pub fn per_call(self) -> &'static str {
         match self {
             Self::Instructions => "guest instructions per call",

@@ -9,9 +9,9 @@ use crate::value::{UserStack, Value};
 /// The things that the reader knows beside the bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Context {
-    /// By map and number.
+    /// Call stacks by map and number.
     pub(crate) stacks: BTreeMap<(u32, u64), Rc<[u64]>>,
-    /// Of each name of a probe: the text, and whether a function's name follows.
+    /// Each name of a probe: the text, and whether a function's name follows.
     pub(crate) probes: Vec<(Rc<str>, bool)>,
     /// The time of day, in nanoseconds since 1970, at which the machine's clock was 0.
     pub(crate) epoch_of_zero: i128,
@@ -177,7 +177,7 @@ fn items(shape: &Shape, bytes: &[u8], count: usize, context: &Context) -> Vec<Va
         .collect()
 }
 
-/// The frames of a program, and its name behind them.
+/// The frames of a program, and its name after them.
 fn user_stack(words: &[u64]) -> Option<UserStack> {
     let (addresses, name) = words.split_last_chunk::<2>()?;
     let name = name.map(u64::to_le_bytes);

@@ -63,7 +63,7 @@ fn has_stack(shape: &Shape) -> bool {
     }
 }
 
-/// Bytes of the keys that the program wrote. Histograms have the bucket behind them.
+/// Bytes of the keys that the program wrote. Histograms have the bucket after them.
 pub(crate) fn key_bytes(map: &MapView) -> usize {
     map.keys.iter().map(|shape| shape.bytes() as usize).sum()
 }

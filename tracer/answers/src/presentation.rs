@@ -28,7 +28,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct Presentation {
     view: View,
-    /// By the numbers of loops: how often they were ended.
+    /// How often loops were ended, by their numbers.
     stopped: Vec<u64>,
     context: Context,
     /// Maps that were asked for and have not come: the map, entries, divisor, and the key.
@@ -51,7 +51,7 @@ pub struct Recorded {
     pub tsc: u64,
     /// The task.
     pub tid: u32,
-    /// Of `printf`: the text that it makes, without a newline at the end.
+    /// The text that `printf` makes, without a newline at the end.
     pub text: String,
     /// The values that it shows.
     pub values: Vec<Value>,

@@ -105,12 +105,12 @@ pub enum Value {
         count: u64,
         total: i128,
     },
-    /// Of `avg`.
+    /// The value of `avg`.
     Average {
         count: u64,
         total: i128,
     },
-    /// Of `hist` and `lhist`: from the first bucket that is not empty to the last.
+    /// The buckets of `hist` and `lhist`, from the first bucket that is not empty to the last.
     Histogram(Vec<Bucket>),
 }
 

@@ -36,7 +36,7 @@ pub struct Compiled {
     pub script: Script,
     /// How its answers are read.
     pub view: View,
-    /// By attachment: where it comes from. A probe may have several attachments.
+    /// Where each attachment comes from. A probe may have several attachments.
     pub origins: Vec<Origin>,
 }
 
@@ -79,7 +79,7 @@ struct Compiler<'a> {
     programs: Vec<script::Program>,
     attachments: Vec<Attachment>,
     origins: Vec<Origin>,
-    /// By the beginning of a clause: how its programs were made last.
+    /// How the programs of a clause were made last, by its beginning.
     ways: BTreeMap<usize, Way>,
 }
 

@@ -22,7 +22,7 @@ use crate::{Lowered, names};
 pub enum Role {
     /// In an expression: it gives a value.
     Value,
-    /// As a statement.
+    /// Stands as a statement.
     Effect,
     /// On the right side of an assignment to a map.
     Aggregation,

@@ -1,6 +1,6 @@
 //! The memory of a program: its stack, and the data that the entry of a call keeps for its return.
 //!
-//! A place is taken before anything is stored there. Room of a statement is given back behind it;
+//! A place is taken before anything is stored there. Room of a statement is given back after it;
 //! that of variables is kept to the end.
 //!
 //! MEMORY-1. What is taken is aligned to 8 bytes, and no two owners have it at once.

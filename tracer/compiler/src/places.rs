@@ -17,9 +17,9 @@ pub(crate) struct Group {
     pub(crate) addresses: Vec<u64>,
     pub(crate) span: Span,
     pub(crate) name: (Rc<str>, bool),
-    /// Of a timer.
+    /// The period of a timer.
     pub(crate) nanoseconds: u64,
-    /// Of an event source.
+    /// The event source, if it is one.
     pub(crate) source: Option<Rc<sources::EventSource>>,
 }
 

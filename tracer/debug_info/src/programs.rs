@@ -24,7 +24,7 @@ pub struct Programs {
 struct Program {
     name: Vec<u8>,
     elf: PathBuf,
-    /// By address; read when they are asked for. Empty if the file cannot be read.
+    /// Symbols by address, read when they are asked for. Empty if the file cannot be read.
     symbols: OnceCell<Vec<image::Symbol>>,
 }
 

@@ -46,9 +46,9 @@ pub struct Local {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
     Nowhere,
-    /// By that expression, all over its scope.
+    /// Given by that expression, all over its scope.
     Fixed(Vec<u8>),
-    /// By those expressions, each in a range of addresses.
+    /// Given by those expressions, each in a range of addresses.
     List(Vec<(Range<u64>, Vec<u8>)>),
     Constant(Vec<u8>),
 }

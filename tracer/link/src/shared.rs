@@ -26,7 +26,7 @@ use crate::{
 pub struct Shared {
     ram: Ram,
     inbox: OnceLock<Inbox>,
-    /// By CPU.
+    /// The rings by CPU.
     rings: Mutex<Vec<Vec<Extent>>>,
     maps: Mutex<Vec<MapInMemory>>,
 }

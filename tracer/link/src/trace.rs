@@ -99,7 +99,7 @@ impl Trace {
     /// come through the serial port, whatever the request says.
     ///
     /// # Errors
-    /// As [`Self::start`].
+    /// Same as for [`Self::start`].
     pub fn start_in_bochs(
         kernel: &Kernel,
         machine: &Machine,
@@ -251,7 +251,7 @@ impl Trace {
 pub struct Ender(Option<UnixStream>);
 
 impl Ender {
-    /// As [`Trace::end`].
+    /// Does what [`Trace::end`] does.
     pub fn end(&self) {
         if let Some(mut control) = self.0.as_ref() {
             // The only error is that the guest has ended.

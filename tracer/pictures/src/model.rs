@@ -139,7 +139,7 @@ pub struct Histogram {
 /// A range and its count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistogramRow {
-    /// As it is shown, for example `[4, 8)`.
+    /// Its text, for example `[4, 8)`.
     pub label: String,
     /// The first value of the range, and the first one after it.
     pub low: i128,
@@ -163,7 +163,7 @@ pub struct HeatMap {
 /// What became of the hits of a probe.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Books {
-    /// As the user wrote it, for example `kprobe:vfs_write`.
+    /// Its name as the user wrote it, for example `kprobe:vfs_write`.
     pub probe: String,
     pub hits: u64,
     /// Hits at which the program did not run.

@@ -34,7 +34,7 @@ const MOST_FUNCTIONS: usize = 8;
 #[derive(Default)]
 pub struct Gathered {
     builder: Builder,
-    /// By attachment.
+    /// The books by attachment.
     books: Vec<frame::Books>,
     output: String,
 }

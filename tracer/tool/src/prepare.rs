@@ -83,7 +83,7 @@ pub struct Plan {
     pub script: script::Script,
     /// Reads its answers.
     pub presentation: Presentation,
-    /// By attachment: the name of its probe.
+    /// The names of the probes, by attachment.
     pub probes: Vec<String>,
 }
 

@@ -84,7 +84,7 @@ pub fn start(options: &Options, kernel: &Kernel, script: &Script) -> Result<Trac
 /// What a guest has answered, and how it ended.
 pub struct Answers {
     pub presentation: Presentation,
-    /// By attachment: the name of its probe.
+    /// The names of the probes, by attachment.
     pub probes: Vec<String>,
     pub gathered: Gathered,
     pub status: i32,
@@ -156,7 +156,7 @@ pub fn follow(
 struct Session<'a> {
     options: &'a Options,
     presentation: Presentation,
-    /// By attachment: the name of its probe.
+    /// The names of the probes, by attachment.
     probes: Vec<String>,
     gathered: Gathered,
     symbols: &'a DebugInfo,

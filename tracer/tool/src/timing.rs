@@ -57,7 +57,7 @@ fn age_of_process() -> Option<Duration> {
     const TICKS: f64 = 100.0;
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     let uptime = std::fs::read_to_string("/proc/uptime").ok()?;
-    // The name, in parentheses, may have any text in it. Behind it comes field 3.
+    // The name, in parentheses, may have any text in it. After it comes field 3.
     let (_, fields) = stat.rsplit_once(')')?;
     let start: f64 = fields.split_ascii_whitespace().nth(22 - 3)?.parse().ok()?;
     let now: f64 = uptime.split_ascii_whitespace().next()?.parse().ok()?;

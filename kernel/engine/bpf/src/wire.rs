@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A load of a 64-bit constant takes two slots; the second one holds the upper half. Jumps count
-//! slots, from the one behind the jump. A map is loaded by its index: source 1, which stands for a
+//! slots, from the one after the jump. A map is loaded by its index: source 1, which stands for a
 //! file descriptor elsewhere.
 //!
 //! ENCODING-1. [`decode`](fn@decode) of what [`encode`](fn@encode) gives is what was encoded.

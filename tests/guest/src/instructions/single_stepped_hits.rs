@@ -24,7 +24,7 @@ extern "C" fn stepped(_from: u64) -> u64 {
         "mov rax, [rdi + 16]", // +4, faults
         "pushfq",              // +8
         "popfq",               // +9, loads flags without TF
-        "mov eax, 5",          // +10, its handler goes on behind it
+        "mov eax, 5",          // +10, its handler goes on after it
         "ret",                 // +15
         ".cfi_endproc",
     )

@@ -135,14 +135,14 @@ fn places_that_the_boot_patches_are_refused() {
     }
 }
 
-/// As the compiler names a copy of a function.
+/// The name that the compiler gives a copy of a function.
 #[unsafe(export_name = "kprobe_handle_nothing.llvm.1234567890")]
 #[inline(never)]
 extern "C" fn copy_with_a_suffix(n: u64) -> u64 {
     black_box(n) + 701
 }
 
-/// As the compiler names another instance of a function, were it generic.
+/// The name that the compiler would give another instance of a function, were it generic.
 #[unsafe(export_name = "_ZN6kernel6probes5hooks8on_debug17h0123456789abcdefE")]
 #[inline(never)]
 extern "C" fn other_instance(n: u64) -> u64 {

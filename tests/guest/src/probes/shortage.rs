@@ -28,7 +28,7 @@ numbered_targets! { short_one 101 short_two 102 short_three 103 }
 
 const TARGETS: [&str; 3] = ["short_one", "short_two", "short_three"];
 
-/// As much data as a call may have.
+/// The most data that a call may have.
 #[derive(Clone, Copy)]
 #[expect(dead_code, reason = "only its size counts")]
 struct Large([u64; 512]);

@@ -51,12 +51,12 @@ fn write_with(name: &str, text: &str, flags: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// As `echo TEXT > FILE`.
+/// Does `echo TEXT > FILE`.
 pub fn echo(text: &str, name: &str) -> Result<(), Errno> {
     write_with(name, &format!("{text}\n"), open::TRUNC)
 }
 
-/// As `echo TEXT >> FILE`.
+/// Does `echo TEXT >> FILE`.
 pub fn append(text: &str, name: &str) -> Result<(), Errno> {
     write_with(name, &format!("{text}\n"), open::APPEND)
 }

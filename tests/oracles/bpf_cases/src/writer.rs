@@ -43,7 +43,7 @@ enum Holds {
 #[derive(Clone)]
 struct State {
     registers: [Holds; 10],
-    /// Of the stack, from its lowest byte.
+    /// Bytes of the stack that are set, from its lowest byte.
     is_set: [bool; STACK_BYTES],
     pointers: [Holds; STACK_BYTES / 8],
     /// No path leads here.

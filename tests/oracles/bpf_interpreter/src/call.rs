@@ -177,7 +177,7 @@ impl<E: Environment + ?Sized> Machine<'_, E> {
     /// Checks the arguments and copies those that are memory.
     fn arguments(&mut self, helper: Helper) -> Result<Arguments, Reason> {
         let mut arguments = Arguments::default();
-        // The size of memory stands behind it, so its pointer waits for it.
+        // The size of memory follows it, so its pointer waits for it.
         let mut waiting = None;
         let mut def: Option<&MapDef> = None;
         for (index, (register, expected)) in helper.reads().zip(helper.arguments()).enumerate() {
@@ -435,7 +435,7 @@ fn too_small(helper: Helper, def: &MapDef) -> bool {
     helper == Helper::Add && def.value_size < 8
 }
 
-/// The addresses from there on. Behind the last one is nothing.
+/// The addresses from there on. After the last one is nothing.
 fn addresses(from: u64) -> impl Iterator<Item = Result<u64, Fault>> {
     (0..).map(move |index| from.checked_add(index).ok_or(Fault))
 }

@@ -63,14 +63,14 @@ pub trait Environment {
     fn remove(&mut self, map: MapIndex, key: &[u8]) -> bool;
 
     /// A word of the value of `key` on the CPU `cpu`; 0 if the value or the word is not there.
-    /// `None` behind the last CPU. Of a map that all share, there is one.
+    /// `None` past the last CPU. A map that all share has one.
     fn word_on(&mut self, map: MapIndex, cpu: u32, key: &[u8], word: u64) -> Option<u64>;
 
     /// Takes `key` away on all CPUs; of an array, sets its value to zero there. Whether it was
     /// anywhere.
     fn remove_everywhere(&mut self, map: MapIndex, key: &[u8]) -> bool;
 
-    /// The key from `place` on that no earlier place had, and the place behind it.
+    /// The key from `place` on that no earlier place had, and the place after it.
     fn next_key(&mut self, map: MapIndex, place: u64) -> Option<(Vec<u8>, u64)>;
 
     /// How many words the call stack of that number has; 0 if there is none.
@@ -80,7 +80,7 @@ pub trait Environment {
     /// negated errno.
     fn stack_id(&mut self, map: MapIndex, flags: u64) -> i64;
 
-    /// Reserves a record of `size` bytes with `room` bytes behind it; `None` if there is no room.
+    /// Reserves a record of `size` bytes with `room` bytes after it; `None` if there is no room.
     /// With `event` the first 8 bytes are filled in: that type, flags, preemption count, pid.
     fn reserve(&mut self, ring: MapIndex, size: u32, room: u32, event: Option<u16>) -> Option<u32>;
 

@@ -223,7 +223,7 @@ struct Held {
     number: u32,
     /// Bytes that the program sees.
     size: u32,
-    /// Bytes behind them, and how many of these are used.
+    /// Bytes after them, and how many of these are used.
     room: u32,
     used: u32,
     /// It is one of [`Helper::EventReserve`].
@@ -233,7 +233,8 @@ struct Held {
 struct Stack {
     bytes: [u8; STACK_BYTES],
     is_set: [bool; STACK_BYTES],
-    /// Of each aligned slot of 8 bytes. A slot that holds a pointer was written as a whole.
+    /// The content of each aligned slot of 8 bytes. A slot that holds a pointer was written as a
+    /// whole.
     to: [Pointee; STACK_BYTES / 8],
 }
 

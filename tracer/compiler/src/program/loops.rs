@@ -156,7 +156,7 @@ impl Program<'_, '_> {
         self.forget_turns(open.counter);
     }
 
-    /// Behind a loop the verifier need not know how often it went round. If it did, it would walk
+    /// After a loop the verifier need not know how often it went round. If it did, it would walk
     /// all that follows once for each number of turns.
     fn forget_turns(&mut self, counter: Place) {
         let behind = self.code.asm.label();

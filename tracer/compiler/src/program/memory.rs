@@ -21,8 +21,8 @@ impl Code<'_, '_> {
         self.read(helpers, address, to, bytes);
     }
 
-    /// The pointers of an array behind each other, up to the first null, at most `count`. Zeros
-    /// follow, and nothing behind the null is read.
+    /// The pointers of an array, one after the other, up to the first null, at most `count`. Zeros
+    /// follow, and nothing after the null is read.
     pub(crate) fn read_pointers(&mut self, array: &Number, count: u32) -> Vec<Number> {
         let array = self.keep(array);
         let words = self.values.memory.take(8 * count);
@@ -109,7 +109,7 @@ impl Code<'_, '_> {
     }
 
     /// Copies `length` bytes of memory, at most `most`, a multiple of 8. Zeros follow. No byte
-    /// behind the length is read.
+    /// past the length is read.
     pub(crate) fn store_memory(
         &mut self,
         (space, address): (Space, &Number),
@@ -135,7 +135,7 @@ impl Code<'_, '_> {
     }
 
     /// The word `at` bytes into the memory of a program, of which `length` bytes are copied. To
-    /// `end` if it is behind them.
+    /// `end` if it is past them.
     fn store_word_of_program(
         &mut self,
         address: &Number,

@@ -1,4 +1,4 @@
-//! Instructions that write a record: its request, and the values behind it.
+//! Instructions that write a record: its request, and the values after it.
 
 use alloc::{format, vec::Vec};
 

@@ -206,7 +206,7 @@ impl Code<'_, '_> {
         }
     }
 
-    /// The key of a map in the stack, with room for `more` bytes behind it.
+    /// The key of a map in the stack, with room for `more` bytes after it.
     pub(crate) fn key_in_stack(
         &mut self,
         map: u32,

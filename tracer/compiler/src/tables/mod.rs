@@ -23,14 +23,14 @@ use crate::{names, number::Kind, options::Options, types::Types};
 
 /// A map of the script.
 pub(crate) struct Map {
-    /// Its name without the sign; None of the compiler's own.
+    /// Its name without the sign; None for one of the compiler's own.
     pub(crate) name: Option<String>,
     pub(crate) span: Span,
-    /// Of the compiler's own.
+    /// The definition of a map of the compiler's own.
     pub(crate) def: Option<MapDef>,
     pub(crate) class: Option<Class>,
     pub(crate) keys: Option<Vec<Shape>>,
-    /// Of a plain one with numbers: what the numbers are.
+    /// What the numbers of a plain map are.
     pub(crate) kind: Option<Kind>,
 }
 

@@ -307,7 +307,7 @@ fn keys_of_64_bytes_fit_beside_no_bucket() {
     );
 }
 
-/// Not the message about a function that nobody knows.
+/// Not the message about an unknown function.
 #[test]
 fn a_function_with_other_arguments_is_shown_with_its_own() {
     for (call, usage) in [

@@ -91,7 +91,7 @@ fn texts_end_at_a_length_that_the_hit_tells() {
     for is_user in [true, false] {
         for (content, limit, shown) in [
             (&letters[..26], 0, ""),
-            // Nothing behind the length is read.
+            // Nothing past the length is read.
             (&letters[..3], 3, "abc"),
             (&letters[..8], 8, "abcdefgh"),
             (&letters[..19], 19, "abcdefghijklmnopqrs"),

@@ -28,7 +28,7 @@ pub(super) fn with_file(text: &str, name: &str) -> World {
     let mut inode = 42_u64.to_le_bytes().to_vec();
     inode.extend([3, 0, 0, 0, 0, 0, 0, 0]);
     world.memory.push((INODE_AT, inode));
-    // Nothing is behind the name: not a byte too many is read.
+    // Nothing is after the name: not a byte too many is read.
     world.memory.push((NAME_AT, name.as_bytes().to_vec()));
     world
 }
@@ -413,7 +413,7 @@ fn truth_is_a_number_where_numbers_are() {
     assert_eq!(world.maps(), "@[false]: 1\n\n@a: true\n@b: 7\n");
 }
 
-/// Pointers as `argv` has them, of the kernel or of a program: nothing behind the null is read, and
+/// Pointers as `argv` has them, of the kernel or of a program: nothing after the null is read, and
 /// an empty text is one.
 #[test]
 fn the_texts_of_an_array_of_pointers_are_joined() {
@@ -605,7 +605,7 @@ fn structures_in_each_other_are_shown_to_a_depth() {
 fn a_number_is_put_together_from_memory_and_a_register() {
     let mut world =
         World::new("kprobe:vfs_open { printf(\"%x %d\\n\", args.split, args.constant); }");
-    // Nothing is behind its six bytes.
+    // Nothing is after its six bytes.
     let hit = open_hit(&mut world, &[1, 2, 3, 4, 5, 6]);
     world.hit(&hit);
     assert_eq!((&*world.out, world.faults), ("1234060504030201 0\n", 0));

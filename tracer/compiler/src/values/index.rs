@@ -17,7 +17,7 @@ use crate::{
     types::{MOST_DEPTH, missing, plain_name, type_name},
 };
 
-/// Elements behind each other in memory.
+/// Elements that follow one another in memory.
 struct Elements {
     of: TypeId,
     /// The address of the first one.

@@ -53,7 +53,7 @@ pub(crate) enum Val {
     Text {
         address: Number,
         most: u32,
-        /// A length that is not known before the hit, and no byte behind it is read.
+        /// A length that is not known before the hit, and no byte past it is read.
         limit: Option<Number>,
         present: Test,
     },

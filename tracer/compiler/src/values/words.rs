@@ -156,7 +156,7 @@ impl Values<'_, '_> {
         let value = match ARGUMENTS.get(number) {
             Some(register) => Number::Register(*register),
             None if number < 64 => {
-                // Behind the return address.
+                // After the return address.
                 let offset = 8 * (number - ARGUMENTS.len() + 1) as i64;
                 Number::load(Number::Register(Register::Sp), offset, 8, false)
             }

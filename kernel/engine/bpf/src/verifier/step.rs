@@ -1,4 +1,4 @@
-//! One instruction: what it needs, and what is known behind it.
+//! One instruction: what it needs, and what is known after it.
 //!
 //! A [`Stepper`] takes the state in front of an instruction to the one after it, or refuses. What
 //! holds on all paths through an instruction becomes its fact. The state belongs to the path, the

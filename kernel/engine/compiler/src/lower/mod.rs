@@ -102,7 +102,7 @@ struct LevelFrame {
     flags: bool,
     /// Pushed in the order of their numbers.
     restored: GprSet,
-    /// Arguments of a handler; pushed behind these, not popped.
+    /// Arguments of a handler; pushed after these, not popped.
     kept: GprSet,
     /// Bytes below these.
     room: u16,
@@ -140,7 +140,7 @@ enum After {
     End,
 }
 
-/// Work out of line: a record is not taken. The code goes on behind the call that would have
+/// Work out of line: a record is not taken. The code goes on after the call that would have
 /// reserved it.
 struct Untaken {
     hole: Hole,
@@ -167,7 +167,7 @@ struct Lower<'a> {
     compared: bool,
     assignment: Assignment,
     asked: Asked,
-    /// Of the last round.
+    /// What the last round has used.
     hints: [Used; LEVELS],
     frame: Frame,
     used: [Used; LEVELS],
@@ -524,7 +524,7 @@ impl Lower<'_> {
             }
         }
         let insn = self.env.insns()[self.at];
-        // Also a result that nobody needs is written.
+        // A result that is not needed is written, too.
         if let Some((reg, _)) = defined
             && !matches!(insn, Insn::Call { .. })
         {

@@ -200,7 +200,7 @@ pub fn run(
         registers.gpr[DX] = run.machine.entry_data.as_ptr() as u64;
     }
     let above = above_stack(&registers);
-    // SAFETY: the mutex is held, so nobody else uses these. The code keeps the stack, and comes
+    // SAFETY: the mutex is held, so no other thread uses these. The code keeps the stack, and comes
     // back to `bpf_test_back`.
     let output = unsafe {
         WORLD = &raw mut run;

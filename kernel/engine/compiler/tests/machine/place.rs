@@ -1,6 +1,6 @@
 //! The memory that all runs share, the data of the CPU, and the handler of faults.
 //!
-//! The mapping of the code has the thunks of helpers behind it, and the call that leads to the code
+//! The mapping of the code has the thunks of helpers after it, and the call that leads to the code
 //! in front of it. One thread at a time has them all.
 
 use super::*;
@@ -79,7 +79,7 @@ impl Place {
             thunk.extend(helper.number().to_le_bytes());
             thunk.extend([0xff, 0x25, 0, 0, 0, 0]);
             thunk.extend((bpf_test_helper as *const () as u64).to_le_bytes());
-            // SAFETY: inside the mapping, behind all code.
+            // SAFETY: inside the mapping, after all code.
             unsafe { code.add(at).copy_from(thunk.as_ptr(), thunk.len()) };
             thunks.insert(helper.number(), code as u64 + at as u64);
             // push rbp; mov rbp, rsp; push r8 to r11; and rsp, -16; call thunk;
@@ -91,7 +91,7 @@ impl Place {
             routine.extend(distance.to_le_bytes());
             routine.extend([0x4c, 0x8b, 0x45, 0xf8, 0x4c, 0x8b, 0x4d, 0xf0]);
             routine.extend([0x4c, 0x8b, 0x55, 0xe8, 0x4c, 0x8b, 0x5d, 0xe0, 0xc9, 0xc3]);
-            // SAFETY: as above, behind all thunks.
+            // SAFETY: as above, after all thunks.
             unsafe {
                 code.add(routine_at)
                     .copy_from(routine.as_ptr(), routine.len())
@@ -114,7 +114,7 @@ impl Place {
         }
     }
 
-    /// The word that says whether records are taken: behind the low arrays.
+    /// The word that says whether records are taken: after the low arrays.
     pub(super) fn not_recording(&self) -> *mut u32 {
         self.low.wrapping_add(ARRAYS).cast()
     }

@@ -4,7 +4,7 @@
 //!   slot    word 0   the key itself (keys of up to 8 bytes), or its hash; 0 while the slot is free
 //!           word 1   state: pins, flags, version
 //!           word 2…  the value
-//!           behind   the key, if it is longer than 8 bytes
+//!           after    the key, if it is longer than 8 bytes
 //!
 //!   free --a key claims word 0--> not live --first value--> live --delete--> not live …
 //! ```
@@ -17,10 +17,10 @@
 //! TABLE-1. A free slot is claimed by an exchange of word 0, and never becomes free again. So two
 //!     hits that insert the same key at the same time meet at the same slot: a key is in one slot
 //!     at the most.
-//! TABLE-2. A slot is taken over by another key only if it is not live, has no pins, and nobody
+//! TABLE-2. A slot is taken over by another key only if it is not live, has no pins, and no hit
 //!     owns it; the one who takes it over owns it meanwhile ([`OWNED`](slots::OWNED)). It holds
-//!     the turn of its key ([`Table::turns`]), and the key's window has no free slot, so nobody
-//!     else inserts that key.
+//!     the turn of its key ([`Table::turns`]), and the key's window has no free slot, so no
+//!     other hit inserts that key.
 //! TABLE-3. A pin that was taken on a live slot holds its key in place until the pin is given back.
 //!     So an addition reaches the entry of its key or none, also if the key is deleted meanwhile:
 //!     then it was added before the deletion.
@@ -42,7 +42,7 @@
 //!
 //! Word 0: a claim is Release for the long key's sake, loads are Acquire. State: every change that
 //! hands over a value or a key is Release, and the loads that act on it are Acquire. A seqlock
-//! reads entries (TABLE-4), so whoever owns a slot has a Release fence behind the exchange that
+//! reads entries (TABLE-4), so whoever owns a slot has a Release fence after the exchange that
 //! made it the owner.
 //!
 //! # No room
@@ -144,7 +144,7 @@ pub struct Table {
     pub(super) stride: usize,
     /// How many slots a key may be in, from its home on.
     window: usize,
-    /// Words of the key behind the value; 0 if word 0 is the key.
+    /// Words of the key after the value; 0 if word 0 is the key.
     key_words: usize,
     value_words: usize,
     shape: Shape,
@@ -173,8 +173,8 @@ impl Table {
         let key_words = key_words(shape.key_bytes);
         let value_words = shape.value_bytes.div_ceil(8);
         let slot_words = VALUE + value_words + key_words;
-        // Searches do not run around the end: behind the last home there is the rest of a window.
-        // The slot behind that one belongs to the key whose word 0 is 0.
+        // Searches do not run around the end: after the last home there is the rest of a window.
+        // The slot after that one belongs to the key whose word 0 is 0.
         let slots = homes.saturating_add(window);
         let memory = Block::zeroed(slots.saturating_mul(slot_words))?;
         Ok(Self {
@@ -229,7 +229,7 @@ impl Table {
     }
 }
 
-/// How many words a long key has behind the value; 0 if word 0 is the key.
+/// How many words a long key has after the value; 0 if word 0 is the key.
 pub(super) const fn key_words(key_bytes: usize) -> usize {
     if key_bytes <= 8 {
         0

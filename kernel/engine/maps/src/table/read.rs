@@ -41,7 +41,7 @@ impl Copied {
         }
     }
 
-    /// The bytes of the longest key; those behind the table's own keys have no meaning.
+    /// The bytes of the longest key; those past the table's own keys have no meaning.
     pub(crate) fn key_bytes(&self) -> [u8; MAX_KEY_BYTES] {
         let mut key = [0; MAX_KEY_BYTES];
         for (bytes, word) in key.chunks_exact_mut(8).zip(&self.key) {

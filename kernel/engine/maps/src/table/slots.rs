@@ -56,7 +56,7 @@ impl<'b> Bytes<'b> {
         }
     }
 
-    /// Word `index`; 0 behind the end.
+    /// Word `index`; 0 past the end.
     #[inline(always)]
     pub(super) fn word(self, index: usize) -> u64 {
         let left = self.len.saturating_sub(index.wrapping_mul(8));
@@ -147,7 +147,7 @@ impl Table {
         }
     }
 
-    /// The slot behind `slot`, which is not the last one.
+    /// The slot after `slot`, which is not the last one.
     #[inline(always)]
     pub(super) fn next<'t>(&'t self, slot: Slot<'t>) -> Slot<'t> {
         Slot {
@@ -157,7 +157,7 @@ impl Table {
         }
     }
 
-    /// A long key's word, which lies behind the value.
+    /// A long key's word, which lies after the value.
     #[inline(always)]
     pub(super) fn key_word<'t>(&self, slot: Slot<'t>, index: usize) -> &'t AtomicU64 {
         // SAFETY: a slot has the words of state, value and key; `index` is below `key_words`.
@@ -207,7 +207,7 @@ impl Table {
         add::<S>(slot.state(), PIN.wrapping_neg(), Release);
     }
 
-    /// As [`Table::pin`] for a key of one word.
+    /// Does what [`Table::pin`] does, for a key of one word.
     #[inline(always)]
     pub(super) fn pin_word<S: Steps>(&self, slot: Slot<'_>, tag: u64) -> bool {
         if load::<S>(slot.state(), Relaxed) & LIVE == 0 {

@@ -157,10 +157,10 @@ impl Table {
     }
 
     /// Deletes the entry in `slot`, which this operation has pinned, and gives the pin back.
-    /// Returns whether nobody else has deleted it meanwhile.
+    /// Returns whether no other hit has deleted it meanwhile.
     fn delete_pinned<S: Steps>(&self, slot: Slot<'_>) -> bool {
         S::step();
-        // Before the entry goes, because nobody may take its value for zeros then.
+        // Before the entry goes, because its value must not be taken for zeros then.
         slot.state().fetch_or(USED, Relaxed);
         S::step();
         let mine = slot.state().fetch_and(!LIVE, AcqRel) & LIVE != 0;
@@ -291,7 +291,7 @@ impl Table {
             // A key of one word is complete now, and so the next attempt finds it.
             return Step::Again;
         }
-        // Nobody else touches it: it is neither live nor used, and its key is not there yet.
+        // Nothing else touches it: it is neither live nor used, and its key is not there yet.
         for index in 0..self.key_words {
             store::<S>(self.key_word(slot, index), key.bytes.word(index), Relaxed);
         }
@@ -324,7 +324,7 @@ impl Table {
         step
     }
 
-    /// As above, with the turn.
+    /// The same, with the turn.
     fn take_over<S: Steps, P: Put>(&self, key: &Key<'_>, put: &P) -> Step {
         if !self.has_room::<S>() {
             return Step::Refused(NotUpdated::Lost(Lost::Full));

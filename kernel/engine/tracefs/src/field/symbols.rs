@@ -47,7 +47,7 @@ impl Error for LookupError {}
 
 /// The symbol table of the kernel.
 pub trait Symbols {
-    /// How far behind the address of an object the address of its name is. The name ends with a
+    /// How far after the address of an object the address of its name is. The name ends with a
     /// NUL. `None`: objects of the kind have no names.
     fn name_offset(&self, object: Named) -> Option<u32> {
         let _ = object;

@@ -193,7 +193,7 @@ impl Writer<'_> {
         for at in (0..bytes.next_multiple_of(8) as i16).step_by(8) {
             let value = match known {
                 Some(reg) if self.random.one_in(3) => reg.into(),
-                // Few keys, so that they meet again; now and then an index behind the end.
+                // Few keys, so that they meet again; now and then an index past the end.
                 _ if is_array => (self.random.below(entries + 1) as i32).into(),
                 _ => (self.random.below(3) as i32).into(),
             };

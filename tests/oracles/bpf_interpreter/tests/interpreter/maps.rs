@@ -150,7 +150,7 @@ fn keys_come_one_by_one_each_once() {
     assert_eq!(run(&count, &mut machine, LIMIT).unwrap(), 3);
 }
 
-/// The frames that are skipped, and those for which the map has no room, are not there. Behind the
+/// The frames that are skipped, and those for which the map has no room, are not there. After the
 /// frames of a program is its name.
 #[test]
 fn frames_of_call_stacks_are_counted() {

@@ -41,7 +41,7 @@ fn an_event_has_a_header_and_texts_behind_it() {
     assert_eq!(place(12), 28 | 7 << 16);
     assert_eq!((place(16), place(20)), (35, 35));
     assert_eq!(&bytes[24..], b"abc\0sequen\0");
-    // The program itself does not see what is behind its part.
+    // The program itself does not see what is past its part.
     let behind = probe(&[MapDef::ring("ring")], |b| {
         reserve_event(b, 24, 8);
         b.store(R0, 20, Size::B8, 0).exit(0);
@@ -179,7 +179,7 @@ fn copies_fill_their_buffer() {
     );
     assert_eq!(copy(H::ReadUser, 8, 0x1000), (0, *b"user\0mor"));
     assert_eq!(copy(H::ReadUser, 8, KERNEL), (errno::EFAULT, [0; 8]));
-    // Zeros behind the NUL.
+    // Zeros after the NUL.
     assert_eq!(copy(H::ReadUserStr, 8, 0x1000), (5, *b"user\0\0\0\0"));
     assert_eq!(copy(H::ReadKernelStr, 7, KERNEL), (5, *b"text\0\0\0\xff"));
     assert_eq!(
