@@ -4,9 +4,10 @@
 //! address that it resolved to, its state, its counters) are atomic. So a `static` serves as well
 //! as a `Box`, and a handler may read its own probe while another CPU disables it.
 //!
-//! Handlers run on the CPU that hit, with preemption and interrupts off, perhaps in an interrupt or
-//! an NMI. They must not sleep. Functions that they call are not probed meanwhile: such hits count
-//! in [`Kprobe::nmissed`].
+//! Handlers run on the CPU that hit, with preemption off, perhaps in an interrupt or an NMI. At a
+//! breakpoint interrupts are off, too; by a jump they are as the code had them. Handlers must not
+//! sleep. Functions that they call are not probed meanwhile: such hits count in
+//! [`Kprobe::nmissed`].
 
 use alloc::{borrow::Cow, string::String};
 use core::{
