@@ -1,9 +1,8 @@
 //! The processors of this machine, which guests share.
 //!
 //! A guest takes one processor for four of its CPUs, because in most tests all but one of them are
-//! idle: with a processor for two, guests with four leave a machine of two processors idle for a
-//! third of the time. A guest that wants more than there are takes all. So time limits hold for a
-//! guest that has the machine for itself, or a quarter of its CPUs.
+//! idle. A guest that wants more than there are takes all. So time limits hold for a guest that has
+//! the machine for itself, or a quarter of its CPUs.
 //!
 //! Guests get processors in the order in which they ask. Otherwise small ones could keep a large
 //! one waiting for ever.
