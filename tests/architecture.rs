@@ -10,10 +10,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::Path,
     process::Command,
 };
 
+use boot::layout::workspace;
 use serde_json::Value;
 
 /// The section of the document, and the line of a family that lists others.
@@ -36,12 +36,6 @@ struct Family {
     name: String,
     may_name: Vec<String>,
     packages: BTreeMap<String, Package>,
-}
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("this package lies in the workspace")
 }
 
 /// The entry `` - `folder` (`name`): description. `` of a package, its lines joined. The name is
@@ -96,7 +90,7 @@ fn families(document: &str) -> Vec<Family> {
 fn metadata() -> Vec<Value> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--no-deps"])
-        .current_dir(root())
+        .current_dir(workspace())
         .output()
         .expect("cargo can be run");
     assert!(output.status.success(), "{output:?}");
@@ -146,7 +140,7 @@ fn forbidden(packages: &[Value], families: &[Family]) -> Vec<String> {
 }
 
 fn document() -> Vec<Family> {
-    families(&fs::read_to_string(root().join("docs/architecture.md")).expect("it is there"))
+    families(&fs::read_to_string(workspace().join("docs/architecture.md")).expect("it is there"))
 }
 
 #[test]
@@ -155,7 +149,7 @@ fn each_package_is_listed_with_its_folder_and_its_description() {
         .into_iter()
         .flat_map(|family| family.packages)
         .collect();
-    let root = root().to_str().expect("the path is UTF-8");
+    let root = workspace().to_str().expect("the path is UTF-8");
     let package = |package: &Value| {
         let manifest = text(&package["manifest_path"]).strip_prefix(root);
         let folder = manifest.and_then(|path| path.strip_suffix("/Cargo.toml"));

@@ -3,7 +3,9 @@
 //!
 //! Nothing is built or booted.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, process::Command};
+
+use boot::layout::workspace;
 
 /// Files that are not checked.
 const EXCLUDED: [(&str, &str); 7] = [
@@ -49,17 +51,11 @@ fn mistakes(path: &str, text: &str) -> Vec<String> {
     mistakes
 }
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("this package lies in the workspace")
-}
-
 /// The files that git tracks.
 fn tracked() -> Vec<String> {
     let output = Command::new("git")
         .args(["ls-files", "-z"])
-        .current_dir(root())
+        .current_dir(workspace())
         .output()
         .expect("git can be run");
     assert!(output.status.success(), "{output:?}");
@@ -67,7 +63,7 @@ fn tracked() -> Vec<String> {
     names
         .split_terminator('\0')
         .map(str::to_owned)
-        .filter(|name| root().join(name).exists())
+        .filter(|name| workspace().join(name).exists())
         .collect()
 }
 
@@ -81,7 +77,7 @@ fn lines_are_narrow() {
         if EXCLUDED.iter().any(|(file, _)| is_at(file)) {
             continue;
         }
-        let text = fs::read_to_string(root().join(path))
+        let text = fs::read_to_string(workspace().join(path))
             .unwrap_or_else(|error| panic!("{path} is no text: {error}"));
         found.append(&mut mistakes(path, &text));
     }

@@ -12,8 +12,9 @@
 //!
 //! Nothing is built or booted.
 
-use std::{collections::BTreeMap, fs, path::Path, process::Command};
+use std::{collections::BTreeMap, fs, process::Command};
 
+use boot::layout::workspace;
 use regex::Regex;
 use tests::modules::Modules;
 
@@ -25,26 +26,20 @@ const BARE: &str = "Place|State|Entry|Kind";
 /// The one circle: what a hit reads. `kernel/probes/src/data/mod.rs` draws it and says why.
 const CIRCLE: (&str, &str) = ("kernel/probes/src", "data");
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("this package lies in the workspace")
-}
-
 /// The Rust files that git tracks, with their texts.
 fn sources() -> Vec<(String, String)> {
     let output = Command::new("git")
         .args(["ls-files", "-z", "*.rs"])
-        .current_dir(root())
+        .current_dir(workspace())
         .output()
         .expect("git can be run");
     assert!(output.status.success(), "{output:?}");
     let names = String::from_utf8(output.stdout).expect("names are UTF-8");
     let files: Vec<(String, String)> = names
         .split_terminator('\0')
-        .filter(|name| root().join(name).exists())
+        .filter(|name| workspace().join(name).exists())
         .map(|name| {
-            let text = fs::read_to_string(root().join(name)).expect("a source is text");
+            let text = fs::read_to_string(workspace().join(name)).expect("a source is text");
             (name.to_owned(), text)
         })
         .collect();
@@ -146,7 +141,7 @@ fn no_modules_name_one_another_in_a_circle() {
     let mut found = Vec::new();
     let mut has_exception = false;
     for folder in folders {
-        for circle in Modules::of(&root().join(&folder)).circles() {
+        for circle in Modules::of(&workspace().join(&folder)).circles() {
             let (crate_folder, inner) = CIRCLE;
             if folder == crate_folder && circle.iter().all(|module| module[0] == inner) {
                 has_exception = true;
