@@ -5,13 +5,16 @@
 //! values of their fields.
 
 use alloc::{string::String, vec, vec::Vec};
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicBool, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 use abi::open;
 use kernel::{
     arch::smp,
     fs,
-    task::{TaskState, WaitQueue, exec::run_program, kthread::spawn_kthread, sleep::sleep_ns},
+    task::{WaitQueue, exec::run_program, kthread::spawn_kthread, sleep::sleep_ns},
     time::NSEC_PER_MSEC,
     trace::buffer,
 };
@@ -79,13 +82,21 @@ fn system_calls_are_seen_with_their_arguments_and_results() {
 fn the_scheduler_is_seen_at_work() {
     let lines = traced("sched", || {
         static DONE: AtomicBool = AtomicBool::new(false);
+        static LOOKS: AtomicUsize = AtomicUsize::new(0);
         static WAITING: WaitQueue = WaitQueue::new();
         DONE.store(false, Relaxed);
+        LOOKS.store(0, Relaxed);
         let thread = spawn_kthread("traced_thread", || {
-            WAITING.wait_until(|| DONE.load(Relaxed));
+            WAITING.wait_until(|| {
+                let done = DONE.load(Relaxed);
+                LOOKS.fetch_add(1, Release);
+                done
+            });
         })
         .unwrap();
-        while thread.state() != TaskState::Sleeping {
+        // A waiter looks once before it is in the queue, and once more when it is. It has to be
+        // woken only if that look, too, found nothing.
+        while LOOKS.load(Acquire) < 2 {
             sleep_ns(NSEC_PER_MSEC);
         }
         DONE.store(true, Relaxed);
