@@ -119,7 +119,14 @@ impl Answers {
             let line: Json = serde_json::from_str(line).unwrap();
             let data = &line["data"];
             match line["type"].as_str() {
-                Some("printf") => answers.printed.push(data.as_str().unwrap().into()),
+                Some("printf") => {
+                    let text = data.as_str().unwrap();
+                    answers.printed.push(text.trim_end_matches('\n').into());
+                }
+                Some("value") => {
+                    let text = data.as_str().map_or_else(|| data.to_string(), String::from);
+                    answers.printed.push(text);
+                }
                 Some("map" | "hist" | "stats") => {
                     let map = data.as_object().unwrap();
                     answers
