@@ -96,8 +96,8 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Of a run that ends well, on one CPU unless the arguments say otherwise. Its books must be
-    /// closed, and nothing may be lost.
+    /// The answers of a run that ends well, on one CPU unless the arguments say otherwise. Its
+    /// books must be closed, and nothing may be lost.
     pub fn of(arguments: &[&str]) -> Self {
         let one: &[&str] = if arguments.contains(&"--smp") {
             &[]
