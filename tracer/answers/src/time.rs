@@ -1,4 +1,7 @@
-//! Times of day, in UTC.
+//! Times of day, in UTC, as C's `strftime` writes them.
+//!
+//! All is calculated from the days since 1970: the calendar repeats itself after 400 years, which
+//! are a whole number of weeks. There are no leap seconds, and no names of other languages.
 
 use alloc::string::String;
 use core::fmt::Write;

@@ -1,4 +1,8 @@
 //! Answers as JSON, one object per line, with the types and fields that bpftrace gives them.
+//!
+//! What bpftrace has no form for is as Rust's serde writes it: a variant of an enum is its name, or
+//! an object with its name and content. Call stacks are lists of texts, the innermost frame first.
+//! Whatever JSON has no form for is the text that stands in the lines without `--json`.
 
 use serde_json::{Map, Value as Json, json};
 use trace_answers::{Key, PrintedBy, Recorded, Symbolize, Totals, Value};
