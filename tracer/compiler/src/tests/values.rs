@@ -316,7 +316,7 @@ fn statements_choose_and_repeat() {
     }
     assert_eq!(
         world.out,
-        "5\n8\nfive\nyes\n@n[7]: 4\n4\n6\nend\n5\n8\nother\nno\n@n[7]: 10\n10\n12\n"
+        "5\n8\nfive\nyes\n4\n4\n6\nend\n5\n8\nother\nno\n10\n10\n12\n"
     );
 }
 
