@@ -473,7 +473,7 @@ fn the_texts_of_a_slice_are_joined() {
     assert_eq!(world.out, "usr/bin\n");
     // A whole value has room for one of them.
     let mut shown = World::new("kprobe:vfs_open { print(args.parts); }");
-    shown.memory = world.memory;
+    shown.memory = world.memory.clone();
     shown.hit(&Hit {
         address: OPEN,
         registers: vec![(Di, FILE_AT), (Si, 2)],
