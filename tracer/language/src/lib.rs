@@ -21,6 +21,7 @@ extern crate alloc;
 pub mod diagnostic;
 mod lexer;
 mod parser;
+mod parts;
 mod print;
 pub mod tree;
 

@@ -93,6 +93,8 @@ struct Parser<'a> {
     /// The end of the token that was taken last.
     end: usize,
     depth: usize,
+    /// The deepest place of the block that is being read.
+    deepest: usize,
     /// A `/` before `{` is the predicate's end.
     in_predicate: bool,
     /// Whether the stack has room for another level.
@@ -108,6 +110,7 @@ impl<'a> Parser<'a> {
             position: 0,
             end: 0,
             depth: 0,
+            deepest: 0,
             in_predicate: false,
             has_room: || true,
             diagnostics: Vec::new(),
@@ -298,6 +301,7 @@ impl<'a> Parser<'a> {
             return Err(no_room(self.next_span()));
         }
         self.depth += 1;
+        self.deepest = self.deepest.max(self.depth);
         let parsed = parse(self);
         self.depth -= 1;
         parsed

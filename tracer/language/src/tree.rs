@@ -277,7 +277,7 @@ pub enum ExpressionKind {
         left: Box<Expression>,
         right: Box<Expression>,
     },
-    /// `condition ? then : otherwise`.
+    /// `condition ? then : otherwise`, and `if condition { … } else { … }` as a value.
     Ternary {
         condition: Box<Expression>,
         then: Box<Expression>,
@@ -290,6 +290,12 @@ pub enum ExpressionKind {
     },
     /// `(a, b)`: at least two.
     Tuple(Vec<Expression>),
+    /// `{ statement; value }`: the statements run, then the value is calculated. It has none if
+    /// its last statement ends with `;`, or is no value.
+    Block {
+        body: Block,
+        value: Option<Box<Expression>>,
+    },
     /// `++target`, `target--` and so on.
     Step {
         target: Box<Target>,

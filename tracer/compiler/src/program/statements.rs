@@ -124,7 +124,8 @@ impl Program<'_, '_> {
             } => self.for_each(variable, map, body, span),
             StatementKind::While { condition, body } => {
                 let open = self.begin_loop(format!("while ({condition})"));
-                let test = self.code.test(condition)?;
+                let condition = self.without_blocks_in(condition)?;
+                let test = self.code.test(&condition)?;
                 self.code.branch_on(&test, false, open.leave);
                 self.count_turn(&open);
                 self.loop_body(&open, open.top, None, body)?;

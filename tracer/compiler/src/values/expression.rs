@@ -62,6 +62,14 @@ impl Values<'_, '_> {
                 let items: Lowered<Vec<Val>> = items.iter().map(|item| self.value(item)).collect();
                 Val::Tuple(items?)
             }
+            // The program makes blocks before it asks.
+            ExpressionKind::Block { .. } => {
+                return Err(Diagnostic::new(
+                    span,
+                    "a block cannot stand here",
+                    "keep its value in a variable first: `$value = { … };`",
+                ));
+            }
             ExpressionKind::Step {
                 target,
                 up,

@@ -1,0 +1,56 @@
+//! The parts of an expression that are expressions.
+
+use alloc::{vec, vec::Vec};
+
+use crate::tree::{Expression, ExpressionKind, Target};
+
+/// The same for references of both kinds.
+macro_rules! parts {
+    ($kind:expr, $iter:ident $(, $mut:tt)?) => {
+        match $kind {
+            ExpressionKind::Integer(_)
+            | ExpressionKind::Boolean(_)
+            | ExpressionKind::String(_)
+            | ExpressionKind::Variable(_)
+            | ExpressionKind::Name(_)
+            | ExpressionKind::Block { value: None, .. } => Vec::new(),
+            ExpressionKind::Map(map) => map.keys.$iter().collect(),
+            ExpressionKind::Call { arguments: all, .. } | ExpressionKind::Tuple(all) => {
+                all.$iter().collect()
+            }
+            ExpressionKind::Field { of: only, .. }
+            | ExpressionKind::Unary { operand: only, .. }
+            | ExpressionKind::Cast { operand: only, .. }
+            | ExpressionKind::Block { value: Some(only), .. } => vec![& $($mut)? **only],
+            ExpressionKind::Index { of: first, index: second }
+            | ExpressionKind::Binary { left: first, right: second, .. } => {
+                vec![& $($mut)? **first, & $($mut)? **second]
+            }
+            ExpressionKind::Ternary { condition, then, otherwise } => {
+                vec![& $($mut)? **condition, & $($mut)? **then, & $($mut)? **otherwise]
+            }
+            ExpressionKind::Step { target, .. } => match & $($mut)? **target {
+                Target::Variable(_) => Vec::new(),
+                Target::Map(map) => map.keys.$iter().collect(),
+            },
+        }
+    };
+}
+
+impl Expression {
+    /// The expressions that it is made of, in the order of the text. Of a block only its value.
+    pub fn parts(&self) -> Vec<&Self> {
+        parts!(&self.kind, iter)
+    }
+
+    /// Same as [`Self::parts`].
+    pub fn parts_mut(&mut self) -> Vec<&mut Self> {
+        parts!(&mut self.kind, iter_mut, mut)
+    }
+
+    /// Whether it is a block, or a part of it is.
+    pub fn has_block(&self) -> bool {
+        matches!(self.kind, ExpressionKind::Block { .. })
+            || self.parts().into_iter().any(Self::has_block)
+    }
+}
