@@ -9,6 +9,9 @@ use alloc::{boxed::Box, rc::Rc, vec::Vec};
 /// Names and shapes, in the order of storage.
 pub type Fields = Vec<(Rc<str>, Shape)>;
 
+/// The letters after `%` in the format of a time: C's, and `f` for microseconds.
+pub const TIME_LETTERS: &str = "%aAbBcCdDeFfgGhHIjklmMnpPrRsStTuUVwWxXyYzZ";
+
 /// See the module's text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shape {

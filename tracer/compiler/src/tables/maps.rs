@@ -21,6 +21,18 @@ use crate::{Lowered, names, number::Kind};
 /// The most bytes of a key.
 const MOST_KEY: u32 = 64;
 
+/// Whether the numbers of a map are signed.
+fn sign(class: &Class) -> Option<bool> {
+    match class {
+        Class::Sum { signed }
+        | Class::Average { signed }
+        | Class::Statistics { signed }
+        | Class::Most { signed }
+        | Class::Least { signed } => Some(*signed),
+        Class::Count | Class::Histogram(_) | Class::Plain(_) => None,
+    }
+}
+
 /// The kind of a map, in messages.
 fn class_name(class: &Class) -> &'static str {
     match class {
@@ -67,11 +79,15 @@ impl Tables<'_> {
                     }
                 }
             }
-            // The same function with numbers of another sign.
+            // The same function with numbers of another sign: they are signed if some are.
             Some(known)
                 if core::mem::discriminant(known) == core::mem::discriminant(&class)
                     && !matches!(known, Class::Histogram(_)) =>
             {
+                if sign(&class) == Some(true) {
+                    *known = class;
+                    self.learned = true;
+                }
                 Ok(())
             }
             Some(known) => {

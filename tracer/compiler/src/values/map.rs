@@ -126,34 +126,11 @@ impl Values<'_, '_> {
         Ok(self.keys_present(key).and(Test::not_zero(is_there)))
     }
 
-    /// A value of a map, for `print(@map[key])`.
-    pub(crate) fn plain_element(&mut self, map: u32, key: usize, shape: &Shape) -> Val {
-        let kind = self.tables.maps[map as usize].kind.clone();
-        match (kind, shape) {
-            (Some(kind), _) => Val::number(
-                Number::Element {
-                    map,
-                    key: Box::new(Key { stored: key }),
-                },
-                kind,
-            ),
-            (None, Shape::Unsigned(8) | Shape::Signed(8) | Shape::Flag) => Val::number(
-                Number::Element {
-                    map,
-                    key: Box::new(Key { stored: key }),
-                },
-                match shape {
-                    Shape::Signed(_) => Kind::SIGNED,
-                    Shape::Flag => Kind::Boolean,
-                    _ => Kind::UNSIGNED,
-                },
-            ),
-            _ => Val::Element {
-                map,
-                key,
-                shape: shape.clone(),
-            },
-        }
+    /// Whether a map holds what expressions cannot have: it can only be printed.
+    pub(crate) fn is_no_value(&mut self, map: &MapName) -> bool {
+        let number = self.tables.map(&map.name);
+        let class = &self.tables.maps[number as usize].class;
+        matches!(class, Some(Class::Histogram(_) | Class::Statistics { .. }))
     }
 
     /// The value of a map of counts and the like, over all CPUs as they are at that moment; 0 if
