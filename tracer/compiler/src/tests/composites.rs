@@ -136,7 +136,8 @@ fn a_variable_has_room_for_each_value_that_it_is_given() {
             "(3, (hellolongstring, 4))",
         ),
         (
-            "@m = (1, \"a long one at first\"); $t = (2, \"b\"); $t = @m; print($t); @m = (5, \"c\");",
+            "@m = (1, \"a long one at first\"); $t = (2, \"b\"); $t = @m; print($t); \
+             @m = (5, \"c\");",
             "(1, a long one at first)\n@m: (5, c)",
         ),
         ("$t = (1, arg0); $t = ($t.1, $t.0); print($t);", "(3, 1)"),
@@ -159,7 +160,8 @@ fn composite_values_are_equal_if_all_parts_are() {
         (
             "$a = (arg0, \"really a long text\"); $b = (3, \"really a long text\"); \
              print($a == $b); print($a != $b); $b = (3, \"bye\"); print($a == $b); \
-             print((1, (2, comm)) == (1, (2, \"cat\"))); print((1, (2, comm)) == (1, (3, \"cat\")));",
+             print((1, (2, comm)) == (1, (2, \"cat\"))); \
+             print((1, (2, comm)) == (1, (3, \"cat\")));",
             "true\nfalse\nfalse\ntrue\nfalse",
         ),
         (
