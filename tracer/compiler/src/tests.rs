@@ -2,10 +2,12 @@
 
 mod arithmetic;
 mod blocks;
+mod composites;
 mod fake;
 mod functions;
 mod fuzz;
 mod loops;
+mod macros;
 mod maps;
 mod messages;
 mod rendering;

@@ -20,6 +20,7 @@ extern crate alloc;
 
 pub mod diagnostic;
 mod lexer;
+mod macros;
 mod parser;
 mod parts;
 mod print;

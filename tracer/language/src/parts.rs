@@ -1,8 +1,8 @@
-//! The parts of an expression that are expressions.
+//! The parts of expressions and statements.
 
 use alloc::{vec, vec::Vec};
 
-use crate::tree::{Expression, ExpressionKind, Target};
+use crate::tree::{Block, Expression, ExpressionKind, Statement, StatementKind, Target};
 
 /// The same for references of both kinds.
 macro_rules! parts {
@@ -17,6 +17,9 @@ macro_rules! parts {
             ExpressionKind::Map(map) => map.keys.$iter().collect(),
             ExpressionKind::Call { arguments: all, .. } | ExpressionKind::Tuple(all) => {
                 all.$iter().collect()
+            }
+            ExpressionKind::Record(fields) => {
+                fields.$iter().map(|(_, value)| value).collect()
             }
             ExpressionKind::Field { of: only, .. }
             | ExpressionKind::Unary { operand: only, .. }
@@ -52,5 +55,61 @@ impl Expression {
     pub fn has_block(&self) -> bool {
         matches!(self.kind, ExpressionKind::Block { .. })
             || self.parts().into_iter().any(Self::has_block)
+    }
+}
+
+impl Statement {
+    /// The expressions that it is made of, in the order of the text, without those in its blocks.
+    pub fn parts_mut(&mut self) -> Vec<&mut Expression> {
+        match &mut self.kind {
+            StatementKind::Assign { target, value, .. } => {
+                let mut all = match target {
+                    Target::Variable(_) => Vec::new(),
+                    Target::Map(map) => map.keys.iter_mut().collect(),
+                };
+                all.push(value);
+                all
+            }
+            StatementKind::Let { value, .. } | StatementKind::Return(value) => {
+                value.iter_mut().collect()
+            }
+            StatementKind::Expression(only)
+            | StatementKind::If {
+                condition: only, ..
+            }
+            | StatementKind::While {
+                condition: only, ..
+            }
+            | StatementKind::Match { value: only, .. } => vec![only],
+            StatementKind::For { from, to, .. } => vec![from, to],
+            StatementKind::Unroll { .. }
+            | StatementKind::ForEach { .. }
+            | StatementKind::Break
+            | StatementKind::Continue => Vec::new(),
+        }
+    }
+
+    /// The blocks that it is made of, without those in its expressions.
+    pub fn blocks_mut(&mut self) -> Vec<&mut Block> {
+        match &mut self.kind {
+            StatementKind::If {
+                then, otherwise, ..
+            } => {
+                let mut all = vec![then];
+                all.extend(otherwise);
+                all
+            }
+            StatementKind::Unroll { body, .. }
+            | StatementKind::For { body, .. }
+            | StatementKind::ForEach { body, .. }
+            | StatementKind::While { body, .. } => vec![body],
+            StatementKind::Match { arms, .. } => arms.iter_mut().map(|arm| &mut arm.body).collect(),
+            StatementKind::Assign { .. }
+            | StatementKind::Let { .. }
+            | StatementKind::Expression(_)
+            | StatementKind::Return(_)
+            | StatementKind::Break
+            | StatementKind::Continue => Vec::new(),
+        }
     }
 }

@@ -352,7 +352,9 @@ impl Display for Expression {
                 then,
                 otherwise,
             } => {
-                if strength(condition) == 0 && !matches!(condition.kind, ExpressionKind::Binary { .. }) {
+                if strength(condition) == 0
+                    && !matches!(condition.kind, ExpressionKind::Binary { .. })
+                {
                     write!(f, "({condition})")?;
                 } else {
                     condition.fmt(f)?;
@@ -366,6 +368,13 @@ impl Display for Expression {
             ExpressionKind::Tuple(values) => {
                 f.write_char('(')?;
                 list(f, values, ", ")?;
+                f.write_str(if values.len() == 1 { ",)" } else { ")" })
+            }
+            ExpressionKind::Record(fields) => {
+                for (index, (name, value)) in fields.iter().enumerate() {
+                    let before = if index == 0 { "(" } else { ", " };
+                    write!(f, "{before}{}={value}", name.text)?;
+                }
                 f.write_char(')')
             }
             ExpressionKind::Block { body, value } => {

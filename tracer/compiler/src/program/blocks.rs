@@ -11,9 +11,7 @@ use alloc::{boxed::Box, format, vec::Vec};
 
 use trace_language::{
     Diagnostic,
-    tree::{
-        Binary, Expression, ExpressionKind, Name, Span, Statement, StatementKind, Target, Unary,
-    },
+    tree::{Binary, Expression, ExpressionKind, Name, Span, Statement, StatementKind, Unary},
 };
 
 use super::Program;
@@ -25,28 +23,10 @@ use crate::{
 
 /// The expressions of a statement that are calculated before it, in their order.
 fn expressions(statement: &mut Statement) -> Vec<&mut Expression> {
-    match &mut statement.kind {
-        StatementKind::Assign { target, value, .. } => {
-            let mut all = match target {
-                Target::Variable(_) => Vec::new(),
-                Target::Map(map) => map.keys.iter_mut().collect(),
-            };
-            all.push(value);
-            all
-        }
-        StatementKind::Let { value, .. } | StatementKind::Return(value) => {
-            value.iter_mut().collect()
-        }
-        StatementKind::If { condition, .. } => alloc::vec![condition],
-        StatementKind::For { from, to, .. } => alloc::vec![from, to],
-        StatementKind::Match { value, .. } => alloc::vec![value],
+    match statement.kind {
         // An effect may have parts of its own, and the condition is calculated for each turn.
-        StatementKind::Expression(_)
-        | StatementKind::While { .. }
-        | StatementKind::Unroll { .. }
-        | StatementKind::ForEach { .. }
-        | StatementKind::Break
-        | StatementKind::Continue => Vec::new(),
+        StatementKind::Expression(_) | StatementKind::While { .. } => Vec::new(),
+        _ => statement.parts_mut(),
     }
 }
 
@@ -114,9 +94,9 @@ impl Program<'_, '_> {
                     self.statement(statement);
                 }
                 let made = match value {
-                    Some(value) => self.value_for(value).and_then(|new| {
-                        self.declare(&name, new, true, value.span)
-                    }),
+                    Some(value) => self
+                        .value_for(value)
+                        .and_then(|new| self.declare(&name, new, true, value.span)),
                     None => Err(no_value(span)),
                 };
                 // The value outlives the variables of the block.

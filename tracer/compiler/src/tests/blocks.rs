@@ -12,7 +12,10 @@ fn printed(body: &str) -> String {
 
 #[test]
 fn a_block_has_the_value_of_its_last_expression() {
-    assert_eq!(printed("$x = { $a = 20; $b = 1; $a * 2 + $b }; print($x);"), "41\n");
+    assert_eq!(
+        printed("$x = { $a = 20; $b = 1; $a * 2 + $b }; print($x);"),
+        "41\n"
+    );
     assert_eq!(printed("print({ 1 } + { $a = 2; { $a + 3 } });"), "6\n");
     assert_eq!(printed("print({ let $t = \"abc\"; $t });"), "abc\n");
     assert_eq!(printed("$t = ({ 1 }, { \"b\" }); print($t);"), "(1, b)\n");
@@ -23,15 +26,24 @@ fn a_block_has_the_value_of_its_last_expression() {
 fn variables_of_a_block_are_its_own() {
     let text = "let $x = 1; { let $x = 2; print($x); } print($x);";
     assert_eq!(printed(text), "2\n1\n");
-    assert_eq!(printed("let $x = { let $x = 5; $x + 1 }; print($x);"), "6\n");
+    assert_eq!(
+        printed("let $x = { let $x = 5; $x + 1 }; print($x);"),
+        "6\n"
+    );
     assert_eq!(printed("$x = 1; { $x = 2; } print($x);"), "2\n");
 }
 
 #[test]
 fn what_stands_before_a_block_is_calculated_before_it() {
     assert_eq!(printed("$x = 1; print($x + { $x = 10; $x });"), "11\n");
-    assert_eq!(printed("$x = 1; print(($x, { $x++; $x }, $x));"), "(1, 2, 2)\n");
-    assert_eq!(printed("$x = 1; printf(\"%d %d\\n\", $x * 2, { $x = 7; $x });"), "2 7\n");
+    assert_eq!(
+        printed("$x = 1; print(($x, { $x++; $x }, $x));"),
+        "(1, 2, 2)\n"
+    );
+    assert_eq!(
+        printed("$x = 1; printf(\"%d %d\\n\", $x * 2, { $x = 7; $x });"),
+        "2 7\n"
+    );
 }
 
 #[test]
@@ -42,9 +54,13 @@ fn a_choice_runs_one_of_its_blocks() {
     assert_eq!(world.out, "10\n");
     world.out.clear();
     assert_eq!(world.maps(), "@a: 1\n");
-    let text = "$x = 3; print(if ($x == 1) { \"one\" } else if ($x == 3) { \"three\" } else { \"\" });";
+    let text =
+        "$x = 3; print(if ($x == 1) { \"one\" } else if ($x == 3) { \"three\" } else { \"\" });";
     assert_eq!(printed(text), "three\n");
-    assert_eq!(printed("$x = 0; print($x ? { $x = 5; 1 } : 2); print($x);"), "2\n0\n");
+    assert_eq!(
+        printed("$x = 0; print($x ? { $x = 5; 1 } : 2); print($x);"),
+        "2\n0\n"
+    );
     assert_eq!(printed("print({ if (1) { 2 } else { 3 } });"), "2\n");
 }
 
@@ -90,4 +106,25 @@ fn a_block_without_a_value_is_refused_as_one() {
         &Options::default(),
     );
     assert!(refusal.is_err_and(|refusal| refusal.contains("without an `else`")));
+}
+
+#[test]
+fn a_variable_without_a_value_gets_the_type_of_its_first_assignment() {
+    let text =
+        "let $x; let $t; if (cpu == 0) { $x = 5; $t = \"abc\"; } printf(\"%d %s\\n\", $x, $t);";
+    assert_eq!(printed(text), "5 abc\n");
+    assert_eq!(printed(&text.replace("cpu == 0", "cpu == 1")), "0 \n");
+    // It is new in each turn.
+    let text = "for ($i : 0..3) { let $x; print($x); $x = $i + 7; print($x); }";
+    assert_eq!(printed(text), "0\n7\n0\n8\n0\n9\n");
+    assert_eq!(
+        printed("let $p; $p = (1, \"a\"); $p = (2, \"longer\"); print($p);"),
+        "(2, longer)\n"
+    );
+    let refused = compiled_with(
+        "begin { let $x; print($x); }",
+        &Fake::new(),
+        &Options::default(),
+    );
+    assert!(refused.is_err_and(|refusal| refusal.contains("`$x` has no value here")));
 }

@@ -60,20 +60,31 @@ impl Values<'_, '_> {
     /// The keys of a map, and their number for expressions.
     pub(crate) fn key(&mut self, number: u32, map: &MapName) -> Lowered<usize> {
         let mut values = Vec::new();
+        let mut spans = Vec::new();
         for key in &map.keys {
-            let value = self.value(key)?;
-            values.push(self.simplified(value, key.span));
+            let value = self.item(key)?;
+            values.push(value);
+            spans.push(key.span);
+        }
+        // A tuple alone is as many keys.
+        if let [only] = &values[..] {
+            let only = self.at_hand(only.clone(), map.span);
+            let is_tuple = matches!(self.shape(&only, false), Shape::Tuple(_));
+            if is_tuple && let Some(parts) = self.parts(&only) {
+                spans = alloc::vec![spans[0]; parts.len()];
+                values = parts;
+            }
         }
         let shapes: Vec<Shape> = values
             .iter()
             .map(|value| self.shape(value, false).for_key())
             .collect();
-        for (shape, key) in shapes.iter().zip(&map.keys) {
+        for (shape, span) in shapes.iter().zip(&spans) {
             if shape.is_lost() {
-                return Err(missing(key.span));
+                return Err(missing(*span));
             }
         }
-        self.tables.set_keys(number, map, shapes)?;
+        self.tables.set_keys(number, map, shapes, &spans)?;
         self.keys.push((number, values, map.span));
         Ok(self.keys.len() - 1)
     }

@@ -227,8 +227,14 @@ impl Parser<'_> {
                 _ => None,
             },
         };
-        let value = value.map(Box::new);
-        let kind = ExpressionKind::Block { body, value };
+        let kind = match value {
+            // `else if` has no braces.
+            Some(value) if value.span == span => value.kind,
+            value => ExpressionKind::Block {
+                body,
+                value: value.map(Box::new),
+            },
+        };
         Ok(Expression { kind, span })
     }
 
@@ -242,7 +248,7 @@ impl Parser<'_> {
             StatementKind::If { otherwise, .. } => otherwise.is_some(),
             _ => false,
         };
-        // The block of `else if` has no braces.
+        // So it is in `else if`.
         let is_all = last.span.end == block.span.end;
         let (next, _) = lexer::token(self.text, last.span.end)?;
         Ok(may_be && (is_all || next == Token::Sign("}")))
