@@ -47,6 +47,16 @@ impl Code<'_, '_> {
             (Val::Stored { place, shape: from }, shape) if from == shape => {
                 self.asm.copy(*place, to, shape.bytes());
             }
+            (
+                Val::Stored {
+                    place,
+                    shape: Shape::Bytes(from),
+                },
+                Shape::Bytes(most),
+            ) if from <= most => {
+                self.asm.copy(*place, to, from + 8);
+                self.asm.zero(to.at(from + 8), most - from);
+            }
             (Val::Stored { .. }, Shape::Text(_)) => self.store_as_text(value, to, shape, span)?,
             (
                 Val::Element {
@@ -185,6 +195,7 @@ impl Code<'_, '_> {
                 self.store_number(&length, to, 8);
                 let most = (*most).min(*bytes);
                 self.store_memory((*space, address), &length, most, to.at(8));
+                self.asm.zero(to.at(8 + most), bytes - most);
             }
             _ => return Err(does_not_fit(span)),
         }

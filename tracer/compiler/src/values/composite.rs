@@ -1,8 +1,8 @@
 //! Tuples, records and arrays of the program, and the letters of texts: their parts.
 //!
-//! A composite value is calculated when it is stored ([`Val::Tuple`], [`Val::Record`]), or is stored
-//! already. One in a map is copied into the stack first. Two of them are equal if all their parts
-//! are.
+//! A composite value is calculated when it is stored ([`Val::Tuple`], [`Val::Record`]), or is
+//! stored already. One in a map is copied into the stack first. Two of them are equal if all their
+//! parts are.
 
 use alloc::{boxed::Box, format, rc::Rc, vec::Vec};
 
@@ -42,6 +42,7 @@ impl Values<'_, '_> {
         match value {
             Val::Tuple(_) | Val::Record(_) => true,
             Val::Stored { shape, .. } | Val::Element { shape, .. } => is_composite(shape),
+            Val::Bytes { .. } => true,
             Val::Object(object) => {
                 matches!(&*self.types().describe(object.type_id), Type::Array { .. })
             }
@@ -200,6 +201,19 @@ impl Values<'_, '_> {
         Ok(Some(Val::Number(number)))
     }
 
+    /// Whether a text has any letters.
+    pub(crate) fn is_filled(&mut self, value: &Val, span: Span) -> Test {
+        if let Val::Literal(text) = value {
+            return Test::Constant(!text.is_empty());
+        }
+        let first = Number::OwnPart {
+            place: self.text_place(value, span),
+            bytes: 1,
+            signed: false,
+        };
+        value.present().and(Test::not_zero(first))
+    }
+
     /// Where the letters of a text are.
     fn text_place(&mut self, value: &Val, span: Span) -> Place {
         match value {
@@ -261,6 +275,9 @@ impl Values<'_, '_> {
                 "compare values of the same types",
             ));
         }
+        if let Shape::Bytes(most) = shape {
+            return Ok(self.bytes_equal(most, (left, right), spans));
+        }
         let names = self.names_of(&left);
         let other_names = self.names_of(&right);
         let (Some(parts), Some(others)) = (self.parts(&left), self.parts(&right)) else {
@@ -283,6 +300,22 @@ impl Values<'_, '_> {
             all = all.and(self.equal(part, other, spans)?);
         }
         Ok(all)
+    }
+
+    /// Whether the lengths and all bytes are equal.
+    fn bytes_equal(&mut self, most: u32, (left, right): (Val, Val), spans: (Span, Span)) -> Test {
+        let mut word_of = |value: Val, span| {
+            let copied = self.copied(Copied::Value(value), Shape::Bytes(most), span);
+            let place = match copied {
+                Val::Stored { place, .. } => place,
+                _ => Place::stack(-8),
+            };
+            move |word: u32| Number::Own(place.at(8 * word))
+        };
+        let (left, right) = (word_of(left, spans.0), word_of(right, spans.1));
+        (0..=most / 8)
+            .map(|word| Test::compare(Condition::Equal, left(word), right(word)))
+            .fold(Test::Constant(true), Test::and)
     }
 
     /// One of two composite values.
@@ -326,6 +359,10 @@ impl Values<'_, '_> {
             TypeKind::Slice(of) => (of, None),
             TypeKind::Named(name) if name == "string" => {
                 return self.cast_to_text(None, value, to.span, span).map(Some);
+            }
+            TypeKind::Named(name) if name == "bool" && self.is_text(value) => {
+                let test = self.is_filled(value, span);
+                return Ok(Some(Val::number(Number::test(test), Kind::Boolean)));
             }
             TypeKind::Named(name) => {
                 let Some((bytes, signed)) = integer(name) else {
@@ -444,7 +481,11 @@ impl Values<'_, '_> {
 fn is_composite(shape: &Shape) -> bool {
     matches!(
         shape,
-        Shape::Tuple(_) | Shape::Record(_) | Shape::Array { .. } | Shape::Items { .. }
+        Shape::Tuple(_)
+            | Shape::Record(_)
+            | Shape::Array { .. }
+            | Shape::Items { .. }
+            | Shape::Bytes(_)
     )
 }
 

@@ -154,6 +154,9 @@ impl Values<'_, '_> {
                 {
                     return Ok(object.present.clone());
                 }
+                if self.is_text(&value) {
+                    return Ok(self.is_filled(&value, expression.span));
+                }
                 let counted = self.as_number(value, expression.span)?;
                 Ok(counted.present.and(Test::not_zero(counted.number)))
             }
