@@ -16,7 +16,7 @@ use crate::{
     asm::Label,
     memory::Place,
     number::Key,
-    values::{COMM_BYTES, Val},
+    values::{COMM_BYTES, Val, composite},
 };
 
 impl Code<'_, '_> {
@@ -97,8 +97,8 @@ impl Code<'_, '_> {
 
     /// Stores each part of a composite value in the shape that has its place or name.
     fn store_parts(&mut self, value: &Val, to: Place, shape: &Shape, span: Span) -> Lowered<()> {
-        let parts = self.values.parts(value).unwrap_or_default();
-        let names = self.values.names_of(value);
+        let parts = composite::parts(value).unwrap_or_default();
+        let names = composite::names_of(value);
         let shapes: Vec<(usize, &Shape)> = match shape {
             Shape::Tuple(shapes) if names.is_empty() => shapes.iter().enumerate().collect(),
             Shape::Record(fields) => {

@@ -9,7 +9,7 @@ use trace_language::{
     tree::{Binary, Expression, Span, Unary},
 };
 
-use super::{Val, Values};
+use super::{Val, Values, composite};
 use crate::{
     Lowered,
     number::{Counted, Kind, Number, Test},
@@ -85,8 +85,10 @@ impl Values<'_, '_> {
         }
         let left_value = self.value(left)?;
         let right_value = self.value(right)?;
-        if self.is_composite(&left_value) || self.is_composite(&right_value) {
-            return self.compare_composites(
+        if composite::is_composite(self, &left_value) || composite::is_composite(self, &right_value)
+        {
+            return composite::compare(
+                self,
                 operation,
                 (left_value, right_value),
                 (left.span, right.span),
