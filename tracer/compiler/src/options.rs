@@ -1,5 +1,16 @@
 //! How a script is compiled.
 
+/// What becomes of a probe whose place does not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// The program is refused.
+    Refused,
+    /// The probe is left out, and told in [`Compiled::missing`](crate::Compiled::missing).
+    Told,
+    /// The probe is left out.
+    Ignored,
+}
+
 /// How a script is compiled.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -17,6 +28,10 @@ pub struct Options {
     pub stacks: u32,
     /// The most addresses for which a clause is compiled separately.
     pub most_places: usize,
+    /// Whether the maps are shown at the end.
+    pub shows_maps: bool,
+    /// What becomes of a probe whose place does not exist.
+    pub missing_probes: Missing,
     /// Whether the stack has room for another level of the text
     /// ([`trace_language::BYTES_OF_LEVEL`]).
     pub has_room: fn() -> bool,
@@ -32,6 +47,8 @@ impl Default for Options {
             stack_frames: 48,
             stacks: 2048,
             most_places: 1024,
+            shows_maps: true,
+            missing_probes: Missing::Refused,
             has_room: || true,
         }
     }

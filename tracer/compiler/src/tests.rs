@@ -11,6 +11,7 @@ mod macros;
 mod maps;
 mod messages;
 mod rendering;
+mod settings;
 mod user;
 mod values;
 mod world;

@@ -16,7 +16,7 @@ use crate::{
     diagnostic::{Diagnostic, quoted},
     lexer::{self, Token},
     macros::{self, Kind, Macro, Parameter},
-    tree::{Clause, Expression, Name, ReturnPart, Span, Tree},
+    tree::{Clause, Expression, Name, ReturnPart, Setting, Span, Tree},
 };
 
 /// How deep blocks and expressions may be nested, together. A level takes up to 3.6 KiB of stack
@@ -69,7 +69,10 @@ pub fn parse_with_room(
     if !parser.diagnostics.is_empty() {
         return Err(parser.diagnostics);
     }
-    let mut tree = Tree { clauses };
+    let mut tree = Tree {
+        settings: parser.settings,
+        clauses,
+    };
     let mistakes = match parser.macros.is_empty() {
         true => Vec::new(),
         false => macros::expand(&mut tree, &parser.macros, has_room),
@@ -107,6 +110,7 @@ struct Parser<'a> {
     in_predicate: bool,
     /// Whether the stack has room for another level.
     has_room: fn() -> bool,
+    settings: Vec<Setting>,
     macros: Vec<Macro>,
     diagnostics: Vec<Diagnostic>,
 }
@@ -122,6 +126,7 @@ impl<'a> Parser<'a> {
             deepest: 0,
             in_predicate: false,
             has_room: || true,
+            settings: Vec::new(),
             macros: Vec::new(),
             diagnostics: Vec::new(),
         }
@@ -147,6 +152,13 @@ impl<'a> Parser<'a> {
                         self.skip_clause();
                     }
                 },
+                Ok(Token::Word("config")) => {
+                    let is_first = clauses.is_empty() && self.macros.is_empty();
+                    if let Err(mistake) = self.config(is_first) {
+                        self.tell(mistake);
+                        self.skip_clause();
+                    }
+                }
                 _ => match self.clause() {
                     Ok(clause) => clauses.push(clause),
                     Err(mistake) => {
@@ -156,6 +168,43 @@ impl<'a> Parser<'a> {
                 },
             }
         }
+    }
+
+    /// `config = { name = value; … }`, which stands first.
+    fn config(&mut self, is_first: bool) -> Parsed<()> {
+        const HELP: &str = "write `config = { name = value; }` before all else";
+        let (_, span) = self.take()?;
+        if !is_first || !self.settings.is_empty() {
+            return Err(Diagnostic::new(
+                span,
+                "the settings do not stand first",
+                HELP,
+            ));
+        }
+        self.expect("=", HELP)?;
+        self.expect("{", HELP)?;
+        while !self.accept("}")? {
+            let name = self.word("the name of a setting", HELP)?;
+            self.expect("=", HELP)?;
+            let (token, span) = self.take()?;
+            let text = match token {
+                Token::Word(text) | Token::Number(text) => text.into(),
+                Token::String(text) => lexer::string(text, span)?,
+                _ => {
+                    return Err(Diagnostic::new(
+                        span,
+                        "a setting is a number, a word or a text",
+                        HELP,
+                    ));
+                }
+            };
+            let value = Name { text, span };
+            self.settings.push(Setting { name, value });
+            if self.peek()? != Token::Sign("}") {
+                self.expect(";", HELP)?;
+            }
+        }
+        Ok(())
     }
 
     /// `macro name($variable, @map, value) { … }`.
