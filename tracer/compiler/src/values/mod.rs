@@ -14,7 +14,7 @@
 
 mod arithmetic;
 pub(crate) mod builtin;
-mod composite;
+pub(crate) mod composite;
 mod expression;
 mod field;
 mod index;
