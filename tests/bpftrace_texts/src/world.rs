@@ -1,4 +1,7 @@
 //! The made-up kernel: each function that is named exists, and its result is a number.
+//!
+//! A program is compiled for it and runs in a process. It reads registers and memory that are zero,
+//! so what it prints is the same each time.
 
 use std::{cell::RefCell, collections::BTreeMap, panic, rc::Rc};
 

@@ -1,5 +1,7 @@
 //! How a script is compiled.
 
+use trace_interface::script::TICK_NANOSECONDS;
+
 /// What becomes of a probe whose place does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
@@ -32,6 +34,8 @@ pub struct Options {
     pub shows_maps: bool,
     /// What becomes of a probe whose place does not exist.
     pub missing_probes: Missing,
+    /// The time between two ticks of a CPU's timer. No profile runs more often.
+    pub tick_nanoseconds: u64,
     /// Whether the stack has room for another level of the text
     /// ([`trace_language::BYTES_OF_LEVEL`]).
     pub has_room: fn() -> bool,
@@ -49,7 +53,24 @@ impl Default for Options {
             most_places: 1024,
             shows_maps: true,
             missing_probes: Missing::Refused,
+            tick_nanoseconds: TICK_NANOSECONDS,
             has_room: || true,
+        }
+    }
+}
+
+impl Options {
+    /// For a kernel with that command line.
+    pub fn of_kernel(command_line: &str) -> Self {
+        const LONGEST_MS: u64 = 1000;
+        let words = command_line.split_ascii_whitespace();
+        // The last one counts.
+        let given = words.rev().find_map(|word| word.strip_prefix("tick_ms="));
+        let milliseconds = given.and_then(|given| given.parse().ok());
+        let milliseconds = milliseconds.filter(|number| (1..=LONGEST_MS).contains(number));
+        Self {
+            tick_nanoseconds: milliseconds.map_or(TICK_NANOSECONDS, |number| number * 1_000_000),
+            ..Self::default()
         }
     }
 }
