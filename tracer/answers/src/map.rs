@@ -169,7 +169,6 @@ pub(crate) fn write_entry(
     }
     match value {
         Value::Histogram(_) => write!(out, ": \n{}", value.shown(symbols)),
-        Value::Stack(_) | Value::UserStack(_) => writeln!(out, ": {}", value.shown(symbols)),
         _ => writeln!(out, ": {}", value.shown(symbols)),
     }
 }

@@ -14,7 +14,7 @@ use core::fmt::{self, Write};
 use trace_interface::{
     frame::{Books, Frame, MapEntry},
     shape::Shape,
-    view::{Class, HEADER, Part, Record, VALUES, View},
+    view::{Class, HEADER, Level, Part, Record, VALUES, View},
 };
 
 use crate::{
@@ -69,6 +69,10 @@ pub enum PrintedBy {
     Value,
     /// `time`
     Time,
+    /// `warnf`
+    Warning,
+    /// `errorf`
+    Error,
 }
 
 /// A frame, understood.
@@ -328,9 +332,24 @@ impl Presentation {
                 self.waiting.push((*map, 0, 1, Some(stored.to_vec())));
                 return Ok(Event::Nothing);
             }
-            Record::Line { parts, values } => {
+            Record::Line {
+                level,
+                parts,
+                values,
+            } => {
                 let values = self.values(values, stored);
-                (PrintedBy::Line, line(parts, &values, symbols)?, values)
+                let text = line(parts, &values, symbols)?;
+                match level {
+                    Level::Plain => (PrintedBy::Line, text, values),
+                    Level::Warning => {
+                        let text = alloc::format!("WARNING: {}\n", text.trim_end_matches('\n'));
+                        (PrintedBy::Warning, text, values)
+                    }
+                    Level::Error => {
+                        let text = alloc::format!("ERROR: {}\n", text.trim_end_matches('\n'));
+                        (PrintedBy::Error, text, values)
+                    }
+                }
             }
             Record::Joined { between, values } => {
                 let mut values = self.values(values, stored);

@@ -10,6 +10,10 @@ use core::{
 };
 
 pub use trace_interface::symbols::{Symbol, Symbolize};
+use trace_interface::{
+    codes,
+    shape::{Naming, StackForm},
+};
 
 use crate::histogram::{self, Bucket};
 
@@ -81,9 +85,11 @@ pub enum Value {
         address: Option<u64>,
     },
     /// A call stack, the innermost address first. None if the kernel could not record it.
-    Stack(Option<Rc<[u64]>>),
+    Stack(StackForm, Option<Rc<[u64]>>),
     /// The same of a program. None also if the task has no program.
-    UserStack(Option<UserStack>),
+    UserStack(StackForm, Option<UserStack>),
+    /// A number that a list has a name for.
+    Named(Naming, i64),
     Tuple(Vec<Value>),
     /// A slice or an array. `cut` if there was more of it.
     List {
@@ -122,7 +128,7 @@ impl Value {
         Some(match self {
             Self::Unsigned(number) | Self::Address(number) => (*number).into(),
             Self::Symbol { address, .. } => (*address).into(),
-            Self::Signed(number) => (*number).into(),
+            Self::Signed(number) | Self::Named(_, number) => (*number).into(),
             Self::Boolean(is) => i128::from(*is),
             Self::Character(character) => u32::from(*character).into(),
             Self::Average { average, .. } => *average,
@@ -169,8 +175,8 @@ impl Value {
             (Self::Text { text: a, .. }, Self::Text { text: b, .. }) => a.cmp(b),
             (Self::Tuple(a), Self::Tuple(b)) => order_of_lists(a, b),
             (Self::List { items: a, .. }, Self::List { items: b, .. }) => order_of_lists(a, b),
-            (Self::Stack(a), Self::Stack(b)) => a.cmp(b),
-            (Self::UserStack(a), Self::UserStack(b)) => a.cmp(b),
+            (Self::Stack(_, a), Self::Stack(_, b)) => a.cmp(b),
+            (Self::UserStack(_, a), Self::UserStack(_, b)) => a.cmp(b),
             (Self::Bytes(a), Self::Bytes(b)) => a.cmp(b),
             (Self::Float(a), Self::Float(b)) => a.total_cmp(b),
             (
@@ -305,27 +311,27 @@ impl fmt::Display for Shown<'_> {
                     Some((address, None)) => write!(f, "{address:#x}"),
                 }
             }
-            Value::Stack(None) | Value::UserStack(None) => f.write_str("\n    (no call stack)\n"),
-            Value::UserStack(Some(stack)) => {
-                f.write_char('\n')?;
-                for (name, offset) in stack.frames(self.symbols) {
-                    match offset {
-                        Some(offset) => writeln!(f, "    {name}+{offset}")?,
-                        None => writeln!(f, "    {name}")?,
-                    }
-                }
-                Ok(())
+            Value::Stack(_, None) | Value::UserStack(_, None) => {
+                f.write_str("\n    (no call stack)\n")
             }
-            Value::Stack(Some(addresses)) => {
-                f.write_char('\n')?;
-                for address in addresses.iter() {
-                    match self.symbols.frame(*address) {
-                        Some(symbol) => writeln!(f, "    {}+{}", symbol.name, symbol.offset)?,
-                        None => writeln!(f, "    {address:#x}")?,
-                    }
-                }
-                Ok(())
+            Value::UserStack(form, Some(stack)) => {
+                let frames = stack.frames(self.symbols);
+                write_stack(f, *form, stack.addresses.iter().copied().zip(frames))
             }
+            Value::Stack(form, Some(addresses)) => {
+                let frames = addresses.iter().map(|address| {
+                    let frame = match self.symbols.frame(*address) {
+                        Some(symbol) => (symbol.name, Some(symbol.offset)),
+                        None => (alloc::format!("{address:#x}"), None),
+                    };
+                    (*address, frame)
+                });
+                write_stack(f, *form, frames)
+            }
+            Value::Named(naming, number) => match codes::name(*naming, *number) {
+                Some(name) => f.write_str(name),
+                None => write!(f, "{} {number}", codes::unknown(*naming)),
+            },
             Value::Tuple(items) => {
                 f.write_char('(')?;
                 for (index, item) in items.iter().enumerate() {
@@ -364,6 +370,27 @@ impl fmt::Display for Shown<'_> {
             Value::Histogram(buckets) => histogram::write(f, buckets),
         }
     }
+}
+
+/// The lines of a call stack, after a newline.
+fn write_stack(
+    f: &mut fmt::Formatter<'_>,
+    form: StackForm,
+    frames: impl Iterator<Item = (u64, (String, Option<u64>))>,
+) -> fmt::Result {
+    f.write_char('\n')?;
+    for (address, (name, offset)) in frames {
+        match form {
+            StackForm::Functions => write!(f, "    {name}")?,
+            StackForm::Perf => write!(f, "\t{address:x} {name}")?,
+            StackForm::Raw => write!(f, "{address:x}")?,
+        }
+        match offset {
+            Some(offset) if form != StackForm::Raw => writeln!(f, "+{offset}")?,
+            _ => f.write_char('\n')?,
+        }
+    }
+    Ok(())
 }
 
 /// `a::b::Name<c::D>` without path and parameters.

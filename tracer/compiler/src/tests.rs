@@ -4,6 +4,7 @@ mod arithmetic;
 mod fake;
 mod functions;
 mod fuzz;
+mod library;
 mod loops;
 mod maps;
 mod messages;

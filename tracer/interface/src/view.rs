@@ -68,6 +68,7 @@ pub enum Record {
     Exit,
     /// Values at their offsets, counted from [`VALUES`].
     Line {
+        level: Level,
         parts: Vec<Part>,
         values: Vec<(u32, Shape)>,
     },
@@ -90,6 +91,15 @@ pub enum Record {
     Key {
         map: u32,
     },
+}
+
+/// How serious a line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// It is what the program wants to say.
+    Plain,
+    Warning,
+    Error,
 }
 
 /// The loops that are ended after too many turns.

@@ -24,8 +24,17 @@ pub fn printed(record: &Recorded, text: &str, symbols: &dyn Symbolize) -> String
         (PrintedBy::Value, [only]) => line("value", value(only, symbols)),
         (PrintedBy::Time, _) => line("time", json!(text)),
         (PrintedBy::Join, _) => line("join", json!(text.strip_suffix('\n').unwrap_or(text))),
+        (PrintedBy::Warning, _) => message("warnf", text, "WARNING: "),
+        (PrintedBy::Error, _) => message("errorf", text, "ERROR: "),
         _ => line("printf", json!(text)),
     }
+}
+
+/// A warning or an error, of which bpftrace has the text in `msg`.
+fn message(kind: &str, text: &str, before: &str) -> String {
+    let text = text.strip_prefix(before).unwrap_or(text);
+    let line = json!({ "type": kind, "msg": text.strip_suffix('\n').unwrap_or(text) });
+    format!("{line}\n")
 }
 
 /// A map: its kind and its content.
@@ -103,7 +112,7 @@ pub fn value(of: &Value, symbols: &dyn Symbolize) -> Json {
         Value::Boolean(is) => json!(is),
         Value::Text { text, .. } => json!(text),
         Value::Bytes(bytes) => json!(bytes),
-        Value::Stack(Some(addresses)) => {
+        Value::Stack(_, Some(addresses)) => {
             let name = |address: &u64| frame(*address, symbols);
             Json::Array(
                 addresses
@@ -112,7 +121,7 @@ pub fn value(of: &Value, symbols: &dyn Symbolize) -> Json {
                     .collect(),
             )
         }
-        Value::UserStack(Some(stack)) => {
+        Value::UserStack(_, Some(stack)) => {
             let frame = |(name, offset): (String, Option<u64>)| match offset {
                 Some(offset) => json!(format!("{name}+{offset}")),
                 None => json!(name),
@@ -233,6 +242,10 @@ mod tests {
         assert_eq!(
             of(PrintedBy::Line, vec![Value::Unsigned(1)], "1\n\n"),
             "{\"data\":\"1\\n\\n\",\"type\":\"printf\"}\n"
+        );
+        assert_eq!(
+            of(PrintedBy::Error, vec![], "ERROR: no \"x\"\n"),
+            "{\"msg\":\"no \\\"x\\\"\",\"type\":\"errorf\"}\n"
         );
         assert_eq!(
             number_of("lost_events", "events", 3),

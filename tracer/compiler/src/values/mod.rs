@@ -17,6 +17,7 @@ pub(crate) mod builtin;
 mod expression;
 mod field;
 mod index;
+mod library;
 mod map;
 mod scalar;
 mod text;
