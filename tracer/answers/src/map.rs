@@ -59,6 +59,7 @@ fn has_stack(shape: &Shape) -> bool {
     match shape {
         Shape::Stack { .. } => true,
         Shape::Tuple(items) => items.iter().any(has_stack),
+        Shape::Record(fields) => fields.iter().any(|(_, shape)| has_stack(shape)),
         _ => false,
     }
 }

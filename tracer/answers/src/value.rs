@@ -96,6 +96,7 @@ pub enum Value {
         items: Vec<Value>,
         cut: bool,
     },
+    /// A record of the program has no name.
     Struct {
         name: Rc<str>,
         fields: Vec<NamedValue>,
@@ -338,7 +339,7 @@ impl fmt::Display for Shown<'_> {
                     f.write_str(if index == 0 { "" } else { ", " })?;
                     write!(f, "{}", item.shown(self.symbols))?;
                 }
-                f.write_char(')')
+                f.write_str(if items.len() == 1 { ",)" } else { ")" })
             }
             Value::List { items, cut } => {
                 f.write_char('[')?;
@@ -348,6 +349,13 @@ impl fmt::Display for Shown<'_> {
                     (true, false) => ", ..]",
                     (true, true) => "..]",
                 })
+            }
+            Value::Struct { name, fields } if name.is_empty() => {
+                for (index, (name, value)) in fields.iter().enumerate() {
+                    let before = if index == 0 { "{" } else { "," };
+                    write!(f, "{before} .{name} = {}", value.shown(self.symbols))?;
+                }
+                f.write_str(" }")
             }
             Value::Struct { name, fields } => {
                 // A tuple's name is its type; its fields say all. Paths and parameters of generic

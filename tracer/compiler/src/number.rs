@@ -29,6 +29,14 @@ pub(crate) enum Number {
         bytes: u8,
         signed: bool,
     },
+    /// An element of an array of the program's own, or 0 past its end.
+    OwnElement {
+        place: Place,
+        index: Box<Number>,
+        count: u32,
+        bytes: u8,
+        signed: bool,
+    },
     Pid,
     Tid,
     Cpu,
@@ -120,13 +128,14 @@ pub(crate) enum Number {
         place: Place,
         bytes: u32,
     },
-    /// Copies a key's value to a place in the stack, as many bytes. 1 if it was there, else 0, and
-    /// the place stays as it was.
+    /// Copies a key's value, as many bytes, to a place in the stack, which zeros fill up. 1 if it
+    /// was there, else 0, and the place stays as it was.
     Found {
         map: u32,
         key: Box<Key>,
         to: Place,
         bytes: u32,
+        room: u32,
     },
     /// Takes a key away: of one map, or on all CPUs. 1 if it was there, else 0.
     Deleted {

@@ -115,6 +115,7 @@ impl Tables<'_> {
         number: u32,
         map: &MapName,
         shapes: Vec<Shape>,
+        spans: &[Span],
     ) -> Lowered<()> {
         let entry = &mut self.maps[number as usize];
         match &mut entry.keys {
@@ -136,7 +137,7 @@ impl Tables<'_> {
                 ));
             }
             Some(known) => {
-                for ((known, new), key) in known.iter_mut().zip(&shapes).zip(&map.keys) {
+                for ((known, new), span) in known.iter_mut().zip(&shapes).zip(spans) {
                     match known.merge(new) {
                         Some(changed) => self.learned |= changed,
                         None => {
@@ -146,7 +147,7 @@ impl Tables<'_> {
                                 names::shape(known)
                             );
                             return Err(Diagnostic::new(
-                                key.span,
+                                *span,
                                 message,
                                 "give the map keys of the same types everywhere",
                             ));
@@ -171,7 +172,7 @@ impl Tables<'_> {
                 "use fewer keys, a field of the value, or a shorter text: str(address, 16)",
             ));
         }
-        if !map.keys.is_empty() && bytes == 0 {
+        if !spans.is_empty() && bytes == 0 {
             return Err(Diagnostic::new(
                 map.span,
                 "the key has no bytes",

@@ -135,8 +135,8 @@ fn random_numbers_have_32_bits_and_differ() {
     for is in [
         |number: &u64| *number < 1 << 31,
         |number: &u64| *number >= 1 << 31,
-        |number: &u64| number % 2 == 0,
-        |number: &u64| number % 2 == 1,
+        |number: &u64| number & 1 == 0,
+        |number: &u64| number & 1 == 1,
     ] {
         assert!(numbers.iter().filter(|number| is(number)).count() > 60);
     }
@@ -200,14 +200,18 @@ fn a_value_is_found_into_a_variable() {
          $n = (int64)9; if (find(@n, arg0, $n)) { print($n); } \
          if (!find(@n, 99, $n)) { print($n); } \
          if (find(@t, arg0, $pair)) { print($pair.1); print($pair.0); } \
-         $text = \"before\"; print(find(@s, 99, $text)); print($text); \
-         print(find(@s, arg0, $text)); print($text); }",
+         $text = \"some text before\"; print(find(@s, 99, $text)); \
+         print($text); \
+         print(find(@s, arg0, $text)); print($text); print($text == \"cat\"); }",
     );
     world.hit(&Hit {
         registers: vec![(Di, 3)],
         ..Hit::default()
     });
-    assert_eq!(world.out, "-3\n-3\ncat\n3\nfalse\nbefore\ntrue\ncat\n");
+    assert_eq!(
+        world.out,
+        "-3\n-3\ncat\n3\nfalse\nsome text before\ntrue\ncat\ntrue\n"
+    );
 }
 
 #[test]

@@ -171,7 +171,11 @@ fn call_stacks_are_keys_with_a_line_for_each_frame() {
 fn a_call_stack_with_two_numbers_is_one_key() {
     for (key, shown) in [
         ("kstack", "\n    vfs_write+1\n    vfs_read+32\n"),
-        ("(kstack, 7)", "(\n    vfs_write+1\n    vfs_read+32\n, 7)"),
+        ("(kstack, 7)", "\n    vfs_write+1\n    vfs_read+32\n, 7"),
+        (
+            "1, (kstack, 7)",
+            "1, (\n    vfs_write+1\n    vfs_read+32\n, 7)",
+        ),
     ] {
         let mut world = World::new(&format!("kprobe:vfs_write {{ @[{key}] = count(); }}"));
         hits(&mut world, &[1]);

@@ -164,8 +164,13 @@ fn bytes(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
                 most: values.tables.options.slice_bytes.next_multiple_of(8),
             })
         }
-        [address, length] => {
-            let address = values.count(address)?;
+        [of, length] => {
+            let value = values.value(of)?;
+            if values.is_text(&value) {
+                let bytes = values.constant(length, 1..=MOST_TEXT)?;
+                return Ok(values.bytes_of_text(value, bytes, of.span));
+            }
+            let address = values.as_number(value, of.span)?;
             let length = values.count(length)?;
             let most = match length.number.constant() {
                 Some(constant) => constant.min(MOST_TEXT.into()) as u32,
@@ -361,23 +366,31 @@ fn find(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
         Some(kind) => Holds::Number(kind),
         None => Holds::Stored(shape.clone()),
     };
+    let mut room = shape.bytes().max(8);
     let (place, fits) = match values.find(name) {
         Some(variable) => {
             let fits = match (&variable.holds, &holds) {
-                (Holds::Number(_), Holds::Number(_)) => true,
+                (Holds::Number(held), Holds::Number(new)) => {
+                    held == new || held.is_number() && new.is_number()
+                }
                 (Holds::Stored(held), Holds::Stored(new)) => {
-                    held == new || held.is_text() && new.is_text() && held.bytes() >= new.bytes()
+                    let made_at = (variable.made_at, values.site.address);
+                    // If it has no room yet, it has some the next time.
+                    let known = values.tables.variable(made_at, new);
+                    room = held.bytes();
+                    known.is_some_and(|known| known == *new || known.is_text())
                 }
                 _ => false,
             };
             (variable.place, fits)
         }
         None => {
-            let place = values.room(shape.bytes().max(8), true);
+            let place = values.room(room, true);
             values.scopes[0].push(Variable {
                 name: name.clone(),
                 place,
                 holds,
+                made_at: to.span.start,
             });
             (place, true)
         }
@@ -393,7 +406,8 @@ fn find(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
         map: number,
         key: Box::new(Key { stored }),
         to: place,
-        bytes: shape.bytes(),
+        bytes: shape.bytes().min(room),
+        room,
     };
     let present = values.keys_present(stored);
     let number = Number::select(present, found, Number::Constant(0));

@@ -10,7 +10,7 @@ use bpf::AluOp;
 use trace_interface::{shape::Shape, view::Class};
 use trace_language::{Diagnostic, tree::Map as MapName};
 
-use super::{Val, Values};
+use super::{Val, Values, composite};
 use crate::{
     Lowered,
     number::{Key, Kind, Number, Test},
@@ -60,20 +60,31 @@ impl Values<'_, '_> {
     /// The keys of a map, and their number for expressions.
     pub(crate) fn key(&mut self, number: u32, map: &MapName) -> Lowered<usize> {
         let mut values = Vec::new();
+        let mut spans = Vec::new();
         for key in &map.keys {
-            let value = self.value(key)?;
-            values.push(self.simplified(value, key.span));
+            let value = composite::item(self, key)?;
+            values.push(value);
+            spans.push(key.span);
+        }
+        // A tuple alone is as many keys.
+        if let [only] = &values[..] {
+            let only = composite::at_hand(self, only.clone(), map.span);
+            let is_tuple = matches!(self.shape(&only, false), Shape::Tuple(_));
+            if is_tuple && let Some(parts) = composite::parts(&only) {
+                spans = alloc::vec![spans[0]; parts.len()];
+                values = parts;
+            }
         }
         let shapes: Vec<Shape> = values
             .iter()
             .map(|value| self.shape(value, false).for_key())
             .collect();
-        for (shape, key) in shapes.iter().zip(&map.keys) {
+        for (shape, span) in shapes.iter().zip(&spans) {
             if shape.is_lost() {
-                return Err(missing(key.span));
+                return Err(missing(*span));
             }
         }
-        self.tables.set_keys(number, map, shapes)?;
+        self.tables.set_keys(number, map, shapes, &spans)?;
         self.keys.push((number, values, map.span));
         Ok(self.keys.len() - 1)
     }

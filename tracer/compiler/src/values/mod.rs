@@ -14,6 +14,7 @@
 
 mod arithmetic;
 pub(crate) mod builtin;
+pub(crate) mod composite;
 mod expression;
 mod field;
 mod index;
@@ -79,6 +80,7 @@ pub(crate) enum Val {
         shape: Shape,
     },
     Tuple(Vec<Val>),
+    Record(Vec<(Rc<str>, Val)>),
 }
 
 impl Val {
@@ -107,6 +109,10 @@ impl Val {
             Self::Tuple(items) => items
                 .iter()
                 .map(Self::present)
+                .fold(Test::Constant(true), Test::and),
+            Self::Record(fields) => fields
+                .iter()
+                .map(|(_, value)| value.present())
                 .fold(Test::Constant(true), Test::and),
             _ => Test::Constant(true),
         }
@@ -178,6 +184,8 @@ pub(crate) struct Variable {
     pub(crate) name: String,
     pub(crate) place: Place,
     pub(crate) holds: Holds,
+    /// Where the text makes it.
+    pub(crate) made_at: usize,
 }
 
 /// The content of a variable.
@@ -304,6 +312,11 @@ impl<'c, 'a> Values<'c, 'a> {
                         .map(|item| self.shape(item, may_miss))
                         .collect(),
                 );
+            }
+            Val::Record(fields) => {
+                let field =
+                    |(name, value): &(Rc<str>, Val)| (name.clone(), self.shape(value, may_miss));
+                return Shape::Record(fields.iter().map(field).collect());
             }
         };
         match present {
