@@ -416,6 +416,12 @@ impl Presentation {
         let shown = match key {
             None => {
                 let mut values = self.entries(map, entries);
+                let nothing = map::nothing_yet(&self.view.maps[map as usize], &self.context);
+                values.extend(
+                    nothing
+                        .filter(|_| values.is_empty())
+                        .map(|value| (Vec::new(), value)),
+                );
                 if let Ok(top @ 1..) = usize::try_from(top) {
                     values.drain(..values.len().saturating_sub(top));
                 }
@@ -456,11 +462,12 @@ impl Presentation {
         };
         for (key, value) in values {
             map::write_entry(map, key, value, symbols, out)?;
-            if matches!(value, Value::Histogram(_)) {
+            if matches!(value, Value::Histogram(_) | Value::Series(_)) {
                 out.write_char('\n')?;
             }
         }
-        let is_table = !map.keys.is_empty() && !matches!(map.class, Class::Histogram(_));
+        let has_pictures = matches!(map.class, Class::Histogram(_) | Class::Series(_));
+        let is_table = !map.keys.is_empty() && !has_pictures;
         if is_table && !values.is_empty() {
             out.write_char('\n')?;
         }

@@ -15,7 +15,10 @@ use trace_interface::{
     shape::{Naming, StackForm},
 };
 
-use crate::histogram::{self, Bucket};
+use crate::{
+    histogram::{self, Bucket},
+    series::{self, Interval},
+};
 
 /// Knows no names.
 #[derive(Clone, Copy, Debug)]
@@ -121,6 +124,8 @@ pub enum Value {
     },
     /// The buckets of `hist` and `lhist`, from the first bucket that is not empty to the last.
     Histogram(Vec<Bucket>),
+    /// The intervals of `tseries`.
+    Series(Vec<Interval>),
 }
 
 impl Value {
@@ -180,6 +185,8 @@ impl Value {
             (Self::UserStack(_, a), Self::UserStack(_, b)) => a.cmp(b),
             (Self::Bytes(a), Self::Bytes(b)) => a.cmp(b),
             (Self::Float(a), Self::Float(b)) => a.total_cmp(b),
+            // The one that has changed last comes last.
+            (Self::Series(a), Self::Series(b)) => last_change(a).cmp(&last_change(b)),
             (
                 Self::Probe { prefix, address },
                 Self::Probe {
@@ -223,6 +230,12 @@ fn order_of_fields(a: &[NamedValue], b: &[NamedValue]) -> Ordering {
         .into_iter()
         .find(|order| order.is_ne())
         .unwrap_or(Ordering::Equal)
+}
+
+/// When a series has had its last value.
+fn last_change(of: &[Interval]) -> Option<i128> {
+    let with_value = of.iter().rev().find(|interval| interval.value.is_some());
+    with_value.map(|interval| interval.begin)
 }
 
 /// See [`Value::shown`].
@@ -373,9 +386,13 @@ impl fmt::Display for Shown<'_> {
                 count,
                 total,
                 average,
-            } => write!(f, "count {count}, average {average}, total {total}"),
+            } => write!(
+                f,
+                "{{ .count = {count}, .average = {average}, .total = {total} }}"
+            ),
             Value::Average { average, .. } => write!(f, "{average}"),
             Value::Histogram(buckets) => histogram::write(f, buckets),
+            Value::Series(intervals) => series::write(f, intervals),
         }
     }
 }

@@ -58,7 +58,7 @@ const fn function(
 
 /// See the module's text.
 #[rustfmt::skip]
-pub const FUNCTIONS: [Function; 44] = {
+pub const FUNCTIONS: [Function; 45] = {
     use Role::{Aggregation, Both, Effect, Value};
     [
         function(Effect, "printf", "printf(\"format\", value)",
@@ -149,6 +149,9 @@ pub const FUNCTIONS: [Function; 44] = {
             "a histogram by powers of two"),
         function(Aggregation, "lhist", "lhist(value, from, to, step)",
             "a histogram of equal steps"),
+        function(Aggregation, "tseries",
+            "tseries(value, interval, intervals) or tseries(value, 1s, 60, \"avg\")",
+            "a value for each of the last intervals: the last, avg, max, min or sum"),
     ]
 };
 

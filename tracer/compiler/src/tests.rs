@@ -10,6 +10,7 @@ mod loops;
 mod maps;
 mod messages;
 mod rendering;
+mod series;
 mod user;
 mod values;
 mod world;

@@ -41,6 +41,7 @@ fn message(kind: &str, text: &str, before: &str) -> String {
 pub fn map(name: &str, entries: &[(Key, Value)], symbols: &dyn Symbolize) -> String {
     let kind = match entries.first() {
         Some((_, Value::Histogram(_))) => "hist",
+        Some((_, Value::Series(_))) => "tseries",
         Some((_, Value::Statistics { .. } | Value::Average { .. })) => "stats",
         _ => "map",
     };
@@ -164,6 +165,13 @@ pub fn value(of: &Value, symbols: &dyn Symbolize) -> Json {
             };
             Json::Array(buckets.iter().map(bucket).collect())
         }
+        Value::Series(intervals) => {
+            let interval = |interval: &trace_answers::Interval| {
+                let of = integer(interval.value?);
+                Some(json!({ "interval_start": interval.start(), "value": of }))
+            };
+            Json::Array(intervals.iter().filter_map(interval).collect())
+        }
         _ => json!(of.shown(symbols).to_string()),
     }
 }
@@ -202,6 +210,16 @@ mod tests {
         assert_eq!(
             map("@x", &entries, &NoSymbols),
             "{\"data\":{\"@x\":{\"1,a\":-2}},\"type\":\"map\"}\n"
+        );
+        let interval = |value| trace_answers::Interval {
+            begin: 1_500_000_000,
+            value,
+        };
+        let series = Value::Series(vec![interval(Some(-3)), interval(None)]);
+        assert_eq!(
+            map("@", &[(vec![], series)], &NoSymbols),
+            "{\"data\":{\"@\":[{\"interval_start\":\"1970-01-01 00:00:01.500000000\",\
+             \"value\":-3}]},\"type\":\"tseries\"}\n"
         );
         let bucket = Bucket {
             low: Some(4),

@@ -426,10 +426,10 @@ fn deleted(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
     let stored = values.key(number, &map)?;
     let everywhere = match values.tables.maps[number as usize].class {
         Some(Class::Plain(_)) | None => false,
-        Some(Class::Histogram(_)) => {
+        Some(ref class) if class.parts().is_some() => {
             return Err(Diagnostic::new(
                 call.span,
-                "a histogram is kept by buckets, so it is not told whether one was there",
+                "this map keeps each key in parts, so it is not told whether one was there",
                 "write it as a statement: delete(@name[key]);",
             ));
         }
@@ -509,13 +509,11 @@ fn count_keys(values: &mut Values<'_, '_>, number: u32, map: &MapName, span: Spa
             "use it in interval:, begin or end",
         ));
     }
-    if matches!(
-        values.tables.maps[number as usize].class,
-        Some(Class::Histogram(_))
-    ) {
+    let class = &values.tables.maps[number as usize].class;
+    if class.as_ref().is_some_and(|class| class.parts().is_some()) {
         return Err(Diagnostic::new(
             map.span,
-            "each bucket of a histogram is a key of its own, so the keys are not counted",
+            "each part of a histogram or a series is a key of its own, so the keys are not counted",
             "count into another map beside it",
         ));
     }
