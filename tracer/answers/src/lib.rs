@@ -26,6 +26,7 @@ mod presentation;
 mod series;
 mod time;
 mod value;
+mod visible;
 
 pub use histogram::Bucket;
 pub use map::Key;
