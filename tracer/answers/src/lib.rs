@@ -3,7 +3,7 @@
 //! ```text
 //!   trace_compiler ── View: what records and maps hold ──┐
 //!                                                        ├─ Presentation ─► text, values
-//!   kernel ────────── Frame: records, maps, stacks ──────┘   decode, map, format, histogram, series
+//!   kernel ────────── Frame: records, maps, stacks ──────┘   decode, map, format, series …
 //! ```
 //!
 //! # Invariants

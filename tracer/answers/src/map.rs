@@ -43,7 +43,7 @@ pub(crate) fn entries(map: &MapView, entries: &[MapEntry], context: &Context) ->
             None => merged.push((key, entries)),
         }
     }
-    let latest = Latest::of(entries.iter().map(|entry| words(entry)));
+    let latest = Latest::of(entries.iter().map(words));
     let mut values: Vec<(Key, Value)> = merged
         .into_iter()
         .filter_map(|(key, entries)| Some((key, value(map, &entries, latest, context)?)))

@@ -64,7 +64,8 @@ fn aggregates_below_zero_are_those_of_all_cpus() {
     assert_eq!(
         world.out,
         format!(
-            "@avg[1]: -2\n\n@sum: -10\n@stats: {{ .count = 4, .average = -2, .total = -31 }}\n@max: 0\n\
+            "@avg[1]: -2\n\n@sum: -10\n@stats: {{ .count = 4, .average = -2, .total = -31 }}\n\
+             @max: 0\n\
              @hist:\n(..., 0)               2 |{}|\n\n",
             "@".repeat(52)
         )
@@ -75,7 +76,8 @@ fn aggregates_below_zero_are_those_of_all_cpus() {
         format!(
             "@avg[1]: -7\n\n@hist:\n(..., 0)               4 |{0}|\n\n\
              @lhist:\n(..., 0)               4 |{0}|\n\n\
-             @max: -1\n@min: -20\n@stats: {{ .count = 4, .average = -7, .total = -31 }}\n@sum: -31\n",
+             @max: -1\n@min: -20\n@stats: {{ .count = 4, .average = -7, .total = -31 }}\n\
+             @sum: -31\n",
             "@".repeat(52)
         )
     );

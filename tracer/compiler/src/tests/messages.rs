@@ -318,8 +318,8 @@ fn types_must_fit() {
     );
     assert_eq!(
         short("begin { @a[1] = hist(1); print(len(@a)); }"),
-        "each part of a histogram or a series is a key of its own, so the keys are not counted | count into \
-         another map beside it"
+        "each part of a histogram or a series is a key of its own, so the keys are not counted | \
+         count into another map beside it"
     );
     assert_eq!(
         short("begin { print(len(3)); }"),

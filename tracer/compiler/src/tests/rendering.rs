@@ -150,7 +150,8 @@ fn sums_extremes_averages_and_statistics() {
     hits(&mut world, &[10, -4_i64 as u64, 3]);
     assert_eq!(
         world.maps(),
-        "@a: 9\n@b[1]: 9\n\n@c: -4\n@d[1]: 10\n\n@e: 3\n@f[1]: { .count = 3, .average = 3, .total = 9 }\n\n\
+        "@a: 9\n@b[1]: 9\n\n@c: -4\n@d[1]: 10\n\n@e: 3\n\
+         @f[1]: { .count = 3, .average = 3, .total = 9 }\n\n\
          @g[1]: 3\n\n@h: 18446744073709551612\n"
     );
 }
