@@ -127,8 +127,8 @@ pub const FUNCTIONS: [Function; 45] = {
             "a number with its bytes in the other order"),
         function(Value, "is_err", "is_err(address)",
             "whether an address is an error, from -4095 to -1"),
-        function(Value, "find", "find(@map, key, $variable)",
-            "puts the value of a key into a variable, and tells whether it was there"),
+        function(Value, "find", "find(@map, key, $x)",
+            "whether a map has a key, whose value goes into the variable"),
         function(Value, "len", "len(@map) or len(kstack)",
             "how many keys, frames or elements there are"),
         function(Value, "has_key", "has_key(@map, key)",
@@ -150,8 +150,8 @@ pub const FUNCTIONS: [Function; 45] = {
         function(Aggregation, "lhist", "lhist(value, from, to, step)",
             "a histogram of equal steps"),
         function(Aggregation, "tseries",
-            "tseries(value, interval, intervals) or tseries(value, 1s, 60, \"avg\")",
-            "a value for each of the last intervals: the last, avg, max, min or sum"),
+            "tseries(value, 1s, 60) or tseries(value, 1s, 60, \"avg\")",
+            "a value for each interval"),
     ]
 };
 
