@@ -192,11 +192,11 @@ pub fn location<'a>(session: &Session<'a>, found: &Found<'a>) -> Location {
 mod tests {
     use super::*;
 
-    fn scope(entry: u64, kind: ScopeKind, ranges: &[Range<u64>], inner: Vec<Scope>) -> Scope {
+    fn scope(entry: u64, kind: ScopeKind, ranges: &[(u64, u64)], inner: Vec<Scope>) -> Scope {
         Scope {
             entry,
             kind,
-            ranges: ranges.to_vec(),
+            ranges: ranges.iter().map(|(begin, end)| *begin..*end).collect(),
             locals: Vec::new(),
             inner,
         }
@@ -210,12 +210,12 @@ mod tests {
             file: 1,
             line: 7,
         };
-        let pieces = [0x20..0x28, 0x40..0x48];
+        let pieces = [(0x20, 0x28), (0x40, 0x48)];
         let first = scope(3, copy(30), &pieces, Vec::new());
-        let block = scope(2, ScopeKind::Block, &[0x18..0x48], vec![first]);
-        let deep = scope(5, copy(50), &[0x58..0x5c], Vec::new());
-        let second = scope(4, copy(40), &[0x50..0x60], vec![deep]);
-        scope(1, ScopeKind::Function, &[0x10..0x80], vec![block, second])
+        let block = scope(2, ScopeKind::Block, &[(0x18, 0x48)], vec![first]);
+        let deep = scope(5, copy(50), &[(0x58, 0x5c)], Vec::new());
+        let second = scope(4, copy(40), &[(0x50, 0x60)], vec![deep]);
+        scope(1, ScopeKind::Function, &[(0x10, 0x80)], vec![block, second])
     }
 
     #[test]
