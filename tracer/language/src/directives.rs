@@ -1,7 +1,7 @@
 //! The lines of C's preprocessor that programs of bpftrace have.
 //!
-//! They are blank for the parser, and so are the parts that a condition leaves out, so all places in
-//! the text stay what they are. Headers are not read: types come from the kernel's debug
+//! They are blank for the parser, and so are the parts that a condition leaves out. So all places
+//! in the text stay what they are. Headers are not read: types come from the kernel's debug
 //! information. `#define NAME value` makes a macro.
 
 use alloc::{borrow::Cow, string::String, vec::Vec};
