@@ -1,5 +1,6 @@
 //! The scopes of a function: its arguments and variables, its blocks, the copies of other functions
-//! in it.
+//! in it. The code of a scope lies within that of the scope around it, in one piece or in several,
+//! and two scopes that are side by side share no code.
 
 use std::ops::Range;
 
