@@ -25,8 +25,9 @@ mod map;
 mod presentation;
 mod time;
 mod value;
+mod visible;
 
 pub use histogram::Bucket;
 pub use map::Key;
-pub use presentation::{Event, Presentation, Recorded, Totals};
+pub use presentation::{Event, Presentation, PrintedBy, Recorded, Totals};
 pub use value::{NamedValue, NoSymbols, Symbol, Symbolize, UserStack, Value};

@@ -90,6 +90,7 @@ pub enum Value {
         items: Vec<Value>,
         cut: bool,
     },
+    /// A record of the program has no name.
     Struct {
         name: Rc<str>,
         fields: Vec<NamedValue>,
@@ -104,11 +105,13 @@ pub enum Value {
     Statistics {
         count: u64,
         total: i128,
+        average: i128,
     },
     /// The value of `avg`.
     Average {
         count: u64,
         total: i128,
+        average: i128,
     },
     /// The buckets of `hist` and `lhist`, from the first bucket that is not empty to the last.
     Histogram(Vec<Bucket>),
@@ -123,11 +126,27 @@ impl Value {
             Self::Signed(number) => (*number).into(),
             Self::Boolean(is) => i128::from(*is),
             Self::Character(character) => u32::from(*character).into(),
-            Self::Average { count, total } => average(*count, *total),
+            Self::Average { average, .. } => *average,
             Self::Statistics { total, .. } => *total,
             Self::Histogram(buckets) => buckets.iter().map(|bucket| i128::from(bucket.count)).sum(),
             _ => return None,
         })
+    }
+
+    /// Divides what a map counts in, as `print(@map, top, divisor)` says.
+    pub(crate) fn divide(&mut self, divisor: u64) {
+        let by = i128::from(divisor.max(1));
+        match self {
+            Self::Unsigned(number) => *number /= divisor.max(1),
+            Self::Signed(number) => *number = (i128::from(*number) / by) as i64,
+            Self::Average { average, .. } | Self::Statistics { average, .. } => *average /= by,
+            Self::Histogram(buckets) => {
+                for bucket in buckets {
+                    bucket.count /= divisor.max(1);
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Its text, as it stands in a line.
@@ -198,13 +217,6 @@ fn order_of_fields(a: &[NamedValue], b: &[NamedValue]) -> Ordering {
         .into_iter()
         .find(|order| order.is_ne())
         .unwrap_or(Ordering::Equal)
-}
-
-fn average(count: u64, total: i128) -> i128 {
-    match count {
-        0 => 0,
-        count => total / i128::from(count),
-    }
 }
 
 /// See [`Value::shown`].
@@ -321,7 +333,7 @@ impl fmt::Display for Shown<'_> {
                     f.write_str(if index == 0 { "" } else { ", " })?;
                     write!(f, "{}", item.shown(self.symbols))?;
                 }
-                f.write_char(')')
+                f.write_str(if items.len() == 1 { ",)" } else { ")" })
             }
             Value::List { items, cut } => {
                 f.write_char('[')?;
@@ -331,6 +343,13 @@ impl fmt::Display for Shown<'_> {
                     (true, false) => ", ..]",
                     (true, true) => "..]",
                 })
+            }
+            Value::Struct { name, fields } if name.is_empty() => {
+                for (index, (name, value)) in fields.iter().enumerate() {
+                    let before = if index == 0 { "{" } else { "," };
+                    write!(f, "{before} .{name} = {}", value.shown(self.symbols))?;
+                }
+                f.write_str(" }")
             }
             Value::Struct { name, fields } => {
                 // A tuple's name is its type; its fields say all. Paths and parameters of generic
@@ -344,12 +363,12 @@ impl fmt::Display for Shown<'_> {
                 f.write_str(name)?;
                 self.fields(f, fields)
             }
-            Value::Statistics { count, total } => write!(
-                f,
-                "count {count}, average {}, total {total}",
-                average(*count, *total)
-            ),
-            Value::Average { count, total } => write!(f, "{}", average(*count, *total)),
+            Value::Statistics {
+                count,
+                total,
+                average,
+            } => write!(f, "count {count}, average {average}, total {total}"),
+            Value::Average { average, .. } => write!(f, "{average}"),
             Value::Histogram(buckets) => histogram::write(f, buckets),
         }
     }

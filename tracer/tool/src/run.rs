@@ -3,9 +3,11 @@
 //! Frames of the kernel become text or JSON on standard output, and material for the pictures. The
 //! log of the guest is kept, because its last lines say why a guest has failed. The first Ctrl-C
 //! and the end of `--timeout` ask the kernel to end the trace, so that its last answers come. A
-//! second Ctrl-C, or a guest that does not answer, ends all.
+//! second Ctrl-C, or a guest that does not answer, ends all. So does the first one as long as
+//! nothing is attached, because there are no answers then.
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     io::{self, IsTerminal, Write, stderr, stdout},
     path::PathBuf,
@@ -43,20 +45,17 @@ fn set_ender(ender: Option<Ender>) {
     *ENDER.lock().unwrap_or_else(PoisonError::into_inner) = ender;
 }
 
-/// Makes the first Ctrl-C end the trace, and the second one this process. Nothing is left running.
+/// Makes the first Ctrl-C end the trace, and the second one this process. Without a trace that has
+/// begun, the first one ends this process. Nothing is left running.
 pub fn end_on_signal() -> Result<()> {
     ctrlc::set_handler(|| {
         let ender = ENDER.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match ender {
-            Some(ender) => {
-                say("ending the trace; Ctrl-C again stops it at once");
-                ender.end();
-            }
-            None => {
-                children::kill_all();
-                say("interrupted");
-                process::exit(INTERRUPTED);
-            }
+        if ender.is_some_and(|ender| ender.end()) {
+            say("ending the trace; Ctrl-C again stops it at once");
+        } else {
+            children::kill_all();
+            say("interrupted");
+            process::exit(INTERRUPTED);
         }
     })
     .context("cannot handle Ctrl-C")
@@ -204,8 +203,14 @@ impl Session<'_> {
                 GuestEvent::Failed(error) => return Err(error),
                 GuestEvent::Hung => say("the guest hangs, and was ended"),
                 GuestEvent::Deadline if !told => {
+                    if !trace.end() {
+                        self.show_log();
+                        bail!(
+                            "the guest has not attached all in its time; --timeout sets another \
+                             limit"
+                        );
+                    }
                     say("the time of --timeout is over; ending the trace");
-                    trace.end();
                     told = true;
                     deadline = Some(Instant::now() + LAST_WORDS);
                 }
@@ -259,7 +264,7 @@ impl Session<'_> {
             ""
         };
         out.write_all(clear.as_bytes())
-            .and_then(|()| out.write_all(text.as_bytes()))
+            .and_then(|()| out.write_all(self.fit(&text, &out).as_bytes()))
             .and_then(|()| out.flush())
             .context("cannot write to standard output")?;
         if !text.is_empty() {
@@ -278,11 +283,11 @@ impl Session<'_> {
             .gathered
             .frame(frame, &event, &text, &self.presentation, self.symbols);
         if self.options.json {
-            text = self.json(&event, !text.is_empty());
+            text = self.json(&event, &text);
         }
         if shown && !text.is_empty() {
             let mut out = stdout().lock();
-            out.write_all(text.as_bytes())
+            out.write_all(self.fit(&text, &out).as_bytes())
                 .and_then(|()| out.flush())
                 .context("cannot write to standard output")?;
             timing.answer();
@@ -303,24 +308,29 @@ impl Session<'_> {
         Ok(())
     }
 
+    /// A text as `out` may get it. JSON has its own escapes, and files get texts as they are.
+    fn fit<'t>(&self, text: &'t str, out: &impl IsTerminal) -> Cow<'t, str> {
+        match out.is_terminal() && !self.options.json {
+            true => self.presentation.visible(text),
+            false => text.into(),
+        }
+    }
+
     /// The lines that stand for an event with --json.
-    fn json(&self, event: &Event, is_shown: bool) -> String {
+    fn json(&self, event: &Event, text: &str) -> String {
         match event {
-            Event::Map { name } if is_shown => {
-                let mut maps = self.presentation.maps();
-                let found = maps.find(|(of, _)| of == name);
-                found.map_or_else(String::new, |(name, entries)| {
-                    json::map(name, &entries, self.symbols)
-                })
-            }
-            Event::Started { places } => {
-                json::line("attached_probes", serde_json::json!({ "probes": places }))
-            }
-            Event::Record(record) => json::line("printf", serde_json::json!(record.text)),
+            Event::Map {
+                name,
+                shown: Some(entries),
+            } => json::map(name, entries, self.symbols),
+            Event::Started { places } => json::number_of("attached_probes", "probes", *places),
+            Event::Record(record) => json::printed(record, text, self.symbols),
             Event::Ended { totals, .. } => {
                 let maps = self.presentation.maps();
                 let maps = maps.map(|(name, entries)| json::map(name, &entries, self.symbols));
-                maps.chain([json::books(totals)]).collect()
+                let lost: u64 = totals.lost.iter().map(|(_, count)| count).sum();
+                let lost = (lost != 0).then(|| json::number_of("lost_events", "events", lost));
+                maps.chain(lost).chain([json::books(totals)]).collect()
             }
             _ => String::new(),
         }

@@ -21,6 +21,7 @@ use crate::{
     names,
     number::{Kind, Number, Test},
     object::{At, Object},
+    tables::Unset,
     values::{Holds, Val, Variable},
 };
 
@@ -52,11 +53,10 @@ impl Program<'_, '_> {
                 (Place::stack(0), Holds::Object(object))
             }
             value => {
-                let mut shape = self.values().shape(&value, true);
-                // Another text may be assigned later.
-                if let Shape::Text(bytes) = &mut shape {
-                    *bytes = (*bytes).max(self.values().tables.options.text_bytes);
-                }
+                let own = self.values().shape(&value, true);
+                let made_at = (name.span.start, self.values().site.address);
+                let known = self.values().tables.variable(made_at, &own);
+                let shape = known.unwrap_or(own);
                 let place = self.values().room(shape.bytes().max(1), is_inner);
                 self.code.store(&value, place, &shape, span)?;
                 (place, Holds::Stored(shape))
@@ -66,6 +66,7 @@ impl Program<'_, '_> {
             name: name.text.clone(),
             place,
             holds,
+            made_at: name.span.start,
         };
         let scope = if own_block {
             self.values().scopes.len() - 1
@@ -73,6 +74,70 @@ impl Program<'_, '_> {
             0
         };
         self.values().scopes[scope].push(variable);
+        Ok(())
+    }
+
+    /// Makes a variable of the block that has no value yet, as `let $name;` does. It holds what the
+    /// first assignment says, which is known the next time, and until then a zero of that.
+    pub(crate) fn declare_unset(&mut self, name: &Name) -> Lowered<()> {
+        let made_at = (name.span.start, self.values().site.address);
+        let value = match self.values().tables.unset.get(&made_at).cloned() {
+            Some(Unset::Stored(shape)) => {
+                let bytes = shape.bytes().max(1).next_multiple_of(8);
+                let place = self.values().memory.take(bytes);
+                self.code.asm.zero(place, bytes);
+                Val::Stored { place, shape }
+            }
+            Some(Unset::Number(kind)) => Val::number(Number::Constant(0), kind),
+            None => {
+                let variable = Variable {
+                    name: name.text.clone(),
+                    place: Place::stack(0),
+                    holds: Holds::Nothing,
+                    made_at: name.span.start,
+                };
+                self.values()
+                    .scopes
+                    .last_mut()
+                    .into_iter()
+                    .for_each(|scope| {
+                        scope.push(variable.clone());
+                    });
+                return Ok(());
+            }
+        };
+        self.declare(name, value, true, name.span)
+    }
+
+    /// The first assignment of such a variable.
+    fn set_first(&mut self, variable: &Variable, value: Val, span: Span) -> Lowered<()> {
+        let value = self.values().simplified(value, span);
+        let made_at = (variable.made_at, self.values().site.address);
+        let unset = match &value {
+            Val::Number(counted) => Some(Unset::Number(counted.kind.clone())),
+            Val::Object(object) if !self.values().is_text(&Val::Object(object.clone())) => None,
+            other => Some(Unset::Stored(self.values().shape(other, true))),
+        };
+        if let Some(unset) = unset {
+            self.values().tables.unset.insert(made_at, unset);
+            self.values().tables.learned = true;
+        }
+        let name = Name {
+            text: variable.name.clone(),
+            span: Span::new(variable.made_at, variable.made_at),
+        };
+        self.declare(&name, value, true, span)?;
+        let scopes = &mut self.values().scopes;
+        let Some(set) = scopes.last_mut().and_then(Vec::pop) else {
+            return Ok(());
+        };
+        let mut known = scopes
+            .iter_mut()
+            .rev()
+            .flat_map(|scope| scope.iter_mut().rev());
+        if let Some(unset) = known.find(|known| known.name == set.name) {
+            *unset = set;
+        }
         Ok(())
     }
 
@@ -127,6 +192,9 @@ impl Program<'_, '_> {
         let Some(variable) = self.values().find(&name.text) else {
             return self.declare(name, value, false, span);
         };
+        if matches!(variable.holds, Holds::Nothing) {
+            return self.set_first(&variable, value, span);
+        }
         let value = self.values().simplified(value, span);
         match (&variable.holds, value) {
             (Holds::Number(kind), Val::Number(counted)) => {
@@ -147,13 +215,22 @@ impl Program<'_, '_> {
             }
             (Holds::Stored(shape), value) => {
                 let shape = shape.clone();
-                let mut merged = shape.clone();
                 let new = self.values().shape(&value, true);
-                match merged.merge(&new) {
-                    Some(_) if merged.bytes() <= shape.bytes() || new.is_text() => {
-                        self.code.store(&value, variable.place, &shape, span)
-                    }
-                    _ => Err(other_type(name, &shape, &new, span)),
+                let made_at = (variable.made_at, self.values().site.address);
+                match self.values().tables.variable(made_at, &new) {
+                    Some(known) if known == shape => match value {
+                        // Parts of it may be parts of what the variable holds.
+                        Val::Tuple(_) | Val::Record(_) => {
+                            let whole = self.values().memory.take(shape.bytes());
+                            self.code.store(&value, whole, &shape, span)?;
+                            self.code.asm.copy(whole, variable.place, shape.bytes());
+                            Ok(())
+                        }
+                        _ => self.code.store(&value, variable.place, &shape, span),
+                    },
+                    // The next time there is room.
+                    Some(_) => Ok(()),
+                    None => Err(other_type(name, &shape, &new, span)),
                 }
             }
             (Holds::Object(held), Val::Object(object)) if held.type_id == object.type_id => {

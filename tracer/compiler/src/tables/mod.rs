@@ -34,6 +34,13 @@ pub(crate) struct Map {
     pub(crate) kind: Option<Kind>,
 }
 
+/// A variable without a first value: the kind of its first assignment.
+#[derive(Clone, Debug)]
+pub(crate) enum Unset {
+    Number(Kind),
+    Stored(Shape),
+}
+
 /// See the module's text.
 pub(crate) struct Tables<'a> {
     pub(crate) options: &'a Options,
@@ -50,6 +57,11 @@ pub(crate) struct Tables<'a> {
     pub(crate) loops: Vec<(Rc<str>, u32)>,
     /// The program that is being made has such a loop.
     pub(crate) has_open_loop: bool,
+    /// The shapes of variables that are no numbers, by where the text makes them, and the
+    /// place that the clause is compiled for.
+    variables: BTreeMap<(usize, Option<u64>), Shape>,
+    /// What variables without a first value hold before their first assignment, in the same way.
+    pub(crate) unset: BTreeMap<(usize, Option<u64>), Unset>,
     /// The functions of patterns.
     functions: BTreeMap<String, Rc<[u64]>>,
 }
@@ -73,6 +85,8 @@ impl<'a> Tables<'a> {
             probes: Vec::new(),
             loops: Vec::new(),
             has_open_loop: false,
+            variables: BTreeMap::new(),
+            unset: BTreeMap::new(),
             functions: BTreeMap::new(),
         }
     }
@@ -176,6 +190,14 @@ impl<'a> Tables<'a> {
             self.maps.len() - 1
         });
         number as u32
+    }
+
+    /// The shape of a variable that is assigned a value of that shape, too. It takes the values of
+    /// all assignments, as far as they are known. None: no shape takes both.
+    pub(crate) fn variable(&mut self, made_at: (usize, Option<u64>), new: &Shape) -> Option<Shape> {
+        let known = self.variables.entry(made_at).or_insert_with(|| new.clone());
+        self.learned |= known.merge(new)?;
+        Some(known.clone())
     }
 
     /// The number of a request; an equal one is used again.

@@ -9,7 +9,7 @@ use trace_language::{
     tree::{Name, Span},
 };
 
-use super::{Val, Values};
+use super::{Val, Values, composite};
 use crate::{
     Lowered,
     number::{Counted, Kind, Number, Test},
@@ -34,6 +34,13 @@ enum Found {
 impl Values<'_, '_> {
     /// `value[index]`.
     pub(crate) fn index(&mut self, value: Val, index: Counted, span: Span) -> Lowered<Val> {
+        let value = match value {
+            Val::Element { .. } => composite::at_hand(self, value, span),
+            value => value,
+        };
+        if let Some(part) = composite::part_at(self, &value, &index, span)? {
+            return Ok(part);
+        }
         let object = match value {
             Val::Object(object) => object,
             Val::Number(Counted {

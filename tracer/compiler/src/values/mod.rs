@@ -14,6 +14,7 @@
 
 mod arithmetic;
 pub(crate) mod builtin;
+pub(crate) mod composite;
 mod expression;
 mod field;
 mod index;
@@ -78,6 +79,7 @@ pub(crate) enum Val {
         shape: Shape,
     },
     Tuple(Vec<Val>),
+    Record(Vec<(Rc<str>, Val)>),
 }
 
 impl Val {
@@ -106,6 +108,10 @@ impl Val {
             Self::Tuple(items) => items
                 .iter()
                 .map(Self::present)
+                .fold(Test::Constant(true), Test::and),
+            Self::Record(fields) => fields
+                .iter()
+                .map(|(_, value)| value.present())
                 .fold(Test::Constant(true), Test::and),
             _ => Test::Constant(true),
         }
@@ -177,11 +183,22 @@ pub(crate) struct Variable {
     pub(crate) name: String,
     pub(crate) place: Place,
     pub(crate) holds: Holds,
+    /// Where the text makes it.
+    pub(crate) made_at: usize,
+}
+
+impl Variable {
+    /// Whether the compiler made it for a part of a statement. No variable of a text is called so.
+    pub(crate) fn is_hidden(&self) -> bool {
+        self.name.starts_with(|first: char| first.is_ascii_digit())
+    }
 }
 
 /// The content of a variable.
 #[derive(Clone, Debug)]
 pub(crate) enum Holds {
+    /// Nothing yet: `let $name;` says no type, so the first assignment does.
+    Nothing,
     Number(Kind),
     Stored(Shape),
     Object(Object),
@@ -250,7 +267,8 @@ impl<'c, 'a> Values<'c, 'a> {
 
     pub(crate) fn variable_names(&self) -> Vec<String> {
         let variables = self.scopes.iter().flatten();
-        variables.map(|variable| variable.name.clone()).collect()
+        let named = variables.filter(|variable| !variable.is_hidden());
+        named.map(|variable| variable.name.clone()).collect()
     }
 
     /// Room for a variable: it lives until the program ends, and begins with zero if some path may
@@ -303,6 +321,11 @@ impl<'c, 'a> Values<'c, 'a> {
                         .map(|item| self.shape(item, may_miss))
                         .collect(),
                 );
+            }
+            Val::Record(fields) => {
+                let field =
+                    |(name, value): &(Rc<str>, Val)| (name.clone(), self.shape(value, may_miss));
+                return Shape::Record(fields.iter().map(field).collect());
             }
         };
         match present {
