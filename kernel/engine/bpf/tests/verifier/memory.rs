@@ -1,4 +1,7 @@
-//! The kernel's memory, and values of maps.
+//! The kernel's memory, values of maps, and the stack at places that are not known.
+//!
+//! What may be null is compared before it is used. An index that is known to be inside needs no
+//! comparison, so the tests are also about what is known, and when it ends to be known.
 
 use super::*;
 
