@@ -499,7 +499,7 @@ mod tests {
             (6000, 1),
         ];
         assert_eq!(order, cpus);
-        let timeline = timeline(&recording, 1_000_000_000, |address| format!("f{address}"));
+        let timeline = timeline(&recording, 1_000_000_000, &Numbers);
         assert_eq!(timeline.lost, []);
         let last = Tree {
             last: Some(2),
