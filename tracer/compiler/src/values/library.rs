@@ -1,6 +1,6 @@
 //! Functions of bpftrace's library that calculate from numbers and texts.
 
-use alloc::{boxed::Box, format, string::ToString};
+use alloc::{boxed::Box, format, string::ToString, vec::Vec};
 
 use bpf::Condition;
 use trace_interface::{
@@ -132,6 +132,63 @@ pub(super) fn text_length(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowere
         }
     };
     Ok(Val::number(number, Kind::UNSIGNED))
+}
+
+/// `strstr(text, part)`: where the part is for the first time, or -1.
+pub(super) fn position(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
+    Ok(Val::number(searched(values, call)?, Kind::SIGNED))
+}
+
+/// `strcontains(text, part)`: whether it is anywhere.
+pub(super) fn contains(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
+    let position = searched(values, call)?;
+    let is = Test::compare(Condition::GreaterOrEqual, position, Number::Constant(0));
+    Ok(Val::number(Number::test(is), Kind::Boolean))
+}
+
+fn searched(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Number> {
+    /// Steps of the verifier, for each byte of the text and of the part.
+    const STEPS: u32 = 12;
+    const MOST_STEPS: u32 = 50_000;
+    let [text, part] = call.arguments else {
+        return call.refuse();
+    };
+    let mut texts = Vec::new();
+    for of in [text, part] {
+        let value = values.value(of)?;
+        if !values.is_text(&value) {
+            return Err(Diagnostic::new(
+                of.span,
+                "this is no text",
+                "str(address) makes a text of an address",
+            ));
+        }
+        texts.push(value);
+    }
+    if let [Val::Literal(text), Val::Literal(part)] = &texts[..] {
+        let until_nul = |text: &str| text.split('\0').next().unwrap_or_default().to_string();
+        let at = until_nul(text).find(&until_nul(part));
+        let at = at.map_or(-1, |at| at as i64);
+        return Ok(Number::Constant(at.cast_unsigned()));
+    }
+    let bytes: u32 = texts.iter().map(|of| values.text_bytes(of)).product();
+    if bytes.saturating_mul(STEPS) > MOST_STEPS {
+        return Err(Diagnostic::new(
+            call.span,
+            "these texts are too long to be searched at a probe",
+            "take less of them: str(address, 32)",
+        ));
+    }
+    let mut places = texts.into_iter().zip([text, part]);
+    let mut place = || {
+        places
+            .next()
+            .map(|(of, at)| values.text_in_stack(of, at.span))
+    };
+    match (place(), place()) {
+        (Some(text), Some(part)) => Ok(Number::Position { text, part }),
+        _ => call.refuse(),
+    }
 }
 
 /// `pid(curr_ns)` and the like. There is one name space of tasks, so both words mean the same.
