@@ -1,4 +1,8 @@
 //! Values of the functions of bpftrace's library.
+//!
+//! Each is calculated by a program at a hit, whose arguments are in two registers, and printed.
+//! What is expected was calculated by hand, or is what Linux prints. A text is in the memory of the
+//! machine.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,8 @@
 //! Functions of bpftrace's library that calculate from numbers and texts.
+//!
+//! What is known before the hit is calculated here, and the rest becomes a [`Number`]. Texts are
+//! put into the stack first, where zeros fill them up, so that the program may look at each byte.
+//! Errors, signals and system calls stay numbers, whose names the reader knows.
 
 use alloc::{boxed::Box, format, string::ToString, vec::Vec};
 
@@ -127,7 +131,7 @@ pub(super) fn text_length(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowere
             Number::Constant(end as u64)
         }
         (value, _) => {
-            let (place, bytes) = values.text_in_stack(value, of.span);
+            let (place, bytes) = text_in_stack(values, value, of.span);
             Number::Length { place, bytes }
         }
     };
@@ -183,7 +187,7 @@ fn searched(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Number> {
     let mut place = || {
         places
             .next()
-            .map(|(of, at)| values.text_in_stack(of, at.span))
+            .map(|(of, at)| text_in_stack(values, of, at.span))
     };
     match (place(), place()) {
         (Some(text), Some(part)) => Ok(Number::Position { text, part }),
@@ -220,20 +224,18 @@ fn is_word(of: &ExpressionKind, words: &[&str]) -> bool {
     matches!(of, ExpressionKind::Name(name) if words.contains(&&**name))
 }
 
-impl Values<'_, '_> {
-    /// A text in the stack, as one that zeros fill up, and its bytes there.
-    pub(crate) fn text_in_stack(&mut self, value: Val, span: Span) -> (Place, u32) {
-        let bytes = self.text_bytes(&value).next_multiple_of(8);
-        let empty = Val::Literal("".into());
-        let either = Either {
-            test: value.present(),
-            then: value,
-            otherwise: empty,
-        };
-        let shape = Shape::Text(bytes);
-        match self.copied(Copied::Either(Box::new(either)), shape, span) {
-            Val::Stored { place, .. } => (place, bytes),
-            _ => (Place::stack(0), 0),
-        }
+/// A text in the stack, as one that zeros fill up, and its bytes there.
+fn text_in_stack(values: &mut Values<'_, '_>, value: Val, span: Span) -> (Place, u32) {
+    let bytes = values.text_bytes(&value).next_multiple_of(8);
+    let empty = Val::Literal("".into());
+    let either = Either {
+        test: value.present(),
+        then: value,
+        otherwise: empty,
+    };
+    let shape = Shape::Text(bytes);
+    match values.copied(Copied::Either(Box::new(either)), shape, span) {
+        Val::Stored { place, .. } => (place, bytes),
+        _ => (Place::stack(0), 0),
     }
 }
