@@ -253,7 +253,7 @@ fn stack(values: &mut Values<'_, '_>, call: Call<'_>, most: u32) -> Lowered<Val>
         [form, frames] => (Some(form), Some(frames)),
         _ => return call.refuse(),
     };
-    let form = form.map_or(Ok(StackForm::default()), stack_form)?;
+    let form = form.map_or(Ok(values.tables.options.stack_form), stack_form)?;
     let frames = match frames {
         Some(frames) => values.constant(frames, 1..=most)?,
         None => values.tables.options.stack_frames,
@@ -373,6 +373,17 @@ fn find(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
     };
     let mut room = shape.bytes().max(8);
     let (place, fits) = match values.find(name) {
+        Some(variable) if matches!(variable.holds, Holds::Nothing) => {
+            let unset = match &holds {
+                Holds::Number(kind) => Unset::Number(kind.clone()),
+                _ => Unset::Stored(shape.clone()),
+            };
+            let made_at = (variable.made_at, values.site.address);
+            values.tables.unset.insert(made_at, unset);
+            // The next time it begins with zero.
+            values.tables.learned = true;
+            (values.room(room, true), true)
+        }
         Some(variable) => {
             let fits = match (&variable.holds, &holds) {
                 (Holds::Nothing, holds) => {
