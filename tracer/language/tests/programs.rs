@@ -331,8 +331,8 @@ fn arguments_stand_for_their_parameters() {
     assert_eq!(value("$4"), "0");
     assert_eq!(value("$#"), "3");
     assert_eq!(
-        value("(str($1), str($4), str($2, 3))"),
-        "(str(\"12\"), str(\"\"), str(\"x y\", 3))"
+        value("(str($1), str($4), str($2, 3), str($1, 1), str($4, 4))"),
+        "(str(\"12\"), str(\"\"), str(\"x y\", 3), str(\"12\", 1), str(\"\", 4))"
     );
     let script = parse_with("kprobe:vfs_$1, kprobe:a$LT$b+$c { }", &["read"]);
     assert!(script.is_err());
