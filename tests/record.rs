@@ -47,7 +47,8 @@ fn a_program_shows_its_lines_stacks_and_maps_after_a_panic() {
     let file = std::env::temp_dir().join(format!("record.{}", std::process::id()));
     let program = "kprobe:sys_mkdir { printf(\"%s%s\", str(args.path), kstack); \
                    @from[ustack(1), comm] = count(); } \
-                   kretprobe:kernel::fs::mkdir { printf(\"%r\", retval); @ok = count(); }";
+                   kretprobe:kernel::fs::mkdir { printf(\"%r%s\", retval, \"\\x07\"); @ok = \
+                   count(); }";
     let (shown, said) = last_words(&[
         "--record",
         program,
@@ -58,6 +59,8 @@ fn a_program_shows_its_lines_stacks_and_maps_after_a_panic() {
     ]);
     let paths = shown.matches("/tmp/workload.").count();
     assert_eq!((paths, shown.matches("Ok(())").count()), (2, 2), "{shown}");
+    // A terminal must not ring.
+    assert_eq!(shown.matches("Ok(())\\x07").count(), 2, "{shown}");
     let stack = "    kernel::syscall::paths::sys_mkdir+0\n    kernel::syscall::do_syscall+";
     assert_eq!(shown.matches(stack).count(), 2, "{shown}");
     assert!(shown.contains("@ok: 2\n"), "{shown}");

@@ -255,7 +255,7 @@ pub fn unserved(script: &Script) -> Option<&'static str> {
 
 /// The records and maps of a user's program, from the memory of the dead kernel: the lines of the
 /// last `last` records and all maps, and a timeline of all records. `started` is the frame of the
-/// program's start.
+/// program's start. Control characters of answers are escapes.
 ///
 /// # Errors
 /// Those of a text that cannot grow: none.
@@ -310,7 +310,7 @@ pub fn lines(
     }
     presentation.live(&maps, symbols, &mut text)?;
     lose(&mut pictures, recording, 0);
-    Ok((text, pictures.finish()))
+    Ok((presentation.visible(&text).into_owned(), pictures.finish()))
 }
 
 /// Tells of records that are not there, and of `strange` ones that were not understood.

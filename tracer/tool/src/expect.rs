@@ -465,6 +465,20 @@ mod tests {
                 )],
             ),
             (
+                "@f".to_string(),
+                vec![(
+                    vec![Value::Symbol {
+                        address: 0x10,
+                        with_offset: false,
+                    }],
+                    Value::Average {
+                        count: 0,
+                        total: 0,
+                        average: 0,
+                    },
+                )],
+            ),
+            (
                 "@h".to_string(),
                 vec![(vec![], Value::Histogram(vec![bucket(2), bucket(5)]))],
             ),
@@ -472,7 +486,7 @@ mod tests {
         let totals = Totals {
             hits: 7,
             missed: 1,
-            lost: vec![("no room".into(), 2)],
+            lost: vec![("no room".into(), 2), ("too long".into(), 3)],
             bad_loads: 0,
             stopped: Vec::new(),
         };
@@ -492,12 +506,17 @@ mod tests {
             ("@h.count", 7),
             ("@h", 7),
             ("len(@bytes) == 2 && sum(@bytes) == -6", 1),
-            ("hits - missed == 6 && dropped == 2", 1),
+            ("hits - missed == 6 && dropped == 5", 1),
             ("bad_loads ? 1 : 2", 2),
             ("1 << 4 | 3", 19),
             ("-1 < 0 && !0", 1),
             ("7 / 2 % 2", 1),
             ("-7 / 2", -3),
+            // A function is written by its last segments or its address, and no part of a segment.
+            ("@bytes[\":y\"]", 0),
+            ("@bytes[\"a::y\"]", 5),
+            ("len(@f) + @f[16].count", 1),
+            ("@f[\"0x10\"].avg + @f[17]", 0),
             ("@two[(1, \"c\")]", 9),
             ("6 & 3 | 8 ^ 1", 11),
             ("~0", -1),

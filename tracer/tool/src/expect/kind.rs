@@ -123,6 +123,7 @@ fn kind(expression: &Expression, maps: &[MapView]) -> Checked<Kind> {
         }
         ExpressionKind::Map(map) => match &entry(map, maps)?.class {
             Class::Plain(shape) => Kind::of(shape),
+            Class::Series(_) => Kind::Any,
             _ => Kind::Number,
         },
         ExpressionKind::Field { of, name } => {
