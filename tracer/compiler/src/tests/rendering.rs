@@ -327,6 +327,14 @@ fn exit_tells_its_status() {
 }
 
 #[test]
+fn the_books_have_a_line_of_their_own() {
+    let mut world = World::new("BEGIN { printf(\"no end\"); @a = 1; } END { printf(\"\"); }");
+    world.tick();
+    let text = world.end();
+    assert!(text.starts_with("no end\n@a: 1\n"), "{text}");
+}
+
+#[test]
 fn nothing_behind_exit_is_done() {
     let mut world = World::new(
         "BEGIN { for ($i : 0..9) { @turns = $i; if ($i == 4) { exit(1); } @whole = $i; } \
