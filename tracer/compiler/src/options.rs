@@ -8,7 +8,7 @@ pub struct Options {
     pub debug_info: bool,
     /// The most keys of a map; of one for each CPU, on each.
     pub map_keys: u32,
-    /// The most bytes that are kept of a text.
+    /// The most bytes that are kept of a text; of one inside of another value, at most 64.
     pub text_bytes: u32,
     /// The most bytes that are kept of the elements of a slice or an array.
     pub slice_bytes: u32,
@@ -27,7 +27,7 @@ impl Default for Options {
         Self {
             debug_info: true,
             map_keys: 4096,
-            text_bytes: 64,
+            text_bytes: 200,
             slice_bytes: 64,
             stack_frames: 48,
             stacks: 2048,

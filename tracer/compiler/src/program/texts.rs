@@ -11,7 +11,7 @@ use crate::{
     Lowered,
     asm::Label,
     memory::Place,
-    values::{Copy, Either, Val},
+    values::{COMM_BYTES, Copy, Either, Val},
 };
 
 impl Code<'_, '_> {
@@ -28,9 +28,14 @@ impl Code<'_, '_> {
             Shape::Text(bytes) | Shape::Counted(bytes) => bytes,
             _ => 8,
         };
-        let bytes = bytes(self, left)
+        let mut bytes = bytes(self, left)
             .max(bytes(self, right))
             .next_multiple_of(8);
+        if let (Val::Literal(text), _) | (_, Val::Literal(text)) = (left, right) {
+            // A byte more than the text of the program has tells that the other is longer.
+            let enough = (text.len() as u32 + 2).next_multiple_of(8);
+            bytes = bytes.min(enough.max(COMM_BYTES));
+        }
         // As texts that zeros fill up, both are equal if all their bytes are.
         let shape = Shape::Text(bytes);
         let end = self.asm.label();

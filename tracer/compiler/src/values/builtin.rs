@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// The most bytes of a text that a program asks for.
-const MOST_TEXT: u32 = 200;
+const MOST_TEXT: u32 = 1023;
 
 /// A function that gives a value.
 type Gives = fn(&mut Values<'_, '_>, Call<'_>) -> Lowered<Val>;
