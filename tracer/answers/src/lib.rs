@@ -25,6 +25,7 @@ mod map;
 mod presentation;
 mod time;
 mod value;
+mod visible;
 
 pub use histogram::Bucket;
 pub use map::Key;

@@ -269,9 +269,9 @@ impl Presentation {
         })
     }
 
-    /// The names of all maps, whether or not they were sent.
-    pub fn map_names(&self) -> impl Iterator<Item = &str> {
-        self.view.maps.iter().filter_map(|map| map.name.as_deref())
+    /// The records of the program.
+    pub(crate) fn records(&self) -> &[Record] {
+        &self.view.records
     }
 
     /// Nanoseconds from the beginning of the script to a count of the time stamp counter.

@@ -24,6 +24,10 @@ pub const CLOCK: &str = "(clock)";
 /// The version of this form. A kernel refuses another one.
 pub const VERSION: u32 = 1;
 
+/// The time between two ticks of a CPU's timer, unless `tick_ms=N` on the kernel's command line
+/// says otherwise. A profile runs at ticks, so it cannot run more often.
+pub const TICK_NANOSECONDS: u64 = 4_000_000;
+
 /// See [`Script::probes`].
 pub const OPTIONAL: u32 = u32::MAX;
 

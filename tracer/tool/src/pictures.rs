@@ -154,7 +154,7 @@ impl Gathered {
         if let Some(path) = &options.html {
             let run = options.run.as_deref().unwrap_or("workload");
             let page = html::page(&Page {
-                title: source.name.clone(),
+                title: source.title(),
                 program: source.text.clone(),
                 facts: vec![("ran meanwhile".into(), run.into())],
                 books: books(&self.books, probes),
@@ -273,15 +273,8 @@ fn histograms(presentation: &Presentation, symbols: &dyn Symbolize) -> Vec<Histo
 }
 
 fn row(bucket: &Bucket) -> HistogramRow {
-    let label = match (bucket.low, bucket.end) {
-        (Some(low), Some(end)) if end == low + 1 => format!("[{low}]"),
-        (Some(low), Some(end)) => format!("[{low}, {end})"),
-        (Some(low), None) => format!("[{low}, ...)"),
-        (None, Some(end)) => format!("(..., {end})"),
-        (None, None) => "all".into(),
-    };
     HistogramRow {
-        label,
+        label: bucket.label(),
         low: bucket.low.unwrap_or(i128::MIN),
         high: bucket.end.unwrap_or(i128::MAX),
         count: bucket.count,
@@ -306,6 +299,25 @@ mod tests {
         let row = row_of_stacks(&[kernel, comm.clone(), user], &trace_answers::NoSymbols);
         assert_eq!(row.unwrap(), ["cat", "0x20", "0x10", "0x40", "0x30"]);
         assert_eq!(row_of_stacks(&[comm], &trace_answers::NoSymbols), None);
+    }
+
+    /// As the text has them.
+    #[test]
+    fn rows_of_histograms_have_the_units_of_the_text() {
+        let label = |low, end| {
+            let count = 1;
+            row(&Bucket { low, end, count }).label
+        };
+        assert_eq!(label(Some(65536), Some(131072)), "[64K, 128K)");
+        assert_eq!(label(Some(0), Some(1)), "[0]");
+        assert_eq!(label(Some(1000), None), "[1000, ...)");
+        assert_eq!(label(None, Some(0)), "(..., 0)");
+        let row = row(&Bucket {
+            low: None,
+            end: Some(-5),
+            count: 3,
+        });
+        assert_eq!((row.low, row.high, row.count), (i128::MIN, -5, 3));
     }
 
     #[test]

@@ -48,6 +48,10 @@ impl Program<'_, '_> {
     /// A call for its effect.
     pub(crate) fn effect(&mut self, expression: &Expression) -> Lowered<()> {
         let span = expression.span;
+        if self.effect_of_parts(expression)? {
+            return Ok(());
+        }
+        let expression = &self.without_blocks_in(expression)?;
         let ExpressionKind::Call { name, arguments } = &expression.kind else {
             let value = self.code.value(expression)?;
             if let Val::Number(counted) = value

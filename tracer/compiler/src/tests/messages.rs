@@ -3,7 +3,9 @@
 //! The texts are compared whole, because they are what a user learns the language from. Each has a
 //! cause and, if there is one, a next step.
 
-use super::fake::{Fake, compiled_with};
+use trace_interface::script::Attachment;
+
+use super::fake::{Fake, READ, compiled_with};
 use crate::Options;
 
 fn refusal(text: &str) -> String {
@@ -39,6 +41,55 @@ fn a_refusal_points_at_the_word() {
          1 | kprobe:vfs_wriet { @ = count(); }\n  |        ^^^^^^^^^\n  \
          = help: did you mean `vfs_write`?"
     );
+}
+
+#[test]
+fn a_probe_between_two_instructions_is_refused() {
+    assert_eq!(
+        refusal("begin { } kprobe:vfs_write+3 { @ = count(); }"),
+        "error: no instruction of `kernel::fs::vfs_write` begins at `+3`\n\
+         1 | begin { } kprobe:vfs_write+3 { @ = count(); }\n  |           ^^^^^^^^^^^^^^^^^^\n  \
+         = help: instructions begin at `+2` and at `+4`"
+    );
+    // Of a pattern those remain that have an instruction there.
+    let compiled = compiled_with(
+        "kprobe:vfs_*+3 { @ = count(); }",
+        &Fake::new(),
+        &Options::default(),
+    );
+    let [Attachment::Probe { addresses, .. }] = &compiled.unwrap().script.attachments[..] else {
+        panic!("another attachment");
+    };
+    assert_eq!(addresses, &[READ + 3]);
+}
+
+/// Ticks of the timer come each 4 ms, or as the command line says.
+#[test]
+fn a_profile_that_is_faster_than_the_ticks_is_refused() {
+    let with = |rate: &str, command_line: &str| {
+        let text = format!("profile:{rate} {{ @ = count(); }}");
+        compiled_with(&text, &Fake::new(), &Options::of_kernel(command_line)).err()
+    };
+    assert_eq!(
+        with("hz:1000", "loglevel=3").unwrap(),
+        "error: a CPU's timer ticks each 4 ms, and no profile runs more often\n\
+         1 | profile:hz:1000 { @ = count(); }\n  | ^^^^^^^^^^^^^^^\n  \
+         = help: ask for profile:hz:250 or less, or boot with `--append tick_ms=1`"
+    );
+    assert_eq!(with("hz:250", ""), None);
+    assert!(with("hz:251", "").is_some());
+    assert_eq!(with("hz:1000", "tick_ms=100 tick_ms=1"), None);
+    let faster = with("hz:1001", "tick_ms=1").unwrap();
+    assert!(
+        faster.ends_with("ask for profile:hz:1000 or less"),
+        "{faster}"
+    );
+    assert!(with("ms:99", "tick_ms=100").is_some());
+    // The kernel does not take these.
+    for wrong in ["tick_ms=0", "tick_ms=1001", "tick_ms=x"] {
+        assert!(with("hz:251", wrong).is_some(), "{wrong}");
+        assert_eq!(with("hz:250", wrong), None, "{wrong}");
+    }
 }
 
 #[test]

@@ -65,6 +65,14 @@ impl Values<'_, '_> {
                     .collect();
                 Val::Tuple(items?)
             }
+            // The program makes blocks before it asks.
+            ExpressionKind::Block { .. } => {
+                return Err(Diagnostic::new(
+                    span,
+                    "a block cannot stand here",
+                    "keep its value in a variable first: `$value = { … };`",
+                ));
+            }
             ExpressionKind::Record(fields) => composite::record(self, fields)?,
             ExpressionKind::Step {
                 target,

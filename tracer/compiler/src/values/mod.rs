@@ -187,9 +187,18 @@ pub(crate) struct Variable {
     pub(crate) made_at: usize,
 }
 
+impl Variable {
+    /// Whether the compiler made it for a part of a statement. No variable of a text is called so.
+    pub(crate) fn is_hidden(&self) -> bool {
+        self.name.starts_with(|first: char| first.is_ascii_digit())
+    }
+}
+
 /// The content of a variable.
 #[derive(Clone, Debug)]
 pub(crate) enum Holds {
+    /// Nothing yet: `let $name;` says no type, so the first assignment does.
+    Nothing,
     Number(Kind),
     Stored(Shape),
     Object(Object),
@@ -258,7 +267,8 @@ impl<'c, 'a> Values<'c, 'a> {
 
     pub(crate) fn variable_names(&self) -> Vec<String> {
         let variables = self.scopes.iter().flatten();
-        variables.map(|variable| variable.name.clone()).collect()
+        let named = variables.filter(|variable| !variable.is_hidden());
+        named.map(|variable| variable.name.clone()).collect()
     }
 
     /// Room for a variable: it lives until the program ends, and begins with zero if some path may

@@ -28,11 +28,12 @@ impl Parser<'_> {
     }
 
     /// An expression with parts of at most that height, if the tree is not too high with it.
-    fn node(&self, kind: ExpressionKind, span: Span, parts: usize) -> Parsed<Tall> {
+    fn node(&mut self, kind: ExpressionKind, span: Span, parts: usize) -> Parsed<Tall> {
         let height = parts + 1;
         if self.depth + height > MAX_DEPTH {
             return Err(too_deep(span));
         }
+        self.deepest = self.deepest.max(self.depth + height);
         Ok(Tall {
             expression: Expression { kind, span },
             height,
@@ -267,11 +268,18 @@ impl Parser<'_> {
                 self.take()?;
                 ExpressionKind::Boolean(word == "true")
             }
+            Token::Word("if") => return self.with_block(Self::if_value),
             Token::Word(word) if is_keyword(word) => {
                 return Err(self.unexpected("a value", HELP));
             }
             Token::Word(_) => return self.name_or_call(),
             Token::Sign("(") => return self.parentheses(),
+            Token::Sign("{") => {
+                return self.with_block(|parser| {
+                    let block = parser.block()?;
+                    parser.as_value(block)
+                });
+            }
             Token::Sign("&") => {
                 return Err(Diagnostic::new(
                     span,
@@ -284,6 +292,20 @@ impl Parser<'_> {
             _ => return Err(self.unexpected("a value", HELP)),
         };
         self.node(kind, span, 0)
+    }
+
+    /// A value with blocks in it, which is as high as they are.
+    fn with_block(&mut self, parse: fn(&mut Self) -> Parsed<Expression>) -> Parsed<Tall> {
+        let in_predicate = core::mem::replace(&mut self.in_predicate, false);
+        let before = core::mem::replace(&mut self.deepest, self.depth);
+        let parsed = parse(self);
+        let height = self.deepest - self.depth;
+        self.deepest = self.deepest.max(before);
+        self.in_predicate = in_predicate;
+        Ok(Tall {
+            expression: parsed?,
+            height,
+        })
     }
 
     /// `@name[key, key]`, and the height of the keys.
