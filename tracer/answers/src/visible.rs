@@ -47,7 +47,7 @@ impl Presentation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trace_interface::view::View;
+    use trace_interface::view::{Level, View};
 
     #[test]
     fn control_characters_are_escapes_unless_the_program_has_them() {
@@ -56,6 +56,7 @@ mod tests {
         assert_eq!(plain.visible(text), "a\tb\\x1b[2J\\x0d\\x7f\\u{9b}é\\x00\n");
         assert!(matches!(plain.visible("é\t\n"), Cow::Borrowed("é\t\n")));
         let literal = |text: &str| Record::Line {
+            level: Level::Plain,
             parts: alloc::vec![Part::Literal(text.into())],
             values: alloc::vec![],
         };

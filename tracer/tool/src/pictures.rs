@@ -228,12 +228,12 @@ fn row_of_stacks(key: &[Value], symbols: &dyn Symbolize) -> Option<Vec<String>> 
     let mut has_stack = false;
     for part in key {
         match part {
-            Value::UserStack(Some(stack)) => {
+            Value::UserStack(_, Some(stack)) => {
                 has_stack = true;
                 user.extend(stack.frames(symbols).map(|(name, _)| name));
                 user.reverse();
             }
-            Value::Stack(Some(addresses)) => {
+            Value::Stack(_, Some(addresses)) => {
                 has_stack = true;
                 kernel.extend(addresses.iter().rev().map(|address| {
                     let symbol = symbols.frame(*address);
@@ -241,7 +241,7 @@ fn row_of_stacks(key: &[Value], symbols: &dyn Symbolize) -> Option<Vec<String>> 
                 }));
             }
             // A task of the kernel has no program.
-            Value::UserStack(None) | Value::Stack(None) => {}
+            Value::UserStack(_, None) | Value::Stack(_, None) => {}
             other => others.push(other.shown(symbols).to_string()),
         }
     }
@@ -284,14 +284,18 @@ fn row(bucket: &Bucket) -> HistogramRow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use trace_interface::shape::StackForm;
 
     #[test]
     fn frames_of_a_program_stand_below_those_of_the_kernel() {
-        let user = Value::UserStack(Some(trace_answers::UserStack {
-            program: "cat".into(),
-            addresses: [0x10, 0x20].into(),
-        }));
-        let kernel = Value::Stack(Some([0x30, 0x40].into()));
+        let user = Value::UserStack(
+            StackForm::default(),
+            Some(trace_answers::UserStack {
+                program: "cat".into(),
+                addresses: [0x10, 0x20].into(),
+            }),
+        );
+        let kernel = Value::Stack(StackForm::default(), Some([0x30, 0x40].into()));
         let comm = Value::Text {
             text: "cat".into(),
             cut: false,

@@ -19,6 +19,7 @@ mod loops;
 mod memory;
 mod objects;
 mod records;
+mod series;
 mod statements;
 mod store;
 mod texts;

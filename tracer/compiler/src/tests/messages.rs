@@ -281,8 +281,8 @@ fn types_must_fit() {
     );
     assert_eq!(
         short("kprobe:vfs_write { @c[1] = lhist(arg0, 0, 1000, 1); delete(@c[1]); }"),
-        "this histogram has 1002 buckets; one of at most 256 can be deleted by its key | use a \
-         larger step, or clear the whole map: clear(@name)"
+        "this map has 1002 parts for each key; those of at most 256 can be deleted by the key | \
+         use a larger step, or clear the whole map: clear(@name)"
     );
     for bounds in [
         "0, 1001, 1",
@@ -318,8 +318,8 @@ fn types_must_fit() {
     );
     assert_eq!(
         short("begin { @a[1] = hist(1); print(len(@a)); }"),
-        "each bucket of a histogram is a key of its own, so the keys are not counted | count into \
-         another map beside it"
+        "each part of a histogram or a series is a key of its own, so the keys are not counted | \
+         count into another map beside it"
     );
     assert_eq!(
         short("begin { print(len(3)); }"),
@@ -377,6 +377,29 @@ fn letters_that_no_time_has_are_refused() {
             "{call}"
         );
     }
+}
+
+#[test]
+fn a_series_wants_numbers_of_the_text() {
+    let refused = |call: &str| {
+        let text = short(&format!("kprobe:vfs_write {{ @ = {call}; }}"));
+        text.split(" | ").next().unwrap().to_string()
+    };
+    let range = "this must be a number of the text, 1 to 9223372036854775807";
+    assert_eq!(refused("tseries(1, 0, 10)"), range);
+    assert_eq!(refused("tseries(1, -1, 10)"), range);
+    assert_eq!(refused("tseries(1, arg0, 10)"), range);
+    let intervals = "this must be a number of the text, 1 to 1000";
+    assert_eq!(refused("tseries(1, 1s, 0)"), intervals);
+    assert_eq!(refused("tseries(1, 1s, 1001)"), intervals);
+    assert_eq!(
+        refused("tseries(1, 1s, 10, \"stats\")"),
+        "values are not gathered so"
+    );
+    assert_eq!(
+        refused("tseries(1, 1s)"),
+        "`tseries` takes 3 arguments, and there are 2"
+    );
 }
 
 /// Not the message about an unknown function.
