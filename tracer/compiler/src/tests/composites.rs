@@ -352,3 +352,14 @@ fn keys_and_texts_are_long() {
         ),
     ]);
 }
+
+#[test]
+fn the_length_of_a_text_is_that_up_to_its_end() {
+    for length in 0..=17 {
+        let text = &"abcdefghijklmnopq"[..length];
+        let block =
+            format!("$s = \"abcdefghijklmnopqrstuvw\"; $s = \"{text}\"; print(strlen($s));");
+        assert_eq!(run(&block), format!("{length}\n"));
+    }
+    assert_eq!(run("$s = \"12345678\\0x\"; print(strlen($s));"), "8\n");
+}
