@@ -1,6 +1,6 @@
 //! How a script is compiled.
 
-use trace_interface::script::TICK_NANOSECONDS;
+use trace_interface::{script::TICK_NANOSECONDS, shape::StackForm};
 
 /// What becomes of a probe whose place does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,8 @@ pub struct Options {
     pub debug_info: bool,
     /// The most keys of a map; of one for each CPU, on each.
     pub map_keys: u32,
-    /// The most bytes that are kept of a text; of one inside of another value, at most 64.
+    /// The most bytes that are kept of a text, a multiple of 8; of one inside of another value, at
+    /// most 64.
     pub text_bytes: u32,
     /// The most bytes that are kept of the elements of a slice or an array.
     pub slice_bytes: u32,
@@ -30,6 +31,8 @@ pub struct Options {
     pub stacks: u32,
     /// The most addresses for which a clause is compiled separately.
     pub most_places: usize,
+    /// How a call stack is shown where the program does not say it.
+    pub stack_form: StackForm,
     /// Whether the maps are shown at the end.
     pub shows_maps: bool,
     /// What becomes of a probe whose place does not exist.
@@ -51,6 +54,7 @@ impl Default for Options {
             stack_frames: 48,
             stacks: 2048,
             most_places: 1024,
+            stack_form: StackForm::default(),
             shows_maps: true,
             missing_probes: Missing::Refused,
             tick_nanoseconds: TICK_NANOSECONDS,
@@ -60,6 +64,12 @@ impl Default for Options {
 }
 
 impl Options {
+    /// How many bytes are kept of a text: whole words, because texts are copied by words.
+    pub(crate) fn set_text_bytes(&mut self, bytes: u32) {
+        const MOST: u32 = 1 << 16;
+        self.text_bytes = bytes.min(MOST).next_multiple_of(8);
+    }
+
     /// For a kernel with that command line.
     pub fn of_kernel(command_line: &str) -> Self {
         const LONGEST_MS: u64 = 1000;

@@ -6,6 +6,7 @@
 
 use alloc::{borrow::Cow, format, string::String, vec::Vec};
 
+use trace_interface::shape::StackForm;
 use trace_language::{
     Diagnostic,
     tree::{Setting, Tree},
@@ -55,8 +56,8 @@ const SETTINGS: [(&str, Does); 26] = {
     [
         ("max_map_keys", Number(|options, number| options.map_keys = number)),
         ("map_keys_max", Number(|options, number| options.map_keys = number)),
-        ("max_strlen", Number(|options, number| options.text_bytes = number)),
-        ("strlen", Number(|options, number| options.text_bytes = number)),
+        ("max_strlen", Number(Options::set_text_bytes)),
+        ("strlen", Number(Options::set_text_bytes)),
         ("print_maps_on_exit", Truth(|options, is| options.shows_maps = is)),
         ("missing_probes", Word(&["error", "warn", "ignore"],
             |options, word| options.missing_probes = match word {
@@ -82,7 +83,12 @@ const SETTINGS: [(&str, Does); 26] = {
         ("perf_rb_pages", Nothing(Takes::Number)),
         ("symbol_source", Nothing(Takes::Anything)),
         ("max_type_res_iterations", Nothing(Takes::Anything)),
-        ("stack_mode", Word(&["bpftrace"], |_, _| ())),
+        ("stack_mode", Word(&["bpftrace", "perf", "raw"],
+            |options, word| options.stack_form = match word {
+                "perf" => StackForm::Perf,
+                "raw" => StackForm::Raw,
+                _ => StackForm::Functions,
+            })),
         ("unstable_tseries", Word(&["error", "warn", "enable"], |_, _| ())),
         ("unstable_dw_ustack", Word(&["error", "warn", "enable"], |_, _| ())),
     ]

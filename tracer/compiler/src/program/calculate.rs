@@ -34,6 +34,7 @@ impl Code<'_, '_> {
                 self.load(number);
             }
             Number::Length { place, bytes } => self.length(*place, *bytes),
+            Number::Position { text, part } => self.position(*text, *part),
             Number::Alu(..) | Number::Extended { .. } | Number::Swapped { .. } => {
                 self.arithmetic(number);
             }
@@ -210,36 +211,6 @@ impl Code<'_, '_> {
             }
             _ => {}
         }
-    }
-
-    /// How many bytes a text in the stack has. The verifier need not know how many.
-    fn length(&mut self, place: Place, bytes: u32) {
-        let (last, end) = (self.asm.label(), self.asm.label());
-        self.asm.opaque_zero(Reg::R0);
-        self.asm.set(Reg::R4, 0x0101_0101_0101_0101);
-        self.asm.set(Reg::R5, 0x8080_8080_8080_8080);
-        for word in 0..bytes / 8 {
-            // Some bit is left if one of its bytes is zero.
-            self.asm.load(Reg::R1, place.at(8 * word), 8, false);
-            self.asm.mov(Reg::R2, Reg::R1);
-            self.asm.alu(AluOp::Sub, Reg::R2, Reg::R4);
-            self.asm.mov(Reg::R3, Reg::R1);
-            self.asm.alu(AluOp::Xor, Reg::R3, -1);
-            self.asm.alu(AluOp::And, Reg::R2, Reg::R3);
-            self.asm.alu(AluOp::And, Reg::R2, Reg::R5);
-            self.asm.branch(Condition::NotEqual, Reg::R2, 0, last);
-            self.asm.alu(AluOp::Add, Reg::R0, 8);
-        }
-        self.asm.jump(end);
-        self.asm.place(last);
-        for _ in 0..8 {
-            self.asm.mov(Reg::R2, Reg::R1);
-            self.asm.alu(AluOp::And, Reg::R2, 0xff);
-            self.asm.branch(Condition::Equal, Reg::R2, 0, end);
-            self.asm.alu(AluOp::Add, Reg::R0, 1);
-            self.asm.alu(AluOp::ShiftRight, Reg::R1, 8);
-        }
-        self.asm.place(end);
     }
 
     /// Numbers that a condition makes.

@@ -78,6 +78,31 @@ fn texts_of_every_length_are_whole_or_marked() {
 }
 
 #[test]
+fn texts_of_a_length_that_the_program_sets_are_whole_words() {
+    let long = "abcdefghijklmnopqrstuvwxyz".repeat(8);
+    for (length, cut) in [(98, false), (104, false), (105, true)] {
+        let mut world = with_file(
+            "config = { max_strlen = 100 } kprobe:vfs_write { print(args.file.name); \
+             print(str(arg1, arg2)); }",
+            &long[..length],
+        );
+        world.hit(&Hit {
+            registers: vec![(Di, FILE_AT), (Si, NAME_AT), (Dx, length as u64)],
+            ..Hit::default()
+        });
+        let shown = format!(
+            "{}{}",
+            &long[..length.min(104)],
+            if cut { ".." } else { "" }
+        );
+        assert_eq!(
+            world.out,
+            format!("{shown}\n{}\n", &long[..length.min(103)])
+        );
+    }
+}
+
+#[test]
 fn texts_are_compared() {
     for (name, same) in [("hello", true), ("hell", false), ("hello!", false)] {
         let mut world = with_file(
