@@ -79,10 +79,9 @@ unsafe impl lock_api::RawMutex for RawMutex {
     fn lock(&self) {
         handler_rules::check(Rule::SleepingLock);
         let place = Location::caller();
-        if !self.take(place) {
-            self.refuse_owner(place);
-            self.waiters.wait_until(|| self.take(place));
-        }
+        self.refuse_owner(place);
+        // A trace sees each lock in this call, also one that is free.
+        self.waiters.wait_until(|| self.take(place));
     }
 
     #[track_caller]
