@@ -340,6 +340,44 @@ fn processors_show_their_tasks() {
     );
 }
 
+/// Clocks of processors differ, so runs may overlap. A track whose slices overlap would be drawn as
+/// if one run were inside of the other.
+#[test]
+fn slices_of_a_track_never_overlap() {
+    let run = |cpu, tid, begin, end| Run {
+        cpu,
+        tid,
+        begin,
+        end,
+    };
+    let timeline = Timeline {
+        cpus: 2,
+        runs: vec![
+            run(0, 2, 3000, 5000),
+            run(0, 1, 1000, 4000),
+            run(0, 3, 4500, 4800),
+            run(1, 4, 2000, 2500),
+        ],
+        ..Timeline::default()
+    };
+    let viewer = Viewer::new(&decoded(&timeline));
+    let track = |name: &'static str| {
+        viewer.track(move |track: &TrackDescriptor| track.name.as_deref() == Some(name))
+    };
+    assert_eq!(
+        track("CPU 0"),
+        [
+            "1000 begin run: task 1",
+            "4000 end",
+            "4000 begin run: task 2",
+            "5000 end",
+            "5000 begin run: task 3",
+            "5000 end",
+        ]
+    );
+    assert_eq!(track("CPU 1"), ["2000 begin run: task 4", "2500 end"]);
+}
+
 #[test]
 fn counters_losses_and_the_time_of_day_are_there() {
     let trace = decoded(&example());
