@@ -121,7 +121,10 @@ fn a_variable_without_a_value_gets_the_type_of_its_first_assignment() {
         printed("let $p; $p = (1, \"a\"); $p = (2, \"longer\"); print($p);"),
         "(2, longer)\n"
     );
-    assert_eq!(printed("let $a; if ($a) { $a = 1; } $b = $a; print($b);"), "0\n");
+    assert_eq!(
+        printed("let $a; if ($a) { $a = 1; } $b = $a; print($b);"),
+        "0\n"
+    );
     let refused = compiled_with(
         "begin { let $x; print($x); }",
         &Fake::new(),

@@ -217,7 +217,10 @@ impl Parser<'_> {
         let form = format!("{}:FUNCTION", provider.text);
         self.colon(provider, &form)?;
         // All of the kernel is in one image, which has this name elsewhere, too.
-        let module = self.text[self.position..].split(':').next().unwrap_or_default();
+        let module = self.text[self.position..]
+            .split(':')
+            .next()
+            .unwrap_or_default();
         let is_kernel = match module.strip_suffix('*') {
             Some(begin) => !begin.is_empty() && "vmlinux".starts_with(begin),
             None => module == "vmlinux",
