@@ -79,6 +79,7 @@ pub fn value(of: &Value, symbols: &dyn Symbolize) -> Json {
         Value::Unit | Value::Absent => Json::Null,
         Value::Unsigned(number) => json!(number),
         Value::Signed(number) => json!(number),
+        Value::Single(number) => json!(number),
         Value::Float(number) => json!(number),
         Value::Boolean(is) => json!(is),
         Value::Text { text, .. } => json!(text),

@@ -8,7 +8,7 @@ use alloc::{format, rc::Rc, string::String, vec::Vec};
 use trace_interface::{
     script::Request,
     shape::Shape,
-    view::{Class, Part, Record},
+    view::{Class, Part, Record, Style},
 };
 use trace_language::{
     Diagnostic,
@@ -120,8 +120,7 @@ fn print(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
 
 fn print_value(program: &mut Program<'_, '_>, of: &Expression, span: Span) -> Lowered<()> {
     let value = program.code.value(of)?;
-    let value = program.values().simplified(value, of.span);
-    let shape = program.values().shape(&value, true);
+    let (value, shape) = program.values().printed(value, true, of.span);
     let record = Record::Value(shape.clone());
     program.record(record, alloc::vec![(value, shape, of.span)], span)
 }
@@ -213,8 +212,8 @@ fn print_line(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
     let mut offset = 0;
     for (conversion, expression) in wanted.iter().zip(values) {
         let value = program.code.value(expression)?;
-        let mut value = program.values().simplified(value, expression.span);
-        let mut shape = program.values().shape(&value, true);
+        let is_natural = conversion.style == Style::Natural;
+        let (mut value, mut shape) = program.values().printed(value, is_natural, expression.span);
         if !conversion.takes(&shape) {
             // A type around a number, a `Result` of numbers.
             match program.values().as_number(value.clone(), expression.span) {
@@ -298,7 +297,7 @@ fn join(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
                 "use print(), which shows any list",
             ));
         }
-        let shape = program.values().shape(&item, true);
+        let (item, shape) = program.values().printed(item, true, span);
         places.push((offset, shape.clone()));
         offset += shape.bytes();
         stored.push((item, shape, span));

@@ -12,6 +12,7 @@
 pub(crate) mod assign;
 mod calculate;
 mod code;
+mod collections;
 pub(crate) mod effects;
 mod keyed;
 mod loops;

@@ -19,7 +19,7 @@ use crate::{
     Lowered, names,
     number::{Counted, Kind, Number},
     object::Object,
-    types::{MOST_DEPTH, field_of, missing, plain_name, shortened, type_name},
+    types::{MOST_DEPTH, field_of, missing, shortened, type_name},
 };
 
 impl Values<'_, '_> {
@@ -124,7 +124,7 @@ impl Values<'_, '_> {
         match &*described {
             Type::Struct(of) => match field_of(&of.fields, &name.text) {
                 Some(field) => Ok(Val::Object(object.part(field.type_id, field.offset))),
-                None => match self.types().shared_content(object, of, name.span)? {
+                None => match self.types().shared_content(object, name.span)? {
                     Some(content) => self.object_field(&content, name),
                     None => Err(no_field(&of.name, &of.fields, name)),
                 },
@@ -241,7 +241,7 @@ impl Values<'_, '_> {
                 let length = object.read(8, 8, false).ok_or_else(|| missing(span))?;
                 Ok(Some((address, length)))
             }
-            Type::Struct(of) if plain_name(&of.name) == "String" => {
+            Type::Struct(_) if self.types().is_text(object.type_id) => {
                 let name = |text: &str| Name {
                     text: text.into(),
                     span,

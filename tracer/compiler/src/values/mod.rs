@@ -26,16 +26,16 @@ pub(crate) mod words;
 use alloc::{boxed::Box, rc::Rc, string::String, vec::Vec};
 
 use bpf::Reg;
-use trace_interface::shape::Shape;
+use trace_interface::{shape::Shape, symbols::Type};
 use trace_language::tree::Span;
 
 use crate::{
     memory::{Memory, Place},
     number::{Counted, Kind, Number, Space, Test},
-    object::Object,
+    object::{At, Object},
     sources::EventSource,
     tables::Tables,
-    types::Types,
+    types::{Types, shape::Room},
 };
 
 /// Bytes of a task's name.
@@ -270,8 +270,31 @@ impl<'c, 'a> Values<'c, 'a> {
         place
     }
 
-    /// How a value is stored. `may_miss`: with a mark whether it is there.
+    /// How a value is stored in a key, a map or a variable. `may_miss`: with a mark whether it is
+    /// there.
     pub(crate) fn shape(&self, value: &Val, may_miss: bool) -> Shape {
+        self.shape_in(Room::Stack, value, may_miss)
+    }
+
+    /// A value as it is printed, and how it is stored for that: whole if `is_natural`, else as a
+    /// number where it is one.
+    pub(crate) fn printed(&mut self, value: Val, is_natural: bool, span: Span) -> (Val, Shape) {
+        let is_whole = match &value {
+            Val::Object(object) => match &*self.types().describe(object.type_id) {
+                Type::Pointer { .. } => is_natural,
+                _ => matches!(object.at, At::Memory { .. }),
+            },
+            _ => false,
+        };
+        let value = match is_whole {
+            true => value,
+            false => self.simplified(value, span),
+        };
+        let shape = self.shape_in(Room::Record, &value, true);
+        (value, shape)
+    }
+
+    fn shape_in(&self, room: Room, value: &Val, may_miss: bool) -> Shape {
         let (shape, present) = match value {
             Val::Number(Counted {
                 kind: Kind::Literal,
@@ -294,13 +317,13 @@ impl<'c, 'a> Values<'c, 'a> {
                 (Shape::Text(most.next_multiple_of(8)), Some(present))
             }
             Val::Bytes { most, .. } => return Shape::Bytes(*most),
-            Val::Object(object) => (self.types().shape_of(object), Some(&object.present)),
+            Val::Object(object) => (self.types().shape_of(object, room), Some(&object.present)),
             Val::Stored { shape, .. } | Val::Element { shape, .. } => return shape.clone(),
             Val::Tuple(items) => {
                 return Shape::Tuple(
                     items
                         .iter()
-                        .map(|item| self.shape(item, may_miss))
+                        .map(|item| self.shape_in(room, item, may_miss))
                         .collect(),
                 );
             }
