@@ -307,6 +307,7 @@ impl<'a> Shown<'a> {
             ("..a", 1) => write!(f, "..{}", inner(0)),
             ("..=a", 1) => write!(f, "..={}", inner(0)),
             ("..", 0) => f.write_str(".."),
+            (marker, 0) if marker.starts_with("PhantomData<") => f.write_str(marker),
             _ => {
                 f.write_str(short_name(name))?;
                 self.fields(f, fields)
@@ -393,6 +394,21 @@ impl fmt::Display for Shown<'_> {
             }
             Value::List { items, more, form } => self.list(f, items, *more, *form),
             Value::Struct { name, fields } => self.structure(f, name, fields),
+            // Of a `Cow` only the content is shown.
+            Value::Variant { of, name, fields }
+                if fields.len() == 1
+                    && short_name(of) == "Cow"
+                    && matches!(&**name, "Borrowed" | "Owned") =>
+            {
+                write!(
+                    f,
+                    "{}",
+                    Shown {
+                        value: &fields[0].1,
+                        ..*self
+                    }
+                )
+            }
             Value::Variant { name, fields, .. } => {
                 f.write_str(name)?;
                 self.fields(f, fields)

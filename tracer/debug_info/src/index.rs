@@ -364,7 +364,7 @@ impl Builder {
             lengths.truncate(depth);
             path.truncate(lengths.last().copied().unwrap_or_default());
             let at = offset + entry.offset().0 as u64;
-            if depth < last_type {
+            if depth <= last_type {
                 last_type = usize::MAX;
             }
             match entry.tag() {
@@ -405,7 +405,7 @@ impl Builder {
                     if let Some(name) = name(dwarf, unit, &entry)? {
                         let own = join(&path, &names::short(&name));
                         // The variants of an enum are structures in it.
-                        if entry.has_attr(gimli::DW_AT_byte_size) && depth <= last_type {
+                        if entry.has_attr(gimli::DW_AT_byte_size) && last_type == usize::MAX {
                             self.types.push((own.clone(), at));
                             last_type = depth;
                         }

@@ -51,9 +51,12 @@ impl Code<'_, '_> {
         let space = object.space();
         match collection {
             Collection::Run {
-                pointer, of: id, ..
+                pointer,
+                skip,
+                of: id,
+                ..
             } => {
-                let first = word(pointer)?;
+                let first = add(&word(pointer)?, skip);
                 return self.store_list((space, &first), &count, id, to, (of, *most), span);
             }
             Collection::Ring {

@@ -78,9 +78,10 @@ impl Code<'_, '_> {
         if matches!(shape, Shape::Unit | Shape::Unavailable | Shape::Deeper) {
             return Ok(());
         }
-        let described = self.values.types().describe(object.type_id);
         let mark = self.values.memory.mark();
-        let object = &self.once(object);
+        let object = self.once(object);
+        let object = &self.values.types().unwrapped(&object);
+        let described = self.values.types().describe(object.type_id);
         match (&*described, shape) {
             (Type::Pointer { to: id, .. }, Shape::Behind(of)) => {
                 let address = object.read(0, 8, false).ok_or_else(|| missing(span))?;
@@ -127,12 +128,6 @@ impl Code<'_, '_> {
                 let (nanoseconds, _) = field("nanos").ok_or_else(|| missing(span))?;
                 self.store_bytes(object, seconds, 8, to, span)?;
                 self.store_bytes(object, nanoseconds, 4, to.at(8), span)?;
-            }
-            (Type::Struct(of), _) if self.values.types().transparent(of).is_some() => {
-                if let Some(only) = self.values.types().transparent(of) {
-                    let part = object.part(only.type_id, only.offset);
-                    self.store_object(&part, to, shape, span)?;
-                }
             }
             (Type::Struct(of), Shape::Struct { fields, .. }) => {
                 let mut place = to;
@@ -199,7 +194,7 @@ impl Code<'_, '_> {
         let object = &self.once(object);
         if let Some(address) = object.address().filter(|_| size > 0) {
             let place = (object.space(), &address);
-            if of.is_number() && size == u64::from(of.bytes()) && size.is_power_of_two() {
+            if of.is_number() && size == u64::from(of.bytes()) && matches!(size, 1 | 2 | 4 | 8) {
                 // A number that is not zero has been read.
                 let read = self.asm.label();
                 let number = object

@@ -16,10 +16,11 @@ use super::{MOST_DEPTH, Types, plain_name};
 /// Where the parts of a collection are: offsets in its value, if nothing else is said.
 #[derive(Clone, Debug)]
 pub(crate) enum Collection {
-    /// Elements that follow one another in memory.
+    /// Elements that follow one another in memory, `skip` bytes after where the pointer leads to.
     Run {
         pointer: u64,
         length: u64,
+        skip: u64,
         of: TypeId,
     },
     /// The same, from `head` on and round the end of the room.
@@ -102,8 +103,10 @@ impl Types<'_> {
             "Vec" => Some(Collection::Run {
                 pointer: self.offset_of_pointer(id, MOST_DEPTH)?,
                 length: self.field_at(id, &["len"])?.0,
+                skip: 0,
                 of: *of.parameters.first()?,
             }),
+            "Rc" | "Arc" => self.shared_run(id),
             "VecDeque" => Some(Collection::Ring {
                 pointer: self.offset_of_pointer(id, MOST_DEPTH)?,
                 length: self.field_at(id, &["len"])?.0,
@@ -125,6 +128,50 @@ impl Types<'_> {
             }
             "HashMap" => self.table(id, 2).map(Collection::Table),
             "HashSet" => self.table(id, 1).map(Collection::Table),
+            _ => None,
+        }
+    }
+
+    /// The elements of an `Rc<[T]>` or the bytes of an `Rc<str>`; the same of an `Arc`.
+    fn shared_run(&self, id: TypeId) -> Option<Collection> {
+        let (at, pointer) = self.field_at(id, &["ptr", "pointer"])?;
+        let (data, to) = self.field_at(pointer, &["data_ptr"])?;
+        let (length, _) = self.field_at(pointer, &["length"])?;
+        let (_, counted) = self.pointer_inside(to, 1)?;
+        let field = |name| self.field_at(counted, &[name]);
+        let (skip, of) = field("data").or_else(|| field("value"))?;
+        Some(Collection::Run {
+            pointer: at + data,
+            length: at + length,
+            skip,
+            of,
+        })
+    }
+
+    /// Where the text of a type of the library is: pointer and length, and how many bytes after the
+    /// pointer's target it begins.
+    pub(crate) fn text_in(&self, id: TypeId) -> Option<(u64, u64, u64)> {
+        let described = self.describe(id);
+        let Type::Struct(of) = &*described else {
+            return None;
+        };
+        match (of.origin, plain_name(&of.name)) {
+            (Origin::Library, "String") => Some((
+                self.offset_of_pointer(id, MOST_DEPTH)?,
+                self.field_at(id, &["vec", "len"])?.0,
+                0,
+            )),
+            (Origin::Library, "Rc" | "Arc") if of.name.contains("<str") => {
+                match self.shared_run(id)? {
+                    Collection::Run {
+                        pointer,
+                        length,
+                        skip,
+                        ..
+                    } => Some((pointer, length, skip)),
+                    _ => None,
+                }
+            }
             _ => None,
         }
     }

@@ -153,7 +153,11 @@ impl<'a> Types<'a> {
         if of.origin != Origin::Library || !matches!(plain_name(&of.name), "Arc" | "Rc") {
             return None;
         }
-        let (_, at) = self.pointer_inside(id, MOST_DEPTH)?;
+        // That of a slice or of a trait has more than an address.
+        let (_, pointer) = self.field_at(id, &["ptr"])?;
+        let Type::Pointer { to: at, .. } = *self.describe(self.only_field(pointer)?) else {
+            return None;
+        };
         let field = |name| self.field_at(at, &[name]);
         let (offset, of) = field("data").or_else(|| field("value"))?;
         Some((of, offset))
@@ -199,6 +203,29 @@ impl<'a> Types<'a> {
         }
     }
 
+    /// An object, or the field that it is shown as.
+    pub(crate) fn unwrapped(&self, object: &Object) -> Object {
+        let mut object = object.clone();
+        while let Type::Struct(of) = &*self.describe(object.type_id)
+            && let Some(only) = self.transparent(of)
+        {
+            object = object.part(only.type_id, only.offset);
+        }
+        object
+    }
+
+    /// The type of the only field of a structure.
+    fn only_field(&self, id: TypeId) -> Option<TypeId> {
+        match &*self.describe(id) {
+            Type::Pointer { .. } => Some(id),
+            Type::Struct(of) => match &of.fields[..] {
+                [only] => Some(only.type_id),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// The tag of an enum whose variants hold nothing, so that the tag is all of it.
     pub(crate) fn choice(&self, of: &Enum) -> Option<Tag> {
         let tells = |variant: &Variant| variant.tag.is_some() && self.is_unit(variant);
@@ -209,7 +236,7 @@ impl<'a> Types<'a> {
     pub(crate) fn is_text(&self, id: TypeId) -> bool {
         match &*self.describe(id) {
             Type::Str => true,
-            Type::Struct(of) => of.origin == Origin::Library && plain_name(&of.name) == "String",
+            Type::Struct(_) => self.text_in(id).is_some(),
             _ => false,
         }
     }

@@ -65,7 +65,7 @@ const OF_RECORD: [Limits; 7] = {
 
 /// The most bytes of a value in a record, and about how many instructions may store it.
 const MOST_BYTES: u32 = 1536;
-const MOST_COST: u32 = 1400;
+const MOST_COST: u32 = 1800;
 /// So many types are looked into for one value.
 const MOST_TYPES: u32 = 4000;
 
@@ -204,7 +204,10 @@ impl Shaper<'_, '_> {
             Type::Boolean => Shape::Boolean,
             Type::Character => Shape::Character,
             Type::Float { bytes } => Shape::Float(*bytes),
-            Type::Pointer { name, to } if self.limits.follows && is_reference(name) => {
+            // The whole value may be a reference.
+            Type::Pointer { name, to }
+                if (self.limits.follows || depth == 0) && is_reference(name) =>
+            {
                 Shape::Behind(Box::new(self.shape(*to, depth + 1, None)))
             }
             Type::Pointer { .. } => Shape::Address,
@@ -222,18 +225,18 @@ impl Shaper<'_, '_> {
         let types = self.types;
         match described {
             // Its capacity is not needed.
-            Type::Struct(of) if types.is_text(id) || types.collection(id).is_some() => {
-                let length = match types.collection(id) {
-                    Some(collection) => Some(collection.length()),
-                    None => types.field_at(id, &["vec", "len"]).map(|(at, _)| at),
+            Type::Struct(_) if types.is_text(id) || types.collection(id).is_some() => {
+                let parts = match (types.text_in(id), types.collection(id)) {
+                    (Some((pointer, length, _)), _)
+                    | (
+                        _,
+                        Some(Collection::Run {
+                            pointer, length, ..
+                        }),
+                    ) => [pointer, length],
+                    _ => return true,
                 };
-                let pointer = types.offset_of_pointer(id, MOST_DEPTH);
-                let is_simple = matches!(plain_name(&of.name), "String" | "Vec");
-                let parts = [length, pointer];
-                match is_simple {
-                    true => parts.iter().any(|at| at.is_none_or(|at| gaps.lacks(at, 8))),
-                    false => true,
-                }
+                parts.iter().any(|at| gaps.lacks(*at, 8))
             }
             Type::Struct(_) | Type::Array { .. } | Type::Unit => false,
             Type::Enum(of) => of
@@ -299,6 +302,9 @@ impl Shaper<'_, '_> {
         }
         if let Some(collection) = types.collection(id) {
             return self.collection(&collection, depth);
+        }
+        if of.origin == Origin::Library && matches!(&*of.name, "AtomicBool" | "Atomic<bool>") {
+            return Shape::Boolean;
         }
         if let Some(only) = types.transparent(of) {
             let gaps = gaps.map(|gaps| gaps.behind(only.offset));

@@ -131,8 +131,13 @@ impl Values<'_, '_> {
                 Some(Collection::Run {
                     pointer,
                     length,
+                    skip,
                     of,
-                }) => (of, word(pointer)?, word(length)?),
+                }) => {
+                    let skip = Number::Constant(skip);
+                    let first = Number::alu(AluOp::Add, word(pointer)?, skip);
+                    (of, first, word(length)?)
+                }
                 Some(Collection::Ring {
                     pointer,
                     length,
