@@ -10,7 +10,9 @@ use tests::Document;
 
 /// All documents for readers of the tree.
 fn documents() -> Vec<(String, Document)> {
-    let mut names = vec!["README.md".to_owned(), "kernel/probes/README.md".to_owned()];
+    let mut names: Vec<String> = ["", "kernel/probes/", "samples/"]
+        .map(|folder| format!("{folder}README.md"))
+        .into();
     for directory in ["docs", "kernel/probes/docs"] {
         for entry in fs::read_dir(layout::workspace().join(directory)).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();

@@ -190,10 +190,18 @@ fn the_module_in_the_readme_counts_writes() {
 }
 
 #[test]
-fn the_log_in_the_readme_has_the_lines_of_a_real_one() {
-    let readme = Document::open("README.md");
-    let log = readme.block("Read the log of a run", "text");
+fn the_logs_in_the_documents_have_the_lines_of_a_real_one() {
+    let samples = Document::open("samples/README.md");
+    let log = samples.block("The log of a plain run", "text");
     check(Over::Ended(End::Success), log);
+    let readme = Document::open("README.md");
+    let mut rest = log.lines();
+    for line in readme.block("Read the log of a run", "text").lines() {
+        assert!(
+            rest.any(|other| other == line),
+            "samples/README.md has no {line}"
+        );
+    }
 }
 
 /// A module that attaches a program counts what the workload writes, to the last write.

@@ -218,7 +218,7 @@ fn heaptop_counts_blocks() {
     assert!(workload().sum("@bytes") >= blocks.values().sum());
 }
 
-/// Of the blocks that the workload takes, two stay: the map and the set of the entries of `/tmp`
+/// Two of the blocks that the workload takes stay: the map and the set of the entries of `/tmp`
 /// keep a node each when the last entry is removed.
 #[test]
 fn memleak_finds_what_is_left() {
@@ -531,7 +531,7 @@ fn samples_are_complete() {
     );
 }
 
-/// As many places are attached as are listed.
+/// All places that are listed are attached, and no others.
 #[test]
 fn funccount_counts_the_functions_of_a_pattern() {
     let pattern = "kernel::fs::*dir";

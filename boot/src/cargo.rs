@@ -98,10 +98,26 @@ pub fn build_kernel(binary: &str) -> Result<PathBuf> {
     Ok(kernel)
 }
 
+/// The flags that the compiler gets for a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flags {
+    /// Those of `.cargo/config.toml`: fixed addresses in the top 2 GiB.
+    Tree,
+    /// None. rustc's own for the target make the kernel position-independent.
+    Rustc,
+}
+
 /// Builds the package of the least kernel that has probes, and returns its ELF.
-pub fn build_minimal_kernel() -> Result<PathBuf> {
+pub fn build_minimal_kernel(flags: Flags) -> Result<PathBuf> {
     let mut command = guest_build("minimal_kernel");
-    run(Nested::Build, &mut command, "building the minimal kernel")?
+    let kind = match flags {
+        Flags::Tree => Nested::Build,
+        Flags::Rustc => {
+            command.env("CARGO_ENCODED_RUSTFLAGS", "");
+            Nested::RustcFlags
+        }
+    };
+    run(kind, &mut command, "building the minimal kernel")?
         .pop()
         .context("cargo named no executable for the minimal kernel")
 }
@@ -195,6 +211,8 @@ fn guest_build(package: &str) -> Command {
 pub enum Nested {
     /// `cargo build`, of a package of this workspace.
     Build,
+    /// The same, with [`Flags::Rustc`].
+    RustcFlags,
     /// `cargo install`, of a stage of the boot loader.
     Install,
     /// `cargo build`, of a program that takes this one's place. It is beside this one, so that both
@@ -206,6 +224,7 @@ impl Nested {
     fn target(self) -> PathBuf {
         match self {
             Self::Build => layout::nested_target(),
+            Self::RustcFlags => layout::target().join("rustc-flags"),
             Self::Install => layout::target().join("boot-loader"),
             Self::Tool => layout::target().to_path_buf(),
         }

@@ -51,8 +51,12 @@ impl Kernel {
 
     /// Builds the least kernel that has probes. It has no rules of a hit path: it lists the few
     /// functions that may be probed instead.
-    pub fn build_minimal() -> Result<Self> {
-        Self::of("minimal", &cargo::build_minimal_kernel()?, |_| Ok(()))
+    pub fn build_minimal(flags: cargo::Flags) -> Result<Self> {
+        let name = match flags {
+            cargo::Flags::Tree => "minimal",
+            cargo::Flags::Rustc => "minimal-position-independent",
+        };
+        Self::of(name, &cargo::build_minimal_kernel(flags)?, |_| Ok(()))
     }
 
     /// Prepares the linked ELF `built`, if it passes `check`.

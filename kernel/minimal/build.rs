@@ -1,7 +1,13 @@
-//! Links the kernel in the top 2 GiB, as the probes' code sequences expect it.
+//! Links the kernel in the top 2 GiB where the compiler's flags ask for fixed addresses. With
+//! rustc's own flags for the target it is position-independent, and needs no script.
+
+use std::env;
 
 fn main() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/link.ld");
     println!("cargo:rerun-if-changed={script}");
-    println!("cargo:rustc-link-arg-bins=-T{script}");
+    let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
+    if flags.contains("relocation-model=static") {
+        println!("cargo:rustc-link-arg-bins=-T{script}");
+    }
 }

@@ -96,8 +96,8 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Of a run that ends well, on one CPU unless the arguments say otherwise. Its books must be
-    /// closed, and nothing may be lost.
+    /// The answers of a run that ends well, on one CPU unless the arguments say otherwise. Its
+    /// books must be closed, and nothing may be lost.
     pub fn of(arguments: &[&str]) -> Self {
         let one: &[&str] = if arguments.contains(&"--smp") {
             &[]
@@ -119,7 +119,14 @@ impl Answers {
             let line: Json = serde_json::from_str(line).unwrap();
             let data = &line["data"];
             match line["type"].as_str() {
-                Some("printf") => answers.printed.push(data.as_str().unwrap().into()),
+                Some("printf") => {
+                    let text = data.as_str().unwrap();
+                    answers.printed.push(text.trim_end_matches('\n').into());
+                }
+                Some("value") => {
+                    let text = data.as_str().map_or_else(|| data.to_string(), String::from);
+                    answers.printed.push(text);
+                }
                 Some("map" | "hist" | "stats") => {
                     let map = data.as_object().unwrap();
                     answers

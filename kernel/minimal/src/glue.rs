@@ -47,7 +47,8 @@ pub fn init(info: &'static BootInfo) {
     // SAFETY: the boot loader keeps the kernel's ELF file there, and nothing writes it.
     let file = unsafe { slice::from_raw_parts(file, info.kernel_len as usize) };
     BOOT.call_once(|| Boot {
-        symbols: Table::read(file).expect("the linker wrote a symbol table"),
+        symbols: Table::read_moved(file, info.kernel_image_offset)
+            .expect("the linker wrote a symbol table"),
         stack: info.kernel_stack_bottom..info.kernel_stack_bottom + info.kernel_stack_len,
     });
 }

@@ -92,6 +92,11 @@ pub unsafe trait Platform: Sized + 'static {
     /// kernel keeps the code of actions there. See [`crate::action`].
     const ACTION_PAGES: usize = 0;
 
+    /// Whether the kernel runs at the addresses that the linker gave it, in the top 2 GiB. True
+    /// saves an instruction at each breakpoint. It must be false in a position-independent kernel,
+    /// which does not link otherwise (`R_X86_64_32S`).
+    const IN_TOP_2_GIB: bool = false;
+
     /// Where [`Platform::this_cpu`]'s data begins, from the GS base.
     const PER_CPU_GS_OFFSET: u32;
 

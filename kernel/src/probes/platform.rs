@@ -51,6 +51,9 @@ unsafe impl Platform for Kernel {
 
     const ACTION_PAGES: usize = action_code::PAGES;
 
+    // By `.cargo/config.toml` and the linker script.
+    const IN_TOP_2_GIB: bool = true;
+
     const PER_CPU_GS_OFFSET: u32 = percpu::PROBES as u32;
 
     #[inline(always)]

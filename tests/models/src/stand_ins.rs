@@ -32,7 +32,7 @@ pub(crate) mod time {
         super::hint::spin_loop();
     }
 
-    /// As above.
+    /// The same as above.
     pub(crate) fn ktime_get() -> u64 {
         0
     }

@@ -74,7 +74,7 @@ pub(crate) mod word {
             Ok(now)
         }
 
-        /// As above.
+        /// The same as above.
         pub fn local_add(&self, addend: u64) {
             let sum = self.0.load(Ordering::Relaxed).wrapping_add(addend);
             self.0.store(sum, Ordering::Relaxed);

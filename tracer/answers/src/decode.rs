@@ -174,6 +174,10 @@ pub(crate) fn decode(shape: &Shape, bytes: &[u8], context: &Context) -> Value {
             0 => Value::Absent,
             _ => decode(of, behind(1), context),
         },
+        Shape::Record(of) => Value::Struct {
+            name: "".into(),
+            fields: fields(bytes, of),
+        },
         Shape::Struct { name, fields: of } => Value::Struct {
             name: name.clone(),
             fields: fields(bytes, of),

@@ -28,5 +28,5 @@ mod value;
 
 pub use histogram::Bucket;
 pub use map::Key;
-pub use presentation::{Event, Presentation, Recorded, Totals};
+pub use presentation::{Event, Presentation, PrintedBy, Recorded, Totals};
 pub use value::{NamedValue, NoSymbols, Symbol, Symbolize, UserStack, Value};

@@ -59,6 +59,7 @@ fn has_stack(shape: &Shape) -> bool {
     match shape {
         Shape::Stack { .. } => true,
         Shape::Tuple(items) => items.iter().any(has_stack),
+        Shape::Record(fields) => fields.iter().any(|(_, shape)| has_stack(shape)),
         _ => false,
     }
 }
@@ -103,14 +104,22 @@ fn value(map: &MapView, entries: &[&MapEntry], context: &Context) -> Option<Valu
             count()?;
             number(*signed, sum(1))
         }
-        Class::Average { signed } => Value::Average {
-            count: count()?,
-            total: of_sign(*signed, sum(1)),
-        },
-        Class::Statistics { signed } => Value::Statistics {
-            count: count()?,
-            total: of_sign(*signed, sum(1)),
-        },
+        Class::Average { signed } | Class::Statistics { signed } => {
+            let (count, total) = (count()?, of_sign(*signed, sum(1)));
+            let average = total / i128::from(count);
+            match map.class {
+                Class::Average { .. } => Value::Average {
+                    count,
+                    total,
+                    average,
+                },
+                _ => Value::Statistics {
+                    count,
+                    total,
+                    average,
+                },
+            }
+        }
         Class::Most { signed } | Class::Least { signed } => {
             count()?;
             let most = entries

@@ -55,6 +55,20 @@ pub struct Recorded {
     pub text: String,
     /// The values that it shows.
     pub values: Vec<Value>,
+    pub by: PrintedBy,
+}
+
+/// What has printed a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrintedBy {
+    /// `printf`
+    Line,
+    /// `join`
+    Join,
+    /// `print` of a value, which is the only one.
+    Value,
+    /// `time`
+    Time,
 }
 
 /// A frame, understood.
@@ -68,8 +82,11 @@ pub enum Event {
     Refused { program: Option<u32>, text: String },
     /// A line that a program printed.
     Record(Recorded),
-    /// A map that a program printed, or asked for otherwise.
-    Map { name: String },
+    /// A map, and the entries that are shown if a program has asked for them.
+    Map {
+        name: String,
+        shown: Option<Vec<(Key, Value)>>,
+    },
     /// The last one, with the status of `exit(STATUS)`, and what became of the hits.
     Ended { status: i32, totals: Totals },
 }
@@ -193,7 +210,7 @@ impl Presentation {
             } => {
                 for map in self.by_name() {
                     if let Some(entries) = self.latest.get(&map) {
-                        self.write_map(map, entries, (0, 1), symbols, out)?;
+                        self.write_map(map, &self.entries(map, entries), symbols, out)?;
                     }
                 }
                 let mut totals = Totals::of(books, lost, *bad_loads);
@@ -226,7 +243,7 @@ impl Presentation {
     ) -> fmt::Result {
         for map in self.by_name() {
             if let Some(entries) = maps.get(&map) {
-                self.write_map(map, entries, (0, 1), symbols, out)?;
+                self.write_map(map, &self.entries(map, entries), symbols, out)?;
             }
         }
         Ok(())
@@ -301,7 +318,7 @@ impl Presentation {
         let Some(record) = self.view.records.get(request as usize) else {
             return Ok(Event::Nothing);
         };
-        let (text, values) = match record {
+        let (by, text, values) = match record {
             Record::Silent | Record::Exit => return Ok(Event::Nothing),
             Record::Map { map, top, divisor } => {
                 self.waiting.push((*map, *top, *divisor, None));
@@ -313,29 +330,25 @@ impl Presentation {
             }
             Record::Line { parts, values } => {
                 let values = self.values(values, stored);
-                (line(parts, &values, symbols)?, values)
+                (PrintedBy::Line, line(parts, &values, symbols)?, values)
             }
             Record::Joined { between, values } => {
                 let mut values = self.values(values, stored);
                 values.retain(|value| *value != Value::Absent);
                 let texts = values.iter().map(|value| value.shown(symbols).to_string());
                 let texts: Vec<String> = texts.collect();
-                (alloc::format!("{}\n", texts.join(between)), values)
+                let text = alloc::format!("{}\n", texts.join(between));
+                (PrintedBy::Join, text, values)
             }
             Record::Value(shape) => {
                 let value = decode(shape, stored, &self.context);
                 let text = alloc::format!("{}\n", value.shown(symbols));
-                (text, alloc::vec![value])
+                (PrintedBy::Value, text, alloc::vec![value])
             }
-            Record::Element { map, key, value } => {
-                let bytes = stored.get(*key as usize..).unwrap_or(&[]);
-                let value = decode(value, bytes, &self.context);
-                let mut text = String::new();
-                if let Some(map) = self.view.maps.get(*map as usize) {
-                    let key = map::key(map, stored, &self.context);
-                    map::write_entry(map, &key, &value, symbols, &mut text)?;
-                }
-                (text, alloc::vec![value])
+            Record::Time(shape) => {
+                let value = decode(shape, stored, &self.context);
+                let text = value.shown(symbols).to_string();
+                (PrintedBy::Time, text, alloc::vec![value])
             }
         };
         out.write_str(&text)?;
@@ -345,6 +358,7 @@ impl Presentation {
             tid,
             text: text.trim_end_matches('\n').into(),
             values,
+            by,
         }))
     }
 
@@ -376,21 +390,34 @@ impl Presentation {
         };
         self.latest.insert(map, entries.to_vec());
         let asked = self.waiting.iter().position(|(of, ..)| *of == map);
-        if let Some(asked) = asked {
-            let (_, top, divisor, key) = self.waiting.remove(asked);
-            match key {
-                None => self.write_map(map, entries, (top, divisor), symbols, out)?,
-                Some(key) => {
-                    let bytes = map::key_bytes(&self.view.maps[map as usize]);
-                    let of_key = |entry: &&MapEntry| {
-                        entry.key.get(..bytes).is_some_and(|of| key.starts_with(of))
-                    };
-                    let entries: Vec<MapEntry> = entries.iter().filter(of_key).cloned().collect();
-                    self.write_map(map, &entries, (0, 1), symbols, out)?;
+        let Some(asked) = asked else {
+            return Ok(Event::Map { name, shown: None });
+        };
+        let (_, top, divisor, key) = self.waiting.remove(asked);
+        let shown = match key {
+            None => {
+                let mut values = self.entries(map, entries);
+                if let Ok(top @ 1..) = usize::try_from(top) {
+                    values.drain(..values.len().saturating_sub(top));
                 }
+                for (_, value) in &mut values {
+                    value.divide(divisor);
+                }
+                values
             }
-        }
-        Ok(Event::Map { name })
+            Some(key) => {
+                let bytes = map::key_bytes(&self.view.maps[map as usize]);
+                let of_key = |entry: &&MapEntry| {
+                    let of = entry.key.get(..bytes);
+                    of.is_some_and(|of| key.starts_with(of))
+                };
+                let entries: Vec<MapEntry> = entries.iter().filter(of_key).cloned().collect();
+                self.entries(map, &entries)
+            }
+        };
+        self.write_map(map, &shown, symbols, out)?;
+        let shown = Some(shown);
+        Ok(Event::Map { name, shown })
     }
 
     fn entries(&self, map: u32, entries: &[MapEntry]) -> Vec<(Key, Value)> {
@@ -401,28 +428,21 @@ impl Presentation {
     fn write_map(
         &self,
         map: u32,
-        entries: &[MapEntry],
-        (top, divisor): (u64, u64),
+        values: &[(Key, Value)],
         symbols: &dyn Symbolize,
         out: &mut dyn Write,
     ) -> fmt::Result {
-        let values = self.entries(map, entries);
         let Some(map) = self.view.maps.get(map as usize) else {
             return Ok(());
         };
-        let skipped = match usize::try_from(top) {
-            Ok(top @ 1..) => values.len().saturating_sub(top),
-            _ => 0,
-        };
-        for (key, value) in &values[skipped..] {
-            let divided = divide(value, divisor);
-            map::write_entry(map, key, divided.as_ref().unwrap_or(value), symbols, out)?;
+        for (key, value) in values {
+            map::write_entry(map, key, value, symbols, out)?;
             if matches!(value, Value::Histogram(_)) {
                 out.write_char('\n')?;
             }
         }
         let is_table = !map.keys.is_empty() && !matches!(map.class, Class::Histogram(_));
-        if is_table && values.len() > skipped {
+        if is_table && !values.is_empty() {
             out.write_char('\n')?;
         }
         Ok(())
@@ -444,23 +464,6 @@ fn line(parts: &[Part], values: &[Value], symbols: &dyn Symbolize) -> Result<Str
         }
     }
     Ok(text)
-}
-
-fn divide(value: &Value, divisor: u64) -> Option<Value> {
-    if divisor <= 1 {
-        return None;
-    }
-    Some(match value {
-        Value::Unsigned(number) => Value::Unsigned(number / divisor),
-        Value::Signed(number) => match i64::try_from(divisor) {
-            Ok(divisor) => Value::Signed(number / divisor),
-            Err(_) => Value::Signed(0),
-        },
-        Value::Average { count, total } => Value::Unsigned(
-            u64::try_from(total / i128::from((*count).max(1)) / i128::from(divisor)).ok()?,
-        ),
-        _ => return None,
-    })
 }
 
 /// Nanoseconds of so many ticks.

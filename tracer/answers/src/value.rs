@@ -105,6 +105,7 @@ pub enum Value {
         more: u64,
         form: Form,
     },
+    /// A record of the program has no name.
     Struct {
         name: Rc<str>,
         fields: Vec<NamedValue>,
@@ -119,11 +120,13 @@ pub enum Value {
     Statistics {
         count: u64,
         total: i128,
+        average: i128,
     },
     /// The value of `avg`.
     Average {
         count: u64,
         total: i128,
+        average: i128,
     },
     /// The buckets of `hist` and `lhist`, from the first bucket that is not empty to the last.
     Histogram(Vec<Bucket>),
@@ -140,11 +143,27 @@ impl Value {
             Self::Character(character) => u32::from(*character).into(),
             Self::Wide(number) => i128::try_from(*number).ok()?,
             Self::SignedWide(number) => *number,
-            Self::Average { count, total } => average(*count, *total),
+            Self::Average { average, .. } => *average,
             Self::Statistics { total, .. } => *total,
             Self::Histogram(buckets) => buckets.iter().map(|bucket| i128::from(bucket.count)).sum(),
             _ => return None,
         })
+    }
+
+    /// Divides what a map counts in, as `print(@map, top, divisor)` says.
+    pub(crate) fn divide(&mut self, divisor: u64) {
+        let by = i128::from(divisor.max(1));
+        match self {
+            Self::Unsigned(number) => *number /= divisor.max(1),
+            Self::Signed(number) => *number = (i128::from(*number) / by) as i64,
+            Self::Average { average, .. } | Self::Statistics { average, .. } => *average /= by,
+            Self::Histogram(buckets) => {
+                for bucket in buckets {
+                    bucket.count /= divisor.max(1);
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Its text, as it stands in a line.
@@ -217,13 +236,6 @@ fn order_of_fields(a: &[NamedValue], b: &[NamedValue]) -> Ordering {
         .into_iter()
         .find(|order| order.is_ne())
         .unwrap_or(Ordering::Equal)
-}
-
-fn average(count: u64, total: i128) -> i128 {
-    match count {
-        0 => 0,
-        count => total / i128::from(count),
-    }
 }
 
 /// See [`Value::shown`].
@@ -390,9 +402,16 @@ impl fmt::Display for Shown<'_> {
                     f.write_str(if index == 0 { "" } else { ", " })?;
                     write!(f, "{}", item.shown(self.symbols))?;
                 }
-                f.write_char(')')
+                f.write_str(if items.len() == 1 { ",)" } else { ")" })
             }
             Value::List { items, more, form } => self.list(f, items, *more, *form),
+            Value::Struct { name, fields } if name.is_empty() => {
+                for (index, (name, value)) in fields.iter().enumerate() {
+                    let before = if index == 0 { "{" } else { "," };
+                    write!(f, "{before} .{name} = {}", value.shown(self.symbols))?;
+                }
+                f.write_str(" }")
+            }
             Value::Struct { name, fields } => self.structure(f, name, fields),
             // Of a `Cow` only the content is shown.
             Value::Variant { of, name, fields }
@@ -400,25 +419,19 @@ impl fmt::Display for Shown<'_> {
                     && short_name(of) == "Cow"
                     && matches!(&**name, "Borrowed" | "Owned") =>
             {
-                write!(
-                    f,
-                    "{}",
-                    Shown {
-                        value: &fields[0].1,
-                        ..*self
-                    }
-                )
+                let value = &fields[0].1;
+                write!(f, "{}", Shown { value, ..*self })
             }
             Value::Variant { name, fields, .. } => {
                 f.write_str(name)?;
                 self.fields(f, fields)
             }
-            Value::Statistics { count, total } => write!(
-                f,
-                "count {count}, average {}, total {total}",
-                average(*count, *total)
-            ),
-            Value::Average { count, total } => write!(f, "{}", average(*count, *total)),
+            Value::Statistics {
+                count,
+                total,
+                average,
+            } => write!(f, "count {count}, average {average}, total {total}"),
+            Value::Average { average, .. } => write!(f, "{average}"),
             Value::Histogram(buckets) => histogram::write(f, buckets),
         }
     }

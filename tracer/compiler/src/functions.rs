@@ -10,6 +10,7 @@
 
 use alloc::{format, vec::Vec};
 
+use trace_interface::shape::TIME_LETTERS;
 use trace_language::{
     Diagnostic,
     tree::{Expression, ExpressionKind, Map as MapName, Name, Span},
@@ -226,6 +227,32 @@ pub(crate) fn text<'e>(argument: &'e Expression, example: &str) -> Lowered<&'e s
             format!("for example {example}"),
         )),
     }
+}
+
+/// An argument that must be the format of a time.
+pub(crate) fn time_format<'e>(argument: &'e Expression, example: &str) -> Lowered<&'e str> {
+    let format = text(argument, example)?;
+    let mut letters = format.chars();
+    while let Some(letter) = letters.next() {
+        let refused = match (letter, letters.clone().next()) {
+            ('%', None) => "the format ends with a single `%`".into(),
+            ('%', Some(letter)) if !TIME_LETTERS.contains(letter) => {
+                format!("`%{letter}` is no part of a time")
+            }
+            ('%', Some(_)) => {
+                letters.next();
+                continue;
+            }
+            _ => continue,
+        };
+        return Err(Diagnostic::new(
+            argument.span,
+            refused,
+            "use C's letters, such as %Y-%m-%d %H:%M:%S, %f for microseconds, and %% for a \
+             percent sign",
+        ));
+    }
+    Ok(format)
 }
 
 /// `@map[key]`, or `@map, key`, of which the key is a tuple if there are several.

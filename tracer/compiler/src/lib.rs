@@ -10,8 +10,8 @@
 //! # Invariants
 //! TRANSLATE-1. A program that [`compile()`] gives is one that [`bpf::verifier`] takes: each one is
 //!     verified here. One that is refused is a [`Diagnostic`](trace_language::Diagnostic).
-//! TRANSLATE-2. A value that the debug information does not give is refused with the reason. Nobody
-//!     guesses one.
+//! TRANSLATE-2. A value that the debug information does not give is refused with the reason. None
+//!     is guessed.
 //!
 //! # Contexts
 //! Tasks that may sleep, and the host. Nothing here runs at a hit.

@@ -2,6 +2,7 @@
 
 use alloc::{
     format,
+    rc::Rc,
     string::{String, ToString},
     vec::Vec,
 };
@@ -73,6 +74,11 @@ pub(crate) fn shape(of: &Shape) -> String {
         Shape::Tuple(items) => {
             let items: Vec<String> = items.iter().map(shape).collect();
             format!("a tuple ({})", items.join(", "))
+        }
+        Shape::Record(fields) => {
+            let field = |(name, of): &(Rc<str>, Shape)| format!("{name}: {}", shape(of));
+            let fields: Vec<String> = fields.iter().map(field).collect();
+            format!("a record ({})", fields.join(", "))
         }
         Shape::Struct { name, .. } | Shape::Enum { name, .. } | Shape::Choice { name, .. } => {
             format!("a `{name}`")

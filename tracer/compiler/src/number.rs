@@ -26,6 +26,14 @@ pub(crate) enum Number {
         bytes: u8,
         signed: bool,
     },
+    /// An element of an array of the program's own, or 0 past its end.
+    OwnElement {
+        place: Place,
+        index: Box<Number>,
+        count: u32,
+        bytes: u8,
+        signed: bool,
+    },
     Pid,
     Tid,
     Cpu,

@@ -1,6 +1,7 @@
 //! Programs against a kernel that is made up: compiled, verified, run by the interpreter, shown.
 
 mod arithmetic;
+mod composites;
 mod fake;
 mod functions;
 mod fuzz;

@@ -9,6 +9,9 @@ use alloc::{boxed::Box, rc::Rc, vec::Vec};
 /// Names and shapes, in the order of storage.
 pub type Fields = Vec<(Rc<str>, Shape)>;
 
+/// The letters after `%` in the format of a time: C's, and `f` for microseconds.
+pub const TIME_LETTERS: &str = "%aAbBcCdDeFfgGhHIjklmMnpPrRsStTuUVwWxXyYzZ";
+
 /// See the module's text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shape {
@@ -77,6 +80,8 @@ pub enum Shape {
         more: u64,
     },
     Tuple(Vec<Shape>),
+    /// A record of the program. Its name is none.
+    Record(Fields),
     Struct {
         name: Rc<str>,
         fields: Fields,
@@ -118,6 +123,14 @@ impl Shape {
         matches!(self, Self::Text(_) | Self::Counted(_))
     }
 
+    /// The bytes of the text that holds the same with a NUL.
+    fn text_bytes(&self) -> u32 {
+        match self {
+            Self::Counted(most) => (most + 1).next_multiple_of(8),
+            other => other.bytes(),
+        }
+    }
+
     /// Whether conversions of numbers show it.
     pub fn is_number(&self) -> bool {
         match self {
@@ -144,7 +157,7 @@ impl Shape {
         match self {
             Self::Unavailable => true,
             Self::Items { items, .. } => items.iter().all(Self::is_lost),
-            Self::Struct { fields, .. } => all(fields),
+            Self::Struct { fields, .. } | Self::Record(fields) => all(fields),
             Self::Maybe(of) | Self::Behind(of) => of.is_lost(),
             _ => false,
         }
@@ -188,7 +201,7 @@ impl Shape {
                 .iter()
                 .fold(0, |sum, shape| sum.saturating_add(shape.bytes())),
             Self::Maybe(of) | Self::Behind(of) => of.bytes().saturating_add(1),
-            Self::Struct { fields, .. } => sum(fields),
+            Self::Struct { fields, .. } | Self::Record(fields) => sum(fields),
             Self::Enum { variants, .. } => {
                 let most = variants.iter().map(|(_, fields)| sum(fields)).max();
                 Self::tag_bytes(variants.len()).saturating_add(most.unwrap_or(0))
@@ -224,7 +237,9 @@ impl Shape {
             | Self::Maybe(_) => true,
             Self::Array { of, .. } => of.varies(),
             Self::Tuple(items) | Self::Items { items, .. } => items.iter().any(Self::varies),
-            Self::Struct { fields, .. } => fields.iter().any(|(_, shape)| shape.varies()),
+            Self::Struct { fields, .. } | Self::Record(fields) => {
+                fields.iter().any(|(_, shape)| shape.varies())
+            }
             _ => false,
         }
     }
@@ -241,10 +256,11 @@ impl Shape {
                 *a = (*a).max(*b);
                 Some(changed)
             }
-            (Self::Counted(_), Self::Text(_)) => Some(false),
-            (Self::Text(_), Self::Counted(_)) => {
-                *self = other.clone();
-                Some(true)
+            (Self::Text(_) | Self::Counted(_), Self::Text(_) | Self::Counted(_)) => {
+                let merged = Self::Text(self.text_bytes().max(other.text_bytes()));
+                let changed = *self != merged;
+                *self = merged;
+                Some(changed)
             }
             (Self::Unsigned(8) | Self::Signed(8), Self::Unsigned(8) | Self::Signed(8))
             | (Self::Address, Self::Unsigned(8) | Self::Signed(8)) => Some(false),
@@ -270,6 +286,15 @@ impl Shape {
                 let mut changed = false;
                 for (a, b) in a.iter_mut().zip(b) {
                     changed |= a.merge(b)?;
+                }
+                Some(changed)
+            }
+            // The order is that of the first.
+            (Self::Record(a), Self::Record(b)) if a.len() == b.len() => {
+                let mut changed = false;
+                for (name, shape) in a {
+                    let (_, other) = b.iter().find(|(other, _)| other == name)?;
+                    changed |= shape.merge(other)?;
                 }
                 Some(changed)
             }

@@ -78,12 +78,8 @@ pub enum Record {
     },
     /// A value, with its newline.
     Value(Shape),
-    /// `@name[key]: value`.
-    Element {
-        map: u32,
-        key: u32,
-        value: Shape,
-    },
+    /// The time of day, as its shape says.
+    Time(Shape),
     /// The map is printed: `top` entries (0: all), values divided by `divisor`.
     Map {
         map: u32,

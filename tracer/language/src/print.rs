@@ -364,6 +364,13 @@ impl Display for Expression {
             ExpressionKind::Tuple(values) => {
                 f.write_char('(')?;
                 list(f, values, ", ")?;
+                f.write_str(if values.len() == 1 { ",)" } else { ")" })
+            }
+            ExpressionKind::Record(fields) => {
+                for (index, (name, value)) in fields.iter().enumerate() {
+                    let before = if index == 0 { "(" } else { ", " };
+                    write!(f, "{before}{}={value}", name.text)?;
+                }
                 f.write_char(')')
             }
             ExpressionKind::Step {

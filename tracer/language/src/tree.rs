@@ -288,8 +288,10 @@ pub enum ExpressionKind {
         to: TypeName,
         operand: Box<Expression>,
     },
-    /// `(a, b)`: at least two.
+    /// `(a, b)`, `(a,)`, `()`.
     Tuple(Vec<Expression>),
+    /// `(a=1, b=2)`: at least one value, and no name twice.
+    Record(Vec<(Name, Expression)>),
     /// `++target`, `target--` and so on.
     Step {
         target: Box<Target>,
@@ -439,8 +441,8 @@ pub enum TypeKind {
     Named(String),
     /// `&T`, `&mut T`, `*const T`, `*mut T`, and C's `T *`.
     Pointer(Box<TypeName>),
-    /// `[T]`.
+    /// `[T]`, and C's `T[]`.
     Slice(Box<TypeName>),
-    /// `[T; count]`.
+    /// `[T; count]`, and C's `T[count]`.
     Array { of: Box<TypeName>, count: u64 },
 }

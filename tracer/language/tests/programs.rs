@@ -47,6 +47,9 @@ const PROGRAMS: &[&str] = &[
     "kprobe:f { $a = pid ? 1 : tid ? 2 : 3; print(1 + 2 * 3 << 4 & 5 | 6 && 7 || 8 == 9); }",
     "kprobe:f { @ = args->buffer.len; @[kernel::sched::COUNT] = reg(\"di\"); print(kstack(3)); }",
     "kprobe:f /args.count / 2 > 5/ { @ = count(); }",
+    "kprobe:f { $r = (a=1, b=(c=\"x\", d=(2,))); print($r.b.d.0); @[(a=pid)] = (); }",
+    "kprobe:f { $a = (int8[8])arg0; $b = (uint8[])\"x\"; $c = (string[16])comm; \
+     $d = (int32[4]*)arg0; $e = (struct file*[2]*)arg1; $f = (string)(uint8[2][2])-1; }",
     "kprobe:f/comm==\"a/ {\"/{@=count();}",
 ];
 
@@ -140,6 +143,9 @@ fn inner(value: &Expression, see: &mut impl FnMut(&Expression)) {
         }
         | ExpressionKind::Tuple(parts) => {
             parts.iter().for_each(|part| inner(part, see));
+        }
+        ExpressionKind::Record(fields) => {
+            fields.iter().for_each(|(_, value)| inner(value, see));
         }
         ExpressionKind::Field { of, .. } => inner(of, see),
         ExpressionKind::Index { of, index } => {
@@ -402,6 +408,36 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
         "calls such as `count()`",
     ),
     ("kprobe:f { @ = 1", "{", "this block does not end", "`}`"),
+    (
+        "kprobe:f { $r = (a=1, 5); }",
+        "5",
+        "expected the name of a value, found `5`",
+        "(a=1, b=2)",
+    ),
+    (
+        "kprobe:f { $r = (a=1,); }",
+        ")",
+        "expected the name of a value, found `)`",
+        "(a=1, b=2)",
+    ),
+    (
+        "kprobe:f { $r = (a=1, a=2); }",
+        "a",
+        "the record has `a` already",
+        "a name of its own",
+    ),
+    (
+        "kprobe:f { $r = (a=1, b==2); }",
+        "==",
+        "expected `=`, found `==`",
+        "(a=1, b=2)",
+    ),
+    (
+        "kprobe:f { let $r: u8[x] = 1; }",
+        "x",
+        "the length of an array type is a number",
+        "",
+    ),
     (
         "kprobe:f { $a = 1 $b = 2 }",
         "$b",

@@ -140,7 +140,11 @@ fn expression() -> BoxedStrategy<Expression> {
                 }
             }),
             (type_name(), boxed()).prop_map(|(to, operand)| ExpressionKind::Cast { to, operand }),
-            vec(inner.clone(), 2..4).prop_map(ExpressionKind::Tuple),
+            vec(inner.clone(), 0..4).prop_map(ExpressionKind::Tuple),
+            vec(inner.clone(), 1..4).prop_map(|values| {
+                let names = ["a", "b", "c"].map(name);
+                ExpressionKind::Record(names.into_iter().zip(values).collect())
+            }),
             (target(inner.clone()), any::<bool>(), any::<bool>()).prop_map(
                 |(target, up, value_before)| ExpressionKind::Step {
                     target: Box::new(target),

@@ -391,10 +391,17 @@ impl End<'_> {
 
 /// A part of an aggregate.
 fn field(value: &Value, name: &str) -> Result<i128, String> {
-    let (count, total) = match value {
-        Value::Statistics { count, total } | Value::Average { count, total } => {
-            (i128::from(*count), Some(*total))
+    let (count, of_all) = match value {
+        Value::Statistics {
+            count,
+            total,
+            average,
         }
+        | Value::Average {
+            count,
+            total,
+            average,
+        } => (i128::from(*count), Some((*total, *average))),
         Value::Histogram(buckets) => {
             let counts = buckets.iter().map(|bucket| i128::from(bucket.count));
             (counts.sum(), None)
@@ -405,10 +412,10 @@ fn field(value: &Value, name: &str) -> Result<i128, String> {
             ));
         }
     };
-    match (name, total) {
+    match (name, of_all) {
         ("count", _) => Ok(count),
-        ("total", Some(total)) => Ok(total),
-        ("average" | "avg", Some(total)) => Ok(total / count.max(1)),
+        ("total", Some((total, _))) => Ok(total),
+        ("average" | "avg", Some((_, average))) => Ok(average),
         _ => Err(format!(
             "there is no field `{name}`, but count, total and average"
         )),
@@ -454,6 +461,7 @@ mod tests {
                     Value::Statistics {
                         count: 4,
                         total: 10,
+                        average: 2,
                     },
                 )],
             ),

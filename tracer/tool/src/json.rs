@@ -1,11 +1,31 @@
 //! Answers as JSON, one object per line, with the types and fields that bpftrace gives them.
+//!
+//! What bpftrace has no form for is as Rust's serde writes it: a variant of an enum is its name, or
+//! an object with its name and content. Call stacks are lists of texts, the innermost frame first.
+//! Whatever JSON has no form for is the text that stands in the lines without `--json`.
 
 use serde_json::{Map, Value as Json, json};
-use trace_answers::{Key, Symbolize, Totals, Value};
+use trace_answers::{Key, PrintedBy, Recorded, Symbolize, Totals, Value};
 
 /// A line of the output.
 pub fn line(kind: &str, data: Json) -> String {
     format!("{}\n", json!({ "type": kind, "data": data }))
+}
+
+/// A number of things, under the name of the things. bpftrace has the number twice.
+pub fn number_of(kind: &str, things: &str, count: u64) -> String {
+    let line = json!({ "type": kind, "count": count, "data": { things: count } });
+    format!("{line}\n")
+}
+
+/// What a program has printed; `text` is the whole text of it.
+pub fn printed(record: &Recorded, text: &str, symbols: &dyn Symbolize) -> String {
+    match (record.by, &record.values[..]) {
+        (PrintedBy::Value, [only]) => line("value", value(only, symbols)),
+        (PrintedBy::Time, _) => line("time", json!(text)),
+        (PrintedBy::Join, _) => line("join", json!(text.strip_suffix('\n').unwrap_or(text))),
+        _ => line("printf", json!(text)),
+    }
 }
 
 /// A map: its kind and its content.
@@ -77,8 +97,8 @@ pub fn value(of: &Value, symbols: &dyn Symbolize) -> Json {
     };
     match of {
         Value::Unit | Value::Absent => Json::Null,
-        Value::Unsigned(number) => json!(number),
-        Value::Signed(number) => json!(number),
+        Value::Unsigned(number) | Value::Address(number) => integer((*number).into()),
+        Value::Signed(number) => integer((*number).into()),
         Value::Single(number) => json!(number),
         Value::Float(number) => json!(number),
         Value::Boolean(is) => json!(is),
@@ -112,11 +132,16 @@ pub fn value(of: &Value, symbols: &dyn Symbolize) -> Json {
             variant.insert(name.to_string(), content);
             Json::Object(variant)
         }
-        Value::Statistics { count, total } => {
-            let average = total / i128::from((*count).max(1));
-            json!({ "count": count, "average": integer(average), "total": integer(*total) })
-        }
-        Value::Average { count, total } => integer(total / i128::from((*count).max(1))),
+        Value::Statistics {
+            count,
+            total,
+            average,
+        } => json!({
+            "count": integer((*count).into()),
+            "average": integer(*average),
+            "total": integer(*total),
+        }),
+        Value::Average { average, .. } => integer(*average),
         Value::Histogram(buckets) => {
             let bucket = |bucket: &trace_answers::Bucket| {
                 let mut row = Map::new();
@@ -143,11 +168,13 @@ fn frame(address: u64, symbols: &dyn Symbolize) -> String {
     }
 }
 
-/// A number, as a text if it does not fit into JSON's usual 64 bits.
+/// A number. Readers of JSON take numbers for floating ones, so one that is none of those exactly
+/// is a text.
 fn integer(number: i128) -> Json {
+    let is_exact = (number as f64) as i128 == number;
     match (i64::try_from(number), u64::try_from(number)) {
-        (Ok(number), _) => json!(number),
-        (_, Ok(number)) => json!(number),
+        (Ok(number), _) if is_exact => json!(number),
+        (_, Ok(number)) if is_exact => json!(number),
         _ => json!(number.to_string()),
     }
 }
@@ -178,6 +205,53 @@ mod tests {
             map("@", &entries, &NoSymbols),
             "{\"data\":{\"@\":[{\"count\":3,\"max\":7,\"min\":4}]},\"type\":\"hist\"}\n"
         );
+    }
+
+    #[test]
+    fn what_is_printed_has_the_type_of_what_printed_it() {
+        let record = |by, values| Recorded {
+            cpu: 0,
+            tsc: 0,
+            tid: 1,
+            text: String::new(),
+            values,
+            by,
+        };
+        let of = |by, values, text: &str| printed(&record(by, values), text, &NoSymbols);
+        let tuple = Value::Tuple(vec![Value::Unsigned(1), Value::Boolean(true)]);
+        assert_eq!(
+            of(PrintedBy::Value, vec![tuple], "(1, true)\n"),
+            "{\"data\":[1,true],\"type\":\"value\"}\n"
+        );
+        assert_eq!(
+            of(PrintedBy::Time, vec![Value::Unit], "10:11:12\n"),
+            "{\"data\":\"10:11:12\\n\",\"type\":\"time\"}\n"
+        );
+        assert_eq!(
+            of(PrintedBy::Join, vec![Value::Unit], "a,b\n"),
+            "{\"data\":\"a,b\",\"type\":\"join\"}\n"
+        );
+        assert_eq!(
+            of(PrintedBy::Line, vec![Value::Unsigned(1)], "1\n\n"),
+            "{\"data\":\"1\\n\\n\",\"type\":\"printf\"}\n"
+        );
+        assert_eq!(
+            number_of("lost_events", "events", 3),
+            "{\"count\":3,\"data\":{\"events\":3},\"type\":\"lost_events\"}\n"
+        );
+    }
+
+    #[test]
+    fn numbers_that_are_no_exact_floating_ones_are_texts() {
+        let shown = |of: Value| value(&of, &NoSymbols).to_string();
+        assert_eq!(shown(Value::Unsigned(1 << 53)), "9007199254740992");
+        assert_eq!(
+            shown(Value::Unsigned((1 << 53) + 1)),
+            "\"9007199254740993\""
+        );
+        assert_eq!(shown(Value::Signed(i64::MIN)), "-9223372036854775808");
+        assert_eq!(shown(Value::Address(u64::MAX)), "\"18446744073709551615\"");
+        assert_eq!(shown(Value::Address(0x32)), "50");
     }
 
     #[test]

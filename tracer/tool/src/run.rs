@@ -278,7 +278,7 @@ impl Session<'_> {
             .gathered
             .frame(frame, &event, &text, &self.presentation, self.symbols);
         if self.options.json {
-            text = self.json(&event, !text.is_empty());
+            text = self.json(&event, &text);
         }
         if shown && !text.is_empty() {
             let mut out = stdout().lock();
@@ -304,23 +304,20 @@ impl Session<'_> {
     }
 
     /// The lines that stand for an event with --json.
-    fn json(&self, event: &Event, is_shown: bool) -> String {
+    fn json(&self, event: &Event, text: &str) -> String {
         match event {
-            Event::Map { name } if is_shown => {
-                let mut maps = self.presentation.maps();
-                let found = maps.find(|(of, _)| of == name);
-                found.map_or_else(String::new, |(name, entries)| {
-                    json::map(name, &entries, self.symbols)
-                })
-            }
-            Event::Started { places } => {
-                json::line("attached_probes", serde_json::json!({ "probes": places }))
-            }
-            Event::Record(record) => json::line("printf", serde_json::json!(record.text)),
+            Event::Map {
+                name,
+                shown: Some(entries),
+            } => json::map(name, entries, self.symbols),
+            Event::Started { places } => json::number_of("attached_probes", "probes", *places),
+            Event::Record(record) => json::printed(record, text, self.symbols),
             Event::Ended { totals, .. } => {
                 let maps = self.presentation.maps();
                 let maps = maps.map(|(name, entries)| json::map(name, &entries, self.symbols));
-                maps.chain([json::books(totals)]).collect()
+                let lost: u64 = totals.lost.iter().map(|(_, count)| count).sum();
+                let lost = (lost != 0).then(|| json::number_of("lost_events", "events", lost));
+                maps.chain(lost).chain([json::books(totals)]).collect()
             }
             _ => String::new(),
         }

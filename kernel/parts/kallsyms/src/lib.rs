@@ -288,8 +288,15 @@ struct Entry {
 const MAX_LABELS: usize = 256;
 
 impl<'a> Table<'a> {
-    /// Reads the symbols of `file`, a linked ELF file.
+    /// Reads the symbols of `file`, a linked ELF file that runs at the addresses that the linker
+    /// gave it.
     pub fn read(file: &'a [u8]) -> Result<Self, ReadError> {
+        Self::read_moved(file, 0)
+    }
+
+    /// Reads the symbols of `file`, a position-independent ELF file that runs `distance` bytes
+    /// above the addresses that the linker gave it, modulo 2<sup>64</sup>.
+    pub fn read_moved(file: &'a [u8], distance: u64) -> Result<Self, ReadError> {
         let elf = ElfBytes::<LittleEndian>::minimal_parse(file).map_err(|_| ReadError::NotElf)?;
         let (symbols, _) = elf
             .symbol_table()
@@ -350,9 +357,10 @@ impl<'a> Table<'a> {
             let writable = section.sh_flags & u64::from(abi::SHF_WRITE) != 0;
             let executable = section.sh_flags & u64::from(abi::SHF_EXECINSTR) != 0;
             let section_name = section_names.get(section.sh_name as usize).unwrap_or("");
-            limits.push((table.entries.len(), section.sh_addr + section.sh_size));
+            let end = section.sh_addr.wrapping_add(section.sh_size);
+            limits.push((table.entries.len(), end.wrapping_add(distance)));
             table.entries.push(Entry {
-                start: symbol.st_value,
+                start: symbol.st_value.wrapping_add(distance),
                 size: u32::try_from(symbol.st_size).unwrap_or(u32::MAX),
                 name: symbol.st_name,
                 name_len,

@@ -1,4 +1,4 @@
-//! The assembly of a breakpoint hit, for kernels in the top 2 GiB.
+//! The assembly of a breakpoint hit.
 //!
 //! [`breakpoint_entry!`](crate::breakpoint_entry!) defines `kprobe_breakpoint`, where the gate of
 //! #BP leads. It saves five registers, looks the trap's address up and jumps to the stub that the
@@ -25,6 +25,12 @@
 //! It can be, because the processor aligns the stack down before it pushes a frame: where the stack
 //! pointer is at an odd word, as at a function's entry, the word that `push` writes lies free above
 //! the frame.
+//!
+//! # Addresses of symbols
+//! A kernel that runs at its link addresses in the top 2 GiB says so in
+//! [`Platform::IN_TOP_2_GIB`](crate::Platform::IN_TOP_2_GIB). There a symbol's address fits into
+//! the 32 bits of an instruction. Any other kernel may be position-independent. So its stubs take
+//! addresses relative to RIP, which costs one instruction a lookup and one a borrowed return.
 //!
 //! # No look at CS
 //! Keys of the table are kernel addresses. Ring 3 executes at none of them, because
@@ -66,6 +72,8 @@ macro_rules! breakpoint_entry {
             $crate::kretprobe_stubs!(),
             $crate::action_stub!(),
             $crate::end_of_stub_macros!(),
+            // Whether symbols have addresses of 32 bits.
+            fixed = const <$platform as $crate::Platform>::IN_TOP_2_GIB as u8,
             // The registry and its address table.
             probes = sym $probes,
             table = const $crate::Probes::<$platform>::table_offset(),
@@ -157,6 +165,26 @@ macro_rules! breakpoint_entry {
 macro_rules! breakpoint_stubs {
     () => {
         r#"
+# Leaves rcx, the site at the place rax of the address table.
+.macro load_site
+    .if {fixed}
+    mov rcx, [{probes} + rax * 8 + {table}]
+    .else
+    lea rcx, [rip + {probes} + {table}]
+    mov rcx, [rcx + rax * 8]
+    .endif
+.endm
+
+# Compares an operand with the address of a symbol. May change rcx.
+.macro compare_with_address operand, symbol
+    .if {fixed}
+    cmp \operand, offset \symbol
+    .else
+    lea rcx, [rip + \symbol]
+    cmp \operand, rcx
+    .endif
+.endm
+
 # As `Hits::on_breakpoint`.
     function kprobe_breakpoint
     pushed_frame 5
@@ -165,7 +193,7 @@ macro_rules! breakpoint_stubs {
     mov rdx, [rsp + 48]
     imul eax, edx, {multiplier}
     shr eax, {shift}
-    mov rcx, [{probes} + rax * 8 + {table}]
+    load_site
     cmp [rcx + {key}], rdx
     jne .Lsearch_on
 .Lsite_found:
@@ -178,12 +206,12 @@ macro_rules! breakpoint_stubs {
     je .Lnot_found
     inc eax
     and eax, {index_mask}
-    mov rcx, [{probes} + rax * 8 + {table}]
+    load_site
     cmp [rcx + {key}], rdx
     jne .Lsearch_on
     jmp .Lsite_found
 .Lnot_found:
-    cmp rdx, offset jprobe_return_breakpoint + 1
+    compare_with_address rdx, "jprobe_return_breakpoint + 1"
     jne {other}
     mov rcx, gs:[{jprobe} + {jprobe_site}]
     test rcx, rcx
@@ -364,6 +392,27 @@ macro_rules! breakpoint_stubs {
 macro_rules! kretprobe_stubs {
     () => {
         r#"
+.if {fixed} == 0
+.pushsection .data.rel.ro, "aw"
+    .balign 8
+.Lkretprobe_trampoline_address:
+    .quad kretprobe_trampoline
+.popsection
+.endif
+
+# Borrows the return address for `kretprobe_trampoline`. In: rax, an instance of this CPU's own;
+# rbx, the address of the trampoline's frame. Leaves rdi, the task's cell; changes rcx and rdx.
+.macro borrow_return_at_breakpoint slow_path
+    .if {fixed}
+    borrow_return rdi, rbx, "offset kretprobe_trampoline", \slow_path
+    mov qword ptr [rbx + {below_slot}], offset kretprobe_trampoline
+    .else
+    borrow_return rdi, rbx, "[rip + .Lkretprobe_trampoline_address]", \slow_path
+    lea rcx, [rip + kretprobe_trampoline]
+    mov [rbx + {below_slot}], rcx
+    .endif
+.endm
+
 # In: rdi, the only probe, the kprobe of a kretprobe; rcx, the site. As `Hits::enter_call`; needs no
 # guard, because interrupts are off and no handler runs.
     function kprobe_one_kretprobe
@@ -377,8 +426,7 @@ macro_rules! kretprobe_stubs {
     # The stack pointer of the code is the return slot.
     mov rbx, [rsp + 80]
     sub rbx, {below_slot}
-    borrow_return rdi, rbx, "offset kretprobe_trampoline", .Lone_slow_path
-    mov qword ptr [rbx + {below_slot}], offset kretprobe_trampoline
+    borrow_return_at_breakpoint .Lone_slow_path
     mov rax, [rsi + {run}]
     mov [rsp + 56], rax
     .cfi_remember_state
@@ -407,8 +455,7 @@ macro_rules! kretprobe_stubs {
     pop_instance rdi, .Lseveral_no_instance
     mov rbx, [rsp + 96]
     sub rbx, {below_slot}
-    borrow_return rdi, rbx, "offset kretprobe_trampoline", .Lseveral_slow_path
-    mov qword ptr [rbx + {below_slot}], offset kretprobe_trampoline
+    borrow_return_at_breakpoint .Lseveral_slow_path
     # r8: the probe; r9: what the others have as frame.
     lea r9, [rbx - {shared}]
 .Lseveral_next:
@@ -416,7 +463,7 @@ macro_rules! kretprobe_stubs {
     test r8, r8
     jz .Lseveral_done
     # One that is disabled meanwhile, or joins the list just now, is served by another routine.
-    cmp qword ptr [r8 + {probe_routine}], offset kretprobe_handle
+    compare_with_address "qword ptr [r8 + {probe_routine}]", kretprobe_handle
     jne .Lseveral_next
     mov rdi, [r8 + {kretprobe_holder}]
     pop_instance rdi, .Lseveral_missed

@@ -98,7 +98,7 @@ pub fn compare(
     Ok(native.fault.is_none())
 }
 
-/// As [`compare`], by all methods, panicking at a difference. Replacements that cannot reach the
+/// Like [`compare`], by all methods, panicking at a difference. Replacements that cannot reach the
 /// operand are left out.
 pub fn check(machine: &mut Machine, insn: &Insn, cpu: &Cpu) {
     let methods = [Method::Resume, Method::Post, Method::Step];

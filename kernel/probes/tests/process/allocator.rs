@@ -40,8 +40,8 @@ impl Drop for Plenty {
     }
 }
 
-/// As [`with_room_for`], and tells how many bytes this thread has taken meanwhile and not given
-/// back.
+/// Does what [`with_room_for`] does, and tells how many bytes this thread has taken meanwhile and
+/// not given back.
 pub fn kept_with_room_for<T>(count: u64, work: impl FnOnce() -> T) -> (T, bool, i64) {
     let before = HELD.get();
     let (result, short) = with_room_for(count, work);

@@ -163,7 +163,7 @@ fn wait_for(word: &AtomicU32, request: u32) {
     }
 }
 
-/// As [`Cpu::interrupt`], for all online CPUs but the calling one.
+/// Does what [`Cpu::interrupt`] does, for all online CPUs but the calling one.
 pub fn interrupt_others() {
     let _online = ONLINE.lock();
     let own = this();

@@ -176,8 +176,8 @@ impl Coroutine {
         self.resume_as(self.key())
     }
 
-    /// As [`Coroutine::resume`], with `task` for the current task: its stack is then just another
-    /// stack of that task.
+    /// Does what [`Coroutine::resume`] does, with `task` for the current task: its stack is then
+    /// just another stack of that task.
     pub fn resume_as(&self, task: u64) -> bool {
         assert!(!self.finished.load(Relaxed));
         let cpu = cpu::this();

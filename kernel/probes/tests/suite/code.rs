@@ -215,7 +215,7 @@ struct Run {
 static RUN: AtomicPtr<Run> = AtomicPtr::new(ptr::null_mut());
 /// Where it is entered, and a register while it is left.
 static ENTRY: AtomicU64 = AtomicU64::new(0);
-/// By which exit it was left.
+/// The exit by which it was left.
 static EXIT: AtomicU32 = AtomicU32::new(0);
 
 /// A place to run code on: a stack.

@@ -300,7 +300,7 @@ fn the_function_runs_as_if_its_handler_had_not() {
 #[unsafe(no_mangle)]
 static WORDS_TO_SPOIL: AtomicU64 = AtomicU64::new(0);
 
-/// Of a stack that ends closer than eight words above, all that is there is saved, and nothing
+/// A stack that ends closer than eight words above is saved as far as it goes, and nothing
 /// above its end is touched: what follows the kernel's stacks is not mapped.
 #[test]
 fn the_last_words_of_a_stack_are_saved_and_none_behind_them() {

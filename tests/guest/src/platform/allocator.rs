@@ -9,7 +9,7 @@ pub fn with_room_for<T>(count: u64, work: impl FnOnce() -> T) -> (T, bool) {
     (outcome.result, outcome.refused > 0)
 }
 
-/// As [`with_room_for`], and tells how many bytes `work` has taken and not given back.
+/// Does what [`with_room_for`] does, and tells how many bytes `work` has taken and not given back.
 pub fn kept_with_room_for<T>(count: u64, work: impl FnOnce() -> T) -> (T, bool, i64) {
     let outcome = allocation_faults::with_room_for(count, work);
     (outcome.result, outcome.refused > 0, outcome.kept)

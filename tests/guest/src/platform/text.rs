@@ -58,7 +58,7 @@ fn add(sum: u64, word: u64) -> u64 {
     sum.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// As [`stamp`], wherever jumps lead: one that was taken back and made again leads to another
+/// Like [`stamp`], wherever jumps lead: one that was taken back and made again leads to another
 /// detour. Waits for the registry.
 pub fn digest() -> u64 {
     let mut jumps = Vec::new();

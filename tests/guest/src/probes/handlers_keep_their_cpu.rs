@@ -131,7 +131,7 @@ fn call() -> [(u64, u64); 2] {
     [on, ran()]
 }
 
-/// By breakpoints: only return handlers have the interrupts of the code, by the usual method.
+/// At breakpoints only return handlers have the interrupts of the code, by the usual method.
 #[guest_test(timeout = 120)]
 fn handlers_behind_a_breakpoint_keep_their_cpu() {
     let _knob = Optimization::set(false);

@@ -24,7 +24,7 @@ fn join(tag: u64, head: *mut Instance) -> u64 {
     tag << HEAD_BITS | head.expose_provenance() as u64
 }
 
-/// As in the probes.
+/// The same as in the probes.
 pub(crate) struct FreeList(AtomicU64);
 
 impl FreeList {

@@ -18,7 +18,7 @@ use crate::{Environment, Fault, Held, Machine, Object, Pointee, Reason, Space, V
 struct Arguments {
     numbers: [u64; 5],
     map: Option<(MapIndex, u32)>,
-    /// Of each kind of argument there is at most one in a call.
+    /// A call has at most one argument of each kind.
     key: Vec<u8>,
     value: Vec<u8>,
     readable: Vec<u8>,

@@ -169,7 +169,14 @@ impl Program<'_, '_> {
             Some(argument) => Some(self.code.count(argument)?),
             None => None,
         };
-        let signed = value.as_ref().is_some_and(|value| value.kind.is_signed());
+        // A number of the text that is not negative is of the others' kind.
+        let signed = value.as_ref().is_some_and(|value| {
+            let is_natural = value
+                .number
+                .constant()
+                .is_some_and(|of| of.cast_signed() >= 0);
+            value.kind.is_signed() && !(value.kind == Kind::Literal && is_natural)
+        });
         let class = match function {
             "count" => Class::Count,
             "sum" => Class::Sum { signed },

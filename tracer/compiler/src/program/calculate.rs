@@ -24,7 +24,9 @@ impl Code<'_, '_> {
             }
             Number::Nanoseconds { clock } => self.time(*clock, false),
             Number::Elapsed { clock } => self.time(*clock, true),
-            Number::Load { .. } | Number::TextLength { .. } => self.load(number),
+            Number::Load { .. } | Number::TextLength { .. } | Number::OwnElement { .. } => {
+                self.load(number);
+            }
             Number::Alu(..) | Number::Extended { .. } => self.arithmetic(number),
             Number::Test(_) | Number::Select { .. } => self.choice(number),
             Number::Stack { .. } | Number::Frames { .. } => self.stack(number),
@@ -105,6 +107,31 @@ impl Code<'_, '_> {
                 let base = Reg::R0;
                 self.asm
                     .load(Reg::R0, Place { base, offset }, *bytes, *signed);
+            }
+            Number::OwnElement {
+                place,
+                index,
+                count,
+                bytes,
+                signed,
+            } => {
+                let (outside, end) = (self.asm.label(), self.asm.label());
+                self.number(index);
+                // A copy, because the verifier must know its range.
+                self.asm
+                    .branch(Condition::AboveOrEqual, Reg::R0, *count as i32, outside);
+                self.asm.alu(AluOp::Mul, Reg::R0, i32::from(*bytes));
+                self.asm.address(Reg::R1, *place);
+                self.asm.alu(AluOp::Add, Reg::R1, Reg::R0);
+                let element = Place {
+                    base: Reg::R1,
+                    offset: 0,
+                };
+                self.asm.load(Reg::R0, element, *bytes, *signed);
+                self.asm.jump(end);
+                self.asm.place(outside);
+                self.asm.mov(Reg::R0, 0);
+                self.asm.place(end);
             }
             Number::TextLength { address, most } => {
                 self.pair(address, most);

@@ -7,6 +7,8 @@
 //! EVALUATE-1. An expression is evaluated by [`Code::value`] and its kin only, which make the
 //!     copies that its value needs before anything else is emitted (COPIES-1).
 
+use core::ops::RangeInclusive;
+
 use bpf::Reg;
 use trace_language::tree::{Expression, Map as MapName};
 
@@ -53,9 +55,13 @@ impl Code<'_, '_> {
         Ok(key)
     }
 
-    /// An argument that must be a number of the text, from 1 to `most`.
-    pub(crate) fn constant(&mut self, argument: &Expression, most: u32) -> Lowered<u32> {
-        let constant = self.values.constant(argument, most)?;
+    /// An argument that must be a number of the text.
+    pub(crate) fn constant(
+        &mut self,
+        argument: &Expression,
+        within: RangeInclusive<u32>,
+    ) -> Lowered<u32> {
+        let constant = self.values.constant(argument, within)?;
         self.make_copies()?;
         Ok(constant)
     }

@@ -196,7 +196,7 @@ impl Code<'_, '_> {
                 (array + size * u64::from(index), *id)
             });
             let parts: alloc::vec::Vec<_> = parts.collect();
-            self.store_parts((space, leaf), &parts, place, of, span)?;
+            self.store_entry((space, leaf), &parts, place, of, span)?;
         }
         Ok(())
     }
@@ -227,14 +227,14 @@ impl Code<'_, '_> {
             self.asm.store_constant(place, 1, 1);
             let below = table.entry_bytes * (u64::from(index) + 1);
             let entry = Number::alu(AluOp::Sub, control.clone(), Number::Constant(below));
-            self.store_parts((space, &entry), &table.parts, place.at(1), of, span)?;
+            self.store_entry((space, &entry), &table.parts, place.at(1), of, span)?;
             self.asm.place(next);
         }
         Ok(())
     }
 
     /// A key, and the value of a map.
-    fn store_parts(
+    fn store_entry(
         &mut self,
         (space, base): (Space, &Number),
         parts: &[(u64, TypeId)],

@@ -8,7 +8,7 @@ use alloc::{format, rc::Rc, string::String, vec::Vec};
 use trace_interface::{
     script::Request,
     shape::Shape,
-    view::{Class, Part, Record, Style},
+    view::{Part, Record, Style},
 };
 use trace_language::{
     Diagnostic,
@@ -111,7 +111,10 @@ fn print(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
     match map_of(of) {
         _ if rest.len() > 2 => call.refuse_for("print(@map)"),
         Some(map) if map.keys.is_empty() => print_map(program, map, rest),
-        Some(map) if rest.is_empty() => print_element(program, map, of.span),
+        Some(map) if rest.is_empty() && program.values().is_no_value(map) => {
+            print_entry(program, map)
+        }
+        Some(_) if rest.is_empty() => print_value(program, of, call.span),
         Some(_) => call.refuse_for("print(@map[key]) or print(@map, top)"),
         None if rest.is_empty() => print_value(program, of, call.span),
         None => call.refuse_for("print(value) or print(@map, top, div)"),
@@ -126,58 +129,26 @@ fn print_value(program: &mut Program<'_, '_>, of: &Expression, span: Span) -> Lo
 }
 
 fn print_map(program: &mut Program<'_, '_>, map: &MapName, rest: &[Expression]) -> Lowered<()> {
-    let number = program.values().tables.map(&map.name);
-    let mut numbers = [0_u64, 1];
-    for (number, argument) in numbers.iter_mut().zip(rest) {
-        *number = program.code.constant(argument, u32::MAX)?.into();
-    }
-    let [top, divisor] = numbers;
-    program.ask(
-        Request::Print { map: number },
-        Record::Map {
-            map: number,
-            top,
-            divisor,
-        },
-        0,
-    )
+    let map = program.values().tables.map(&map.name);
+    let mut number = |index: usize, least: u32| match rest.get(index) {
+        Some(argument) => program.code.constant(argument, least..=u32::MAX),
+        None => Ok(least),
+    };
+    let (top, divisor) = (u64::from(number(0, 0)?), u64::from(number(1, 1)?));
+    program.ask(Request::Print { map }, Record::Map { map, top, divisor }, 0)
 }
 
-fn print_element(program: &mut Program<'_, '_>, map: &MapName, span: Span) -> Lowered<()> {
+/// An entry of a map whose values are no values of the language.
+fn print_entry(program: &mut Program<'_, '_>, map: &MapName) -> Lowered<()> {
     let number = program.values().tables.map(&map.name);
     let key = program.code.key(number, map)?;
-    let (_, values, key_span) = program.values().keys[key].clone();
-    let shapes = program.values().tables.maps[number as usize]
-        .keys
-        .clone()
-        .unwrap_or_default();
-    let mut stored: Vec<(Val, Shape, Span)> = values
-        .into_iter()
-        .zip(shapes)
-        .map(|(value, shape)| (value, shape, key_span))
-        .collect();
-    let bytes: u32 = stored.iter().map(|(_, shape, _)| shape.bytes()).sum();
-    match program.values().tables.maps[number as usize].class.clone() {
-        Some(Class::Plain(shape)) => {
-            let value = program.values().plain_element(number, key, &shape);
-            stored.push((value, shape.clone(), span));
-            program.record(
-                Record::Element {
-                    map: number,
-                    key: bytes,
-                    value: shape,
-                },
-                stored,
-                span,
-            )
-        }
-        _ => {
-            let request = Request::Print { map: number };
-            program
-                .code
-                .write_record(request, Record::Key { map: number }, stored, 0, span)
-        }
-    }
+    let (_, values, span) = program.values().keys[key].clone();
+    let shapes = program.values().tables.maps[number as usize].keys.clone();
+    let stored = values.into_iter().zip(shapes.unwrap_or_default());
+    let stored = stored.map(|(value, shape)| (value, shape, span)).collect();
+    let request = Request::Print { map: number };
+    let record = Record::Key { map: number };
+    program.code.write_record(request, record, stored, 0, span)
 }
 
 fn print_line(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
@@ -312,16 +283,13 @@ fn join(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
 fn time(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
     let format: Rc<str> = match call.arguments {
         [] => "%H:%M:%S\n".into(),
-        [format] => text(format, "time(\"%H:%M:%S\\n\")")?.into(),
+        [format] => functions::time_format(format, "time(\"%H:%M:%S\\n\")")?.into(),
         _ => return call.refuse(),
     };
     let clock = program.values().tables.clock();
     let value = Val::number(Number::Nanoseconds { clock }, Kind::Time { format });
     let shape = program.values().shape(&value, false);
-    let record = Record::Line {
-        parts: conversions::parse("%s").unwrap_or_default(),
-        values: alloc::vec![(0, shape.clone())],
-    };
+    let record = Record::Time(shape.clone());
     program.record(record, alloc::vec![(value, shape, call.span)], call.span)
 }
 

@@ -197,6 +197,7 @@ impl Program<'_, '_> {
             name: variable.text.clone(),
             place,
             holds: Holds::Number(Kind::SIGNED),
+            made_at: variable.span.start,
         };
         let next = self.code.asm.label();
         self.loop_body(&open, next, Some(variable), body)?;
@@ -287,6 +288,7 @@ impl Program<'_, '_> {
             name: variable.text.clone(),
             place: pair,
             holds: Holds::Stored(Shape::Tuple(alloc::vec![key_shape, value_shape])),
+            made_at: variable.span.start,
         };
         self.loop_body(&open, open.top, Some(variable), body)?;
         self.end_loop(&open);

@@ -44,13 +44,10 @@ impl Code<'_, '_> {
                 self.store_run_of_program(value, to, shape, span)?;
             }
             (Val::Object(object), shape) => self.store_in_shape(object, to, shape, span)?,
-            (Val::Stored { place, shape: from }, shape) => {
-                let bytes = from.bytes().min(shape.bytes());
-                self.asm.copy(*place, to, bytes);
-                if bytes < shape.bytes() {
-                    self.asm.zero(to.at(bytes), shape.bytes() - bytes);
-                }
+            (Val::Stored { place, shape: from }, shape) if from == shape => {
+                self.asm.copy(*place, to, shape.bytes());
             }
+            (Val::Stored { .. }, Shape::Text(_)) => self.store_as_text(value, to, shape, span)?,
             (
                 Val::Element {
                     map,
@@ -58,9 +55,9 @@ impl Code<'_, '_> {
                     shape: from,
                 },
                 shape,
-            ) => {
-                let bytes = from.bytes().min(shape.bytes());
-                self.asm.fill(to, shape.bytes());
+            ) if from == shape => {
+                let bytes = shape.bytes();
+                self.asm.fill(to, bytes);
                 let key = Key { stored: *key };
                 self.look_up(*map, &key);
                 let end = self.asm.label();
@@ -72,16 +69,45 @@ impl Code<'_, '_> {
                 self.asm.copy(value, to, bytes);
                 self.asm.place(end);
             }
-            (Val::Tuple(items), Shape::Tuple(shapes)) if items.len() == shapes.len() => {
-                let mut place = to;
-                for (item, shape) in items.iter().zip(shapes) {
-                    self.store(item, place, shape, span)?;
-                    place = place.at(shape.bytes());
-                }
+            (Val::Element { shape: from, .. }, shape) => {
+                let place = self.values.memory.take(from.bytes());
+                self.store(value, place, from, span)?;
+                let shape_there = from.clone();
+                let stored = Val::Stored {
+                    place,
+                    shape: shape_there,
+                };
+                self.store(&stored, to, shape, span)?;
             }
-            _ => return Err(does_not_fit(span)),
+            (value, shape) => self.store_parts(value, to, shape, span)?,
         }
         self.values.memory.release(mark);
+        Ok(())
+    }
+
+    /// Stores each part of a composite value in the shape that has its place or name.
+    fn store_parts(&mut self, value: &Val, to: Place, shape: &Shape, span: Span) -> Lowered<()> {
+        let parts = self.values.parts(value).unwrap_or_default();
+        let names = self.values.names_of(value);
+        let shapes: Vec<(usize, &Shape)> = match shape {
+            Shape::Tuple(shapes) if names.is_empty() => shapes.iter().enumerate().collect(),
+            Shape::Record(fields) => {
+                let place = |name: &str| names.iter().position(|known| **known == *name);
+                let fields = fields.iter();
+                fields
+                    .filter_map(|(name, shape)| Some((place(name)?, shape)))
+                    .collect()
+            }
+            _ => return Err(does_not_fit(span)),
+        };
+        if shapes.len() != parts.len() {
+            return Err(does_not_fit(span));
+        }
+        let mut place = to;
+        for (part, shape) in shapes {
+            self.store(&parts[part], place, shape, span)?;
+            place = place.at(shape.bytes());
+        }
         Ok(())
     }
 
@@ -235,7 +261,7 @@ impl Code<'_, '_> {
     }
 }
 
-fn does_not_fit(span: Span) -> Diagnostic {
+pub(super) fn does_not_fit(span: Span) -> Diagnostic {
     Diagnostic::new(
         span,
         "this value is of another type than those that were stored there before",

@@ -6,7 +6,7 @@ use bpf::{Condition, Reg};
 use trace_interface::shape::Shape;
 use trace_language::tree::Span;
 
-use super::code::Code;
+use super::{code::Code, store::does_not_fit};
 use crate::{
     Lowered,
     asm::Label,
@@ -71,32 +71,28 @@ impl Code<'_, '_> {
     }
 
     /// Stores any text as one that zeros fill up.
-    fn store_as_text(&mut self, value: &Val, to: Place, shape: &Shape, span: Span) -> Lowered<()> {
-        if let Val::Stored {
-            place,
-            shape: Shape::Counted(most),
-        } = value
-        {
-            let copied = (*most).min(shape.bytes());
-            self.asm.copy(place.at(8), to, copied);
-            self.asm.zero(to.at(copied), shape.bytes() - copied);
-            return Ok(());
-        }
-        if let Val::Element {
-            shape: Shape::Counted(most),
-            ..
-        } = value
-        {
-            let from = Shape::Counted(*most);
-            let place = self.values.memory.take(from.bytes());
-            self.store(value, place, &from, span)?;
-            let stored = Val::Stored { place, shape: from };
-            return self.store_as_text(&stored, to, shape, span);
-        }
-        self.store(value, to, shape, span)
+    pub(crate) fn store_as_text(
+        &mut self,
+        value: &Val,
+        to: Place,
+        shape: &Shape,
+        span: Span,
+    ) -> Lowered<()> {
+        let Val::Stored { place, shape: from } = value else {
+            return self.store(value, to, shape, span);
+        };
+        let (from, bytes) = match from {
+            Shape::Text(bytes) => (*place, *bytes),
+            Shape::Counted(most) => (place.at(8), *most),
+            _ => return Err(does_not_fit(span)),
+        };
+        let copied = bytes.min(shape.bytes());
+        self.asm.copy(from, to, copied);
+        self.asm.zero(to.at(copied), shape.bytes() - copied);
+        Ok(())
     }
 
-    /// Stores one of two texts.
+    /// Stores one of two texts or composite values.
     pub(crate) fn store_either(&mut self, either: &Either, copy: &Copy) -> Lowered<()> {
         let Either {
             test,
@@ -106,10 +102,10 @@ impl Code<'_, '_> {
         let before = core::mem::replace(&mut self.asm.forgetful, true);
         let (no, end) = (self.asm.label(), self.asm.label());
         self.branch_on(test, false, no);
-        let mut stored = self.store_as_text(then, copy.to, &copy.shape, copy.span);
+        let mut stored = self.store(then, copy.to, &copy.shape, copy.span);
         self.asm.jump(end);
         self.asm.place(no);
-        stored = stored.and(self.store_as_text(otherwise, copy.to, &copy.shape, copy.span));
+        stored = stored.and(self.store(otherwise, copy.to, &copy.shape, copy.span));
         self.asm.place(end);
         self.asm.forgetful = before;
         stored

@@ -52,11 +52,10 @@ impl Program<'_, '_> {
                 (Place::stack(0), Holds::Object(object))
             }
             value => {
-                let mut shape = self.values().shape(&value, true);
-                // Another text may be assigned later.
-                if let Shape::Text(bytes) = &mut shape {
-                    *bytes = (*bytes).max(self.values().tables.options.text_bytes);
-                }
+                let own = self.values().shape(&value, true);
+                let made_at = (name.span.start, self.values().site.address);
+                let known = self.values().tables.variable(made_at, &own);
+                let shape = known.unwrap_or(own);
                 let place = self.values().room(shape.bytes().max(1), is_inner);
                 self.code.store(&value, place, &shape, span)?;
                 (place, Holds::Stored(shape))
@@ -66,6 +65,7 @@ impl Program<'_, '_> {
             name: name.text.clone(),
             place,
             holds,
+            made_at: name.span.start,
         };
         let scope = if own_block {
             self.values().scopes.len() - 1
@@ -147,13 +147,22 @@ impl Program<'_, '_> {
             }
             (Holds::Stored(shape), value) => {
                 let shape = shape.clone();
-                let mut merged = shape.clone();
                 let new = self.values().shape(&value, true);
-                match merged.merge(&new) {
-                    Some(_) if merged.bytes() <= shape.bytes() || new.is_text() => {
-                        self.code.store(&value, variable.place, &shape, span)
-                    }
-                    _ => Err(other_type(name, &shape, &new, span)),
+                let made_at = (variable.made_at, self.values().site.address);
+                match self.values().tables.variable(made_at, &new) {
+                    Some(known) if known == shape => match value {
+                        // Parts of it may be parts of what the variable holds.
+                        Val::Tuple(_) | Val::Record(_) => {
+                            let whole = self.values().memory.take(shape.bytes());
+                            self.code.store(&value, whole, &shape, span)?;
+                            self.code.asm.copy(whole, variable.place, shape.bytes());
+                            Ok(())
+                        }
+                        _ => self.code.store(&value, variable.place, &shape, span),
+                    },
+                    // The next time there is room.
+                    Some(_) => Ok(()),
+                    None => Err(other_type(name, &shape, &new, span)),
                 }
             }
             (Holds::Object(held), Val::Object(object)) if held.type_id == object.type_id => {

@@ -21,6 +21,18 @@ use crate::{Lowered, names, number::Kind};
 /// The most bytes of a key.
 const MOST_KEY: u32 = 64;
 
+/// Whether the numbers of a map are signed.
+fn sign(class: &Class) -> Option<bool> {
+    match class {
+        Class::Sum { signed }
+        | Class::Average { signed }
+        | Class::Statistics { signed }
+        | Class::Most { signed }
+        | Class::Least { signed } => Some(*signed),
+        Class::Count | Class::Histogram(_) | Class::Plain(_) => None,
+    }
+}
+
 /// The kind of a map, in messages.
 fn class_name(class: &Class) -> &'static str {
     match class {
@@ -67,11 +79,15 @@ impl Tables<'_> {
                     }
                 }
             }
-            // The same function with numbers of another sign.
+            // The same function with numbers of another sign: they are signed if some are.
             Some(known)
                 if core::mem::discriminant(known) == core::mem::discriminant(&class)
                     && !matches!(known, Class::Histogram(_)) =>
             {
+                if sign(&class) == Some(true) {
+                    *known = class;
+                    self.learned = true;
+                }
                 Ok(())
             }
             Some(known) => {
@@ -99,6 +115,7 @@ impl Tables<'_> {
         number: u32,
         map: &MapName,
         shapes: Vec<Shape>,
+        spans: &[Span],
     ) -> Lowered<()> {
         let entry = &mut self.maps[number as usize];
         match &mut entry.keys {
@@ -120,7 +137,7 @@ impl Tables<'_> {
                 ));
             }
             Some(known) => {
-                for ((known, new), key) in known.iter_mut().zip(&shapes).zip(&map.keys) {
+                for ((known, new), span) in known.iter_mut().zip(&shapes).zip(spans) {
                     match known.merge(new) {
                         Some(changed) => self.learned |= changed,
                         None => {
@@ -130,7 +147,7 @@ impl Tables<'_> {
                                 names::shape(known)
                             );
                             return Err(Diagnostic::new(
-                                key.span,
+                                *span,
                                 message,
                                 "give the map keys of the same types everywhere",
                             ));
@@ -155,7 +172,7 @@ impl Tables<'_> {
                 "use fewer keys, a field of the value, or a shorter text: str(address, 16)",
             ));
         }
-        if !map.keys.is_empty() && bytes == 0 {
+        if !spans.is_empty() && bytes == 0 {
             return Err(Diagnostic::new(
                 map.span,
                 "the key has no bytes",

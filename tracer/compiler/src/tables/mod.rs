@@ -50,6 +50,9 @@ pub(crate) struct Tables<'a> {
     pub(crate) loops: Vec<(Rc<str>, u32)>,
     /// The program that is being made has such a loop.
     pub(crate) has_open_loop: bool,
+    /// The shapes of variables that are no numbers, by where the text makes them, and the
+    /// place that the clause is compiled for.
+    variables: BTreeMap<(usize, Option<u64>), Shape>,
     /// The functions of patterns.
     functions: BTreeMap<String, Rc<[u64]>>,
 }
@@ -73,6 +76,7 @@ impl<'a> Tables<'a> {
             probes: Vec::new(),
             loops: Vec::new(),
             has_open_loop: false,
+            variables: BTreeMap::new(),
             functions: BTreeMap::new(),
         }
     }
@@ -176,6 +180,14 @@ impl<'a> Tables<'a> {
             self.maps.len() - 1
         });
         number as u32
+    }
+
+    /// The shape of a variable that is assigned a value of that shape, too. It takes the values of
+    /// all assignments, as far as they are known. None: no shape takes both.
+    pub(crate) fn variable(&mut self, made_at: (usize, Option<u64>), new: &Shape) -> Option<Shape> {
+        let known = self.variables.entry(made_at).or_insert_with(|| new.clone());
+        self.learned |= known.merge(new)?;
+        Some(known.clone())
     }
 
     /// The number of a request; an equal one is used again.

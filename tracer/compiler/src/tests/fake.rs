@@ -13,7 +13,7 @@ use trace_language::parse;
 
 use crate::{Compiled, Options, compile};
 
-pub(super) const WRITE: u64 = 0xffff_8000_0000_1000;
+pub(super) const WRITE: u64 = script_world::PLACE;
 pub(super) const READ: u64 = 0xffff_8000_0000_2000;
 pub(super) const OPEN: u64 = 0xffff_8000_0000_3000;
 pub(super) const SYS_OPEN: u64 = 0xffff_8000_0000_4000;

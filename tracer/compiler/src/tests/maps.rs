@@ -47,6 +47,59 @@ fn a_program_reads_what_all_cpus_have_counted() {
     assert!(world.maps().contains("@seen: 3\n"));
 }
 
+/// By hand: the sums are -30 and -31, the averages -10 and -10, toward zero as C divides.
+#[test]
+fn aggregates_below_zero_are_those_of_all_cpus() {
+    let mut world = World::new(
+        "kprobe:vfs_write { @avg[arg0] = avg((int64)arg1); @sum = sum((int64)arg1); \
+         @min = min((int64)arg1); @max = max((int64)arg1); @stats = stats((int64)arg1); \
+         @hist = hist((int64)arg1); @lhist = lhist((int64)arg1, 0, 10, 5); } \
+         interval:s:1 { print(@avg, 0, 3); print(@sum, 0, 3); print(@stats, 0, 3); \
+         print(@max, 0, 2); print(@hist, 0, 2); }",
+    );
+    for (cpu, value) in [(0, -7_i64), (1, -3), (3, -20), (2, -1)] {
+        world.hit(&hit(cpu, 1, value as u64));
+    }
+    world.tick();
+    assert_eq!(
+        world.out,
+        format!(
+            "@avg[1]: -2\n\n@sum: -10\n@stats: count 4, average -2, total -31\n@max: 0\n\
+             @hist: \n(..., 0)               2 |{}|\n\n",
+            "@".repeat(52)
+        )
+    );
+    world.out.clear();
+    assert_eq!(
+        world.maps(),
+        format!(
+            "@avg[1]: -7\n\n@hist: \n(..., 0)               4 |{0}|\n\n\
+             @lhist: \n(..., 0)               4 |{0}|\n\n\
+             @max: -1\n@min: -20\n@stats: count 4, average -7, total -31\n@sum: -31\n",
+            "@".repeat(52)
+        )
+    );
+}
+
+#[test]
+fn a_map_of_some_signed_numbers_is_signed() {
+    let mut world = World::new(
+        "kprobe:vfs_write { @max = max(arg0); @min = min(arg0); @avg = avg(7); } \
+         kprobe:vfs_read { @max = max(-5); @min = min(-5); @avg = avg(-9); } \
+         kprobe:vfs_write { @address = max(0); @address = max(arg1); }",
+    );
+    let read = Hit {
+        address: super::fake::READ,
+        ..hit(1, 0, 0)
+    };
+    world.hit(&read);
+    world.hit(&hit(0, 3, u64::MAX - 1));
+    assert_eq!(
+        world.maps(),
+        "@address: 18446744073709551614\n@avg: -1\n@max: 3\n@min: -5\n"
+    );
+}
+
 #[test]
 fn one_key_of_a_map_of_counts_is_taken_away_on_all_cpus() {
     let mut world = World::new(

@@ -307,6 +307,26 @@ fn keys_of_64_bytes_fit_beside_no_bucket() {
     );
 }
 
+#[test]
+fn letters_that_no_time_has_are_refused() {
+    let next = "use C's letters, such as %Y-%m-%d %H:%M:%S, %f for microseconds, and %% for a \
+                percent sign";
+    for (call, cause) in [
+        ("time(\"%T%Q\")", "`%Q` is no part of a time"),
+        ("time(\"%\")", "the format ends with a single `%`"),
+        (
+            "print(strftime(\"%%%é\", nsecs))",
+            "`%é` is no part of a time",
+        ),
+    ] {
+        assert_eq!(
+            short(&format!("begin {{ {call}; }}")),
+            format!("{cause} | {next}"),
+            "{call}"
+        );
+    }
+}
+
 /// Not the message about an unknown function.
 #[test]
 fn a_function_with_other_arguments_is_shown_with_its_own() {

@@ -171,7 +171,11 @@ fn call_stacks_are_keys_with_a_line_for_each_frame() {
 fn a_call_stack_with_two_numbers_is_one_key() {
     for (key, shown) in [
         ("kstack", "\n    vfs_write+1\n    vfs_read+32\n"),
-        ("(kstack, 7)", "(\n    vfs_write+1\n    vfs_read+32\n, 7)"),
+        ("(kstack, 7)", "\n    vfs_write+1\n    vfs_read+32\n, 7"),
+        (
+            "1, (kstack, 7)",
+            "1, (\n    vfs_write+1\n    vfs_read+32\n, 7)",
+        ),
     ] {
         let mut world = World::new(&format!("kprobe:vfs_write {{ @[{key}] = count(); }}"));
         hits(&mut world, &[1]);
@@ -241,21 +245,21 @@ fn maps_are_printed_where_the_program_says_and_once_more_at_the_end() {
     );
     hits(&mut world, &[5, 6, 6]);
     world.tick();
-    assert_eq!(world.out, "@n[6]: 2\n\n@n[5]: 1\n\n@last: 6\n",);
+    assert_eq!(world.out, "@n[6]: 2\n\n1\n@last: 6\n");
     world.out.clear();
     hits(&mut world, &[9]);
     assert_eq!(world.maps(), "@last: 9\n@n[9]: 1\n\n");
 }
 
 #[test]
-fn values_are_printed_by_themselves_and_elements_with_their_keys() {
+fn values_and_elements_of_maps_are_printed_by_themselves() {
     let mut world = World::new(
         "kprobe:vfs_write { @t[tid] = (arg0, comm); print(@t[tid]); print((1, \"x\")); \
          print(arg0); print(comm); print(arg0 > 1); print(@t[tid].0 + 1); \
          printf(\"%s\\n\", @t[tid].1); }",
     );
     hits(&mut world, &[4]);
-    assert_eq!(world.out, "@t[7]: (4, cat)\n(1, x)\n4\ncat\ntrue\n5\ncat\n");
+    assert_eq!(world.out, "(4, cat)\n(1, x)\n4\ncat\ntrue\n5\ncat\n");
 }
 
 #[test]
@@ -273,6 +277,13 @@ fn times_are_those_of_the_clock() {
         world.out,
         "1000001000 1000000002 1970-01-02 00:00:01.000000\n00:00:01\n"
     );
+}
+
+#[test]
+fn letters_of_times_are_those_of_c() {
+    let mut world = World::new("BEGIN { time(\"%j %b %a %I %p %e %D %R %z %Z\\n\"); }");
+    world.tick();
+    assert_eq!(world.out, "002 Jan Fri 12 AM  2 01/02/70 00:00 +0000 UTC\n");
 }
 
 #[test]

@@ -364,7 +364,7 @@ fn statements_choose_and_repeat() {
     }
     assert_eq!(
         world.out,
-        "5\n8\nfive\nyes\n@n[7]: 4\n4\n6\nend\n5\n8\nother\nno\n@n[7]: 10\n10\n12\n"
+        "5\n8\nfive\nyes\n4\n4\n6\nend\n5\n8\nother\nno\n10\n10\n12\n"
     );
 }
 
@@ -520,7 +520,7 @@ fn the_texts_of_a_slice_are_joined() {
     });
     assert_eq!(world.out, "usr/bin\n");
     let mut shown = World::new("kprobe:vfs_open { print(args.parts); }");
-    shown.memory = world.memory;
+    shown.memory = world.memory.clone();
     shown.hit(&Hit {
         address: OPEN,
         registers: vec![(Di, FILE_AT), (Si, 2)],

@@ -1,76 +1,17 @@
-//! A machine that runs scripts: programs by the interpreter, answers by the presentation.
-//!
-//! It does what a kernel does with a script: it keeps the maps, gives records their stacks, and
-//! acts on requests. Script and frames go through their encoded forms.
+//! A text, compiled for the made-up kernel, in a machine that runs it.
 
-use std::{collections::BTreeMap, string::String, vec::Vec};
-
-use bpf::{MapIndex, MapKind, ProgramKind};
-use bpf_interpreter::{Space, TestMachine, run};
-use trace_answers::Presentation;
-use trace_interface::{
-    Frame,
-    frame::{Books, MapEntry},
-    script::{self, Attachment, Request, Script},
-    symbols::Register,
+use std::{
+    boxed::Box,
+    ops::{Deref, DerefMut},
 };
 
-use super::fake::{Fake, READ, WRITE, compiled};
+pub(super) use script_world::Hit;
+
+use super::fake::{Fake, compiled};
 use crate::Compiled;
 
-/// A hit: which attachment, and what the machine is like then.
-pub(super) struct Hit {
-    pub(super) registers: Vec<(Register, u64)>,
-    pub(super) address: u64,
-    pub(super) cpu: u32,
-    pub(super) tid: u32,
-    pub(super) tsc: u64,
-}
-
-impl Default for Hit {
-    fn default() -> Self {
-        Self {
-            registers: Vec::new(),
-            address: WRITE,
-            cpu: 0,
-            tid: 7,
-            tsc: 1000,
-        }
-    }
-}
-
-/// Values of a map, by CPU and key.
-type Content = BTreeMap<(u32, Vec<u8>), Vec<u8>>;
-
 /// A kernel that runs a script by the interpreter.
-pub(super) struct World {
-    pub(super) script: Script,
-    pub(super) presentation: Presentation,
-    pub(super) fake: Fake,
-    pub(super) out: String,
-    /// Memory of the kernel's.
-    pub(super) memory: Vec<(u64, Vec<u8>)>,
-    pub(super) user: Vec<(u64, Vec<u8>)>,
-    /// The maps' content: by CPU and key.
-    maps: Vec<Content>,
-    stacks: Vec<Vec<Vec<u64>>>,
-    entry_data: Vec<u8>,
-    pub(super) call_stack: Vec<u64>,
-    pub(super) user_call_stack: Vec<u64>,
-    pub(super) status: Option<i32>,
-    pub(super) faults: u64,
-}
-
-/// The program as the kernel sees it.
-pub(super) fn bpf_program(script: &Script, number: u32) -> bpf::Program {
-    let program = &script.programs[number as usize];
-    let def = |map: &u32| script.maps[*map as usize].clone();
-    bpf::Program {
-        kind: program.kind,
-        insns: bpf::wire::decode(&program.code).unwrap(),
-        maps: program.maps.iter().map(def).collect(),
-    }
-}
+pub(super) struct World(script_world::World);
 
 impl World {
     pub(super) fn new(text: &str) -> Self {
@@ -79,225 +20,24 @@ impl World {
 
     pub(super) fn of(compiled: Compiled) -> Self {
         let Compiled { script, view, .. } = compiled;
-        // As the host gets it.
-        let script = Script::decode(&script.encode()).unwrap();
-        let count = script.maps.len();
-        let mut world = Self {
-            script,
-            presentation: Presentation::new(view),
-            fake: Fake::new(),
-            out: String::new(),
-            memory: Vec::new(),
-            user: Vec::new(),
-            maps: vec![BTreeMap::new(); count],
-            stacks: vec![Vec::new(); count],
-            entry_data: Vec::new(),
-            call_stack: vec![WRITE + 1, READ + 0x20],
-            user_call_stack: vec![0x40_0010, 0x40_0123],
-            status: None,
-            faults: 0,
-        };
-        // A tick is 2 nanoseconds; the script starts at 500.
-        for (map, content) in world.script.maps.iter().zip(&mut world.maps) {
-            if map.name == script::CLOCK {
-                let mut value = (2_u64 << 24).to_le_bytes().to_vec();
-                value.extend(500_u64.to_le_bytes());
-                content.insert((0, vec![0; 4]), value);
-            }
-        }
-        let places = vec![1; world.script.attachments.len()];
-        world.frame(&Frame::Started {
-            tsc_hz: 500_000_000,
-            tsc: 500,
-            epoch_nanoseconds: 86_400_000_000_000,
-            cpus: 2,
-            places,
-        });
-        world
+        Self(script_world::World::new(
+            &script,
+            view,
+            Box::new(Fake::new()),
+        ))
     }
+}
 
-    pub(super) fn frame(&mut self, frame: &Frame) {
-        let frame = Frame::decode(&frame.encode()).unwrap();
-        let shown = self
-            .presentation
-            .frame(&frame, &self.fake, &mut self.out)
-            .unwrap();
-        drop(shown);
+impl Deref for World {
+    type Target = script_world::World;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
     }
+}
 
-    /// Runs a program; returns its result.
-    pub(super) fn run(&mut self, number: u32, hit: &Hit) -> u64 {
-        let program = bpf_program(&self.script, number);
-        bpf::verifier::verify(program.clone()).unwrap_or_else(|refusal| panic!("{refusal}"));
-        let mut machine = TestMachine::new(&program);
-        machine.func_ip = hit.address;
-        machine.cpu = hit.cpu;
-        machine.pid_tgid = u64::from(hit.tid) << 32 | u64::from(hit.tid);
-        machine.tsc = hit.tsc;
-        machine.call_stack = self.call_stack.clone();
-        machine.user_call_stack = self.user_call_stack.clone();
-        machine.return_address = READ + 0x30;
-        machine.comm = *b"cat\0\0\0\0\0\0\0\0\0\0\0\0\0";
-        for (register, value) in &hit.registers {
-            machine.set_register(*register, *value);
-        }
-        for (address, bytes) in &self.memory {
-            machine.put(Space::Kernel, *address, bytes);
-        }
-        for (address, bytes) in &self.user {
-            machine.put(Space::User, *address, bytes);
-        }
-        let of_script = self.script.programs[number as usize].maps.clone();
-        for (number, map) in (0..).zip(&of_script) {
-            let index = MapIndex(number);
-            for ((cpu, key), value) in &self.maps[*map as usize] {
-                machine.set_value(index, *cpu, key, value);
-            }
-            machine.set_stacks(index, &self.stacks[*map as usize]);
-        }
-        if matches!(program.kind, ProgramKind::Return { .. }) {
-            machine.entry_data = self.entry_data.clone().into();
-        }
-        let result = run(&program, &mut machine, 100_000).unwrap_or_else(|objection| {
-            panic!("{objection}");
-        });
-        if matches!(program.kind, ProgramKind::Entry { .. }) {
-            self.entry_data = machine.entry_data.to_vec();
-        }
-        self.faults += machine.faults;
-        for (number, map) in (0..).zip(&of_script) {
-            self.maps[*map as usize] = machine.values(MapIndex(number));
-            self.stacks[*map as usize] = machine.stacks(MapIndex(number)).to_vec();
-        }
-        for record in &machine.published {
-            self.record(hit, &record.bytes);
-        }
-        result
-    }
-
-    fn record(&mut self, hit: &Hit, bytes: &[u8]) {
-        self.send_stacks();
-        let request = u32::from_le_bytes(*bytes[8..].first_chunk().unwrap());
-        self.frame(&Frame::Record {
-            cpu: hit.cpu,
-            tsc: hit.tsc,
-            bytes: bytes.to_vec(),
-        });
-        match self.script.requests[request as usize] {
-            Request::Forward => {}
-            Request::Print { map } => self.send_map(map),
-            Request::Clear { map } => self.maps[map as usize].clear(),
-            Request::Zero { map } => {
-                for value in self.maps[map as usize].values_mut() {
-                    value.fill(0);
-                }
-            }
-            Request::Exit => {
-                let status = i32::from_le_bytes(*bytes[12..].first_chunk().unwrap());
-                self.status = Some(status);
-            }
-        }
-    }
-
-    /// Makes all call stacks the same, under the numbers that they have.
-    pub(super) fn equal_stacks(&mut self) {
-        for stacks in &mut self.stacks {
-            let first = stacks.first().cloned().unwrap_or_default();
-            stacks.fill(first);
-        }
-    }
-
-    fn send_stacks(&mut self) {
-        for (map, stacks) in (0..).zip(self.stacks.clone()) {
-            for (number, addresses) in (0..).zip(stacks) {
-                self.frame(&Frame::Stack {
-                    map,
-                    number,
-                    addresses,
-                });
-            }
-        }
-    }
-
-    fn send_map(&mut self, map: u32) {
-        let entries = self.maps[map as usize].iter();
-        let entries = entries.map(|((cpu, key), value)| MapEntry {
-            cpu: *cpu,
-            key: key.clone(),
-            value: value.clone(),
-        });
-        let entries = entries.collect();
-        self.frame(&Frame::Map { map, entries });
-    }
-
-    /// Runs what is attached at a place.
-    pub(super) fn hit(&mut self, hit: &Hit) {
-        for attachment in self.script.attachments.clone() {
-            match attachment {
-                Attachment::Probe { program, addresses } if addresses.contains(&hit.address) => {
-                    self.run(program, hit);
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// Runs what is attached to a call: at its entry, and, if that wants it, at its return.
-    pub(super) fn call(&mut self, entry: &Hit, on_return: &Hit) {
-        for attachment in self.script.attachments.clone() {
-            if let Attachment::Call {
-                entry: first,
-                on_return: last,
-                functions,
-            } = attachment
-                && functions.contains(&entry.address)
-            {
-                let declined = first.is_some_and(|first| self.run(first, entry) != 0);
-                if !declined {
-                    self.run(last, on_return);
-                }
-            }
-        }
-    }
-
-    /// Runs the programs of begin, end, intervals.
-    pub(super) fn tick(&mut self) {
-        for attachment in self.script.attachments.clone() {
-            if let Attachment::Begin { program }
-            | Attachment::End { program }
-            | Attachment::Interval { program, .. }
-            | Attachment::Profile { program, .. } = attachment
-            {
-                self.run(program, &Hit::default());
-            }
-        }
-    }
-
-    /// Ends the script; the text that was shown.
-    pub(super) fn end(&mut self) -> String {
-        self.send_stacks();
-        for map in 0..self.script.maps.len() as u32 {
-            let has_keys = !matches!(
-                self.script.maps[map as usize].kind,
-                MapKind::Ring | MapKind::Stacks
-            );
-            if has_keys {
-                self.send_map(map);
-            }
-        }
-        self.frame(&Frame::Ended {
-            status: self.status.unwrap_or(0),
-            books: vec![Books { hits: 3, missed: 1 }],
-            lost: vec![("ring: full".into(), 2)],
-            bad_loads: self.faults,
-        });
-        core::mem::take(&mut self.out)
-    }
-
-    /// The text of the maps, without the books.
-    pub(super) fn maps(&mut self) -> String {
-        let text = self.end();
-        let books = text.trim_end().rfind('\n').map_or(0, |newline| newline + 1);
-        text[..books].into()
+impl DerefMut for World {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
     }
 }

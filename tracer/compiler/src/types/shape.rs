@@ -98,10 +98,14 @@ impl Types<'_> {
             };
             let shaper = shaper(limits, options.slice_bytes);
             let shape = shaper.shape(object.type_id, 0, object.gaps());
-            // Numbers are zero then, and lists have a mark of their own.
+            // Numbers and arrays are zeros then, and lists have a mark of their own.
             let is_marked = matches!(
                 shape,
-                Shape::Counted(_) | Shape::List { .. } | Shape::Slots { .. }
+                Shape::Counted(_)
+                    | Shape::List { .. }
+                    | Shape::Slots { .. }
+                    | Shape::Array { .. }
+                    | Shape::Items { .. }
             );
             return match &object.at {
                 At::Memory { .. } if !is_marked && !shape.is_number() && shape.bytes() > 0 => {

@@ -85,6 +85,13 @@ impl Values<'_, '_> {
         }
         let left_value = self.value(left)?;
         let right_value = self.value(right)?;
+        if self.is_composite(&left_value) || self.is_composite(&right_value) {
+            return self.compare_composites(
+                operation,
+                (left_value, right_value),
+                (left.span, right.span),
+            );
+        }
         let is_text = self.is_text(&left_value) || self.is_text(&right_value);
         if is_text && matches!(operation, Binary::Equal | Binary::NotEqual) {
             let test = self.texts_equal(left_value, right_value, (left.span, right.span))?;

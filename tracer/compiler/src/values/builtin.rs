@@ -4,6 +4,7 @@
 //! [`crate::functions`].
 
 use alloc::{boxed::Box, format, rc::Rc};
+use core::ops::RangeInclusive;
 
 use trace_interface::{symbols::Register, view::Class};
 use trace_language::{
@@ -75,16 +76,24 @@ impl Values<'_, '_> {
         })
     }
 
-    pub(crate) fn constant(&mut self, argument: &Expression, most: u32) -> Lowered<u32> {
+    pub(crate) fn constant(
+        &mut self,
+        argument: &Expression,
+        within: RangeInclusive<u32>,
+    ) -> Lowered<u32> {
         let counted = self.count(argument)?;
         let number = counted.number.constant();
         number
             .and_then(|number| u32::try_from(number).ok())
-            .filter(|number| (1..=most).contains(number))
+            .filter(|number| within.contains(number))
             .ok_or_else(|| {
                 Diagnostic::new(
                     argument.span,
-                    format!("this must be a number of the text, 1 to {most}"),
+                    format!(
+                        "this must be a number of the text, {} to {}",
+                        within.start(),
+                        within.end()
+                    ),
                     "",
                 )
             })
@@ -97,7 +106,7 @@ fn string(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
         [address, length] => {
             let counted = values.count(length)?;
             if counted.number.constant().is_some() {
-                let most = values.constant(length, MOST_TEXT)?;
+                let most = values.constant(length, 1..=MOST_TEXT)?;
                 // With its NUL.
                 values.text_at(address, most + 1, None)
             } else {
@@ -204,7 +213,7 @@ fn stack(values: &mut Values<'_, '_>, call: Call<'_>, most: u32) -> Lowered<Val>
         [] => values.name(word, call.span),
         [_] if !values.has_code() => Err(words::no_code(word, call.span)),
         [frames] => {
-            let frames = values.constant(frames, most)?;
+            let frames = values.constant(frames, 1..=most)?;
             Ok(values.stack(frames, word == "ustack"))
         }
         _ => call.refuse(),
@@ -233,7 +242,7 @@ fn time(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
     let [format, time] = call.arguments else {
         return call.refuse();
     };
-    let format: Rc<str> = text(format, "strftime(\"%H:%M:%S\", nsecs)")?.into();
+    let format: Rc<str> = functions::time_format(format, "strftime(\"%H:%M:%S\", nsecs)")?.into();
     let counted = values.count(time)?;
     Ok(Val::Number(Counted {
         kind: Kind::Time { format },
@@ -246,7 +255,7 @@ fn texts_differ(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
         return call.refuse();
     };
     let (left_value, right_value) = (values.value(left)?, values.value(right)?);
-    let most = values.constant(length, MOST_TEXT)?;
+    let most = values.constant(length, 1..=MOST_TEXT)?;
     let cut = |value| match value {
         Val::Literal(text) => {
             let end = text

@@ -59,9 +59,10 @@ impl Values<'_, '_> {
             } => self.ternary(condition, then, otherwise, span)?,
             ExpressionKind::Cast { to, operand } => self.cast(to, operand)?,
             ExpressionKind::Tuple(items) => {
-                let items: Lowered<Vec<Val>> = items.iter().map(|item| self.value(item)).collect();
+                let items: Lowered<Vec<Val>> = items.iter().map(|item| self.item(item)).collect();
                 Val::Tuple(items?)
             }
+            ExpressionKind::Record(fields) => self.record(fields)?,
             ExpressionKind::Step {
                 target,
                 up,
@@ -99,6 +100,11 @@ impl Values<'_, '_> {
                 span,
                 "this is a tuple, not a number",
                 "take one of its fields: .0, .1",
+            )),
+            Val::Record(_) => Err(Diagnostic::new(
+                span,
+                "this is a record, not a number",
+                "take one of its fields by its name: .name",
             )),
             Val::Stored { place, shape } => match Kind::stored(&shape) {
                 Some((kind, bytes, signed)) => Ok(Counted {
@@ -167,6 +173,9 @@ impl Values<'_, '_> {
         if self.is_text(&then_value) && self.is_text(&other_value) {
             return Ok(self.chosen_text(test, then_value, other_value, span));
         }
+        if self.is_composite(&then_value) || self.is_composite(&other_value) {
+            return self.chosen_composite(test, (then_value, other_value), span);
+        }
         let a = self.as_number(then_value, then.span)?;
         let b = self.as_number(other_value, otherwise.span)?;
         let kind = match (&a.kind, &b.kind) {
@@ -194,6 +203,9 @@ impl Values<'_, '_> {
 
     pub(crate) fn cast(&mut self, to: &TypeName, operand: &Expression) -> Lowered<Val> {
         let value = self.value(operand)?;
+        if let Some(cast) = self.cast_composite(to, &value, operand.span)? {
+            return Ok(cast);
+        }
         let counted = self.as_number(value, operand.span)?;
         let number = counted.number;
         let present = counted.present;

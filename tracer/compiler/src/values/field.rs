@@ -6,16 +6,13 @@
 use alloc::{format, string::String, vec::Vec};
 
 use bpf::AluOp;
-use trace_interface::{
-    shape::Shape,
-    symbols::{Field, Type, Variant},
-};
+use trace_interface::symbols::{Field, Type, Variant};
 use trace_language::{
     Diagnostic,
     tree::{Expression, ExpressionKind, Name, Span},
 };
 
-use super::{Copied, Val, Values};
+use super::{Val, Values};
 use crate::{
     Lowered, names,
     number::{Counted, Kind, Number},
@@ -32,16 +29,12 @@ impl Values<'_, '_> {
         }
         let value = match self.value(of)? {
             // A tuple of a map is copied first.
-            Val::Element { map, key, shape } if matches!(shape, Shape::Tuple(_)) => {
-                let tuple = Val::Element {
-                    map,
-                    key,
-                    shape: shape.clone(),
-                };
-                self.copied(Copied::Value(tuple), shape, of.span)
-            }
-            other => other,
+            value @ Val::Element { .. } => self.at_hand(value, of.span),
+            value => value,
         };
+        if let Some(part) = self.part(&value, name)? {
+            return Ok(part);
+        }
         match value {
             Val::Object(object) => self.object_field(&object, name),
             Val::Number(Counted {
@@ -55,44 +48,6 @@ impl Values<'_, '_> {
             }) => {
                 let object = Object::in_memory(to, (space, number), present);
                 self.object_field(&object, name)
-            }
-            Val::Tuple(mut items) => match name.text.parse::<usize>() {
-                Ok(number) if number < items.len() => Ok(items.swap_remove(number)),
-                _ => Err(Diagnostic::new(
-                    name.span,
-                    format!("the tuple has no field `{}`", name.text),
-                    format!("it has .0 to .{}", items.len().saturating_sub(1)),
-                )),
-            },
-            Val::Stored {
-                place,
-                shape: Shape::Tuple(items),
-            } => {
-                let number = name.text.parse::<usize>().ok();
-                let Some(shape) = number.and_then(|number| items.get(number)) else {
-                    return Err(Diagnostic::new(
-                        name.span,
-                        format!("the tuple has no field `{}`", name.text),
-                        format!("it has .0 to .{}", items.len().saturating_sub(1)),
-                    ));
-                };
-                let before = items.iter().take(number.unwrap_or(0));
-                let offset: u32 = before.map(Shape::bytes).sum();
-                let place = place.at(offset);
-                Ok(match Kind::stored(shape) {
-                    Some((kind, bytes, signed)) => Val::number(
-                        Number::OwnPart {
-                            place,
-                            bytes,
-                            signed,
-                        },
-                        kind,
-                    ),
-                    None => Val::Stored {
-                        place,
-                        shape: shape.clone(),
-                    },
-                })
             }
             Val::Number(_) => Err(Diagnostic::new(
                 name.span,

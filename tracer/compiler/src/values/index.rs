@@ -31,6 +31,13 @@ enum Found {
 impl Values<'_, '_> {
     /// `value[index]`.
     pub(crate) fn index(&mut self, value: Val, index: Counted, span: Span) -> Lowered<Val> {
+        let value = match value {
+            Val::Element { .. } => self.at_hand(value, span),
+            value => value,
+        };
+        if let Some(part) = self.part_at(&value, &index, span)? {
+            return Ok(part);
+        }
         let object = match value {
             Val::Object(object) => object,
             Val::Number(Counted {

@@ -60,20 +60,31 @@ impl Values<'_, '_> {
     /// The keys of a map, and their number for expressions.
     pub(crate) fn key(&mut self, number: u32, map: &MapName) -> Lowered<usize> {
         let mut values = Vec::new();
+        let mut spans = Vec::new();
         for key in &map.keys {
-            let value = self.value(key)?;
-            values.push(self.simplified(value, key.span));
+            let value = self.item(key)?;
+            values.push(value);
+            spans.push(key.span);
+        }
+        // A tuple alone is as many keys.
+        if let [only] = &values[..] {
+            let only = self.at_hand(only.clone(), map.span);
+            let is_tuple = matches!(self.shape(&only, false), Shape::Tuple(_));
+            if is_tuple && let Some(parts) = self.parts(&only) {
+                spans = alloc::vec![spans[0]; parts.len()];
+                values = parts;
+            }
         }
         let shapes: Vec<Shape> = values
             .iter()
             .map(|value| self.shape(value, false).for_key())
             .collect();
-        for (shape, key) in shapes.iter().zip(&map.keys) {
+        for (shape, span) in shapes.iter().zip(&spans) {
             if shape.is_lost() {
-                return Err(missing(key.span));
+                return Err(missing(*span));
             }
         }
-        self.tables.set_keys(number, map, shapes)?;
+        self.tables.set_keys(number, map, shapes, &spans)?;
         self.keys.push((number, values, map.span));
         Ok(self.keys.len() - 1)
     }
@@ -115,34 +126,11 @@ impl Values<'_, '_> {
         Ok(self.keys_present(key).and(Test::not_zero(is_there)))
     }
 
-    /// A value of a map, for `print(@map[key])`.
-    pub(crate) fn plain_element(&mut self, map: u32, key: usize, shape: &Shape) -> Val {
-        let kind = self.tables.maps[map as usize].kind.clone();
-        match (kind, shape) {
-            (Some(kind), _) => Val::number(
-                Number::Element {
-                    map,
-                    key: Box::new(Key { stored: key }),
-                },
-                kind,
-            ),
-            (None, Shape::Unsigned(8) | Shape::Signed(8) | Shape::Flag) => Val::number(
-                Number::Element {
-                    map,
-                    key: Box::new(Key { stored: key }),
-                },
-                match shape {
-                    Shape::Signed(_) => Kind::SIGNED,
-                    Shape::Flag => Kind::Boolean,
-                    _ => Kind::UNSIGNED,
-                },
-            ),
-            _ => Val::Element {
-                map,
-                key,
-                shape: shape.clone(),
-            },
-        }
+    /// Whether a map holds what expressions cannot have: it can only be printed.
+    pub(crate) fn is_no_value(&mut self, map: &MapName) -> bool {
+        let number = self.tables.map(&map.name);
+        let class = &self.tables.maps[number as usize].class;
+        matches!(class, Some(Class::Histogram(_) | Class::Statistics { .. }))
     }
 
     /// The value of a map of counts and the like, over all CPUs as they are at that moment; 0 if

@@ -14,6 +14,7 @@
 
 mod arithmetic;
 pub(crate) mod builtin;
+mod composite;
 mod expression;
 mod field;
 mod index;
@@ -78,6 +79,7 @@ pub(crate) enum Val {
         shape: Shape,
     },
     Tuple(Vec<Val>),
+    Record(Vec<(Rc<str>, Val)>),
 }
 
 impl Val {
@@ -106,6 +108,10 @@ impl Val {
             Self::Tuple(items) => items
                 .iter()
                 .map(Self::present)
+                .fold(Test::Constant(true), Test::and),
+            Self::Record(fields) => fields
+                .iter()
+                .map(|(_, value)| value.present())
                 .fold(Test::Constant(true), Test::and),
             _ => Test::Constant(true),
         }
@@ -177,6 +183,8 @@ pub(crate) struct Variable {
     pub(crate) name: String,
     pub(crate) place: Place,
     pub(crate) holds: Holds,
+    /// Where the text makes it.
+    pub(crate) made_at: usize,
 }
 
 /// The content of a variable.
@@ -326,6 +334,11 @@ impl<'c, 'a> Values<'c, 'a> {
                         .map(|item| self.shape_in(room, item, may_miss))
                         .collect(),
                 );
+            }
+            Val::Record(fields) => {
+                let field =
+                    |(name, value): &(Rc<str>, Val)| (name.clone(), self.shape(value, may_miss));
+                return Shape::Record(fields.iter().map(field).collect());
             }
         };
         match present {

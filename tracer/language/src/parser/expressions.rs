@@ -276,8 +276,9 @@ impl Parser<'_> {
                 return Err(Diagnostic::new(
                     span,
                     "`&` takes no address here",
-                    "references and pointers are values already; of a place in memory, write the \
-                     reference that leads to it",
+                    "references and pointers are values already, and variables and maps have no \
+                     address that holds after the hit; of a place in memory, write the reference \
+                     that leads to it",
                 ));
             }
             _ => return Err(self.unexpected("a value", HELP)),
@@ -362,29 +363,68 @@ impl Parser<'_> {
         self.node(ExpressionKind::Call { name, arguments }, span, height)
     }
 
-    /// `(value)`, or `(value, value)`.
+    /// `(value)`, `(value, value)`, or `(name=value)`.
     fn parentheses(&mut self) -> Parsed<Tall> {
         let (_, start) = self.take()?;
-        let first = self.inner()?;
-        let mut height = first.height;
+        if self.begins_record()? {
+            return self.record(start);
+        }
         let mut values = Vec::new();
-        while self.accept(",")? {
-            if self.peek()? == Token::Sign(")") && !values.is_empty() {
-                break;
-            }
+        let mut height = 0;
+        let mut ends_with_comma = false;
+        while self.peek()? != Token::Sign(")") {
             let value = self.inner()?;
             height = height.max(value.height);
-            values.push(value.expression);
+            values.push(value);
+            ends_with_comma = self.accept(",")?;
+            if !ends_with_comma {
+                break;
+            }
         }
         let end = self.expect(")", "it belongs to a `(` before it")?;
         let span = start.to(end);
-        if values.is_empty() {
-            let mut alone = first;
+        if !ends_with_comma
+            && values.len() == 1
+            && let Some(mut alone) = values.pop()
+        {
             alone.expression.span = span;
             return Ok(alone);
         }
-        values.insert(0, first.expression);
+        let values = values.into_iter().map(|value| value.expression).collect();
         self.node(ExpressionKind::Tuple(values), span, height)
+    }
+
+    /// Whether `name=` comes next.
+    fn begins_record(&self) -> Parsed<bool> {
+        let (token, span) = lexer::token(self.text, self.position)?;
+        let is_name = matches!(token, Token::Word(word) if !is_keyword(word));
+        Ok(is_name && matches!(lexer::token(self.text, span.end), Ok((Token::Sign("="), _))))
+    }
+
+    /// The rest of `(name=value, name=value)`.
+    fn record(&mut self, start: Span) -> Parsed<Tall> {
+        const HELP: &str = "each value of a record has a name: (a=1, b=2)";
+        let mut fields: Vec<(Name, Expression)> = Vec::new();
+        let mut height = 0;
+        loop {
+            let name = self.word("the name of a value", HELP)?;
+            if fields.iter().any(|(known, _)| known.text == name.text) {
+                return Err(Diagnostic::new(
+                    name.span,
+                    format!("the record has `{}` already", name.text),
+                    "give each value a name of its own",
+                ));
+            }
+            self.expect("=", HELP)?;
+            let value = self.inner()?;
+            height = height.max(value.height);
+            fields.push((name, value.expression));
+            if !self.accept(",")? {
+                break;
+            }
+        }
+        let end = self.expect(")", "it belongs to a `(` before it")?;
+        self.node(ExpressionKind::Record(fields), start.to(end), height)
     }
 
     /// `(TYPE)` before a value, if that comes next.
@@ -449,18 +489,8 @@ impl Parser<'_> {
                 self.take()?;
                 let of = Box::new(self.nested(Self::type_name)?);
                 let kind = if self.accept(";")? {
-                    let (token, span) = self.take()?;
-                    let Token::Number(digits) = token else {
-                        return Err(Diagnostic::new(
-                            span,
-                            "the length of an array type is a number",
-                            "",
-                        ));
-                    };
-                    TypeKind::Array {
-                        of,
-                        count: lexer::integer(digits, span)?,
-                    }
+                    let count = self.array_length()?;
+                    TypeKind::Array { of, count }
                 } else {
                     TypeKind::Slice(of)
                 };
@@ -472,21 +502,49 @@ impl Parser<'_> {
             }
             _ => self.type_path()?,
         };
-        // C's pointers.
-        let mut stars = 0;
-        while self.peek()? == Token::Sign("*") {
-            stars += 1;
-            if self.depth + stars > MAX_DEPTH {
+        // C's pointers and arrays.
+        let mut signs = 0;
+        while let Token::Sign("*" | "[") = self.peek()? {
+            signs += 1;
+            if self.depth + signs > MAX_DEPTH {
                 return Err(too_deep(name.span));
             }
-            let (_, star) = self.take()?;
-            let span = name.span.to(star);
+            let (sign, _) = self.take()?;
+            let start = name.span.start;
+            let kind = match sign {
+                Token::Sign("*") => TypeKind::Pointer(Box::new(name)),
+                _ => {
+                    let of = Box::new(name);
+                    match self.peek()? {
+                        Token::Sign("]") => TypeKind::Slice(of),
+                        _ => TypeKind::Array {
+                            of,
+                            count: self.array_length()?,
+                        },
+                    }
+                }
+            };
+            if !matches!(kind, TypeKind::Pointer(_)) {
+                self.expect("]", "an array type is written `type[count]`")?;
+            }
             name = TypeName {
-                kind: TypeKind::Pointer(Box::new(name)),
-                span,
+                kind,
+                span: self.taken(start),
             };
         }
         Ok(name)
+    }
+
+    fn array_length(&mut self) -> Parsed<u64> {
+        let (token, span) = self.take()?;
+        match token {
+            Token::Number(digits) => lexer::integer(digits, span),
+            _ => Err(Diagnostic::new(
+                span,
+                "the length of an array type is a number",
+                "",
+            )),
+        }
     }
 
     /// `path::to::Type<Argument>`, with C's `struct` before it.
@@ -598,10 +656,10 @@ pub(super) fn target(expression: Expression, done: &str) -> Parsed<Target> {
 impl TypeName {
     /// Whether the name alone says that it is a type.
     pub(crate) fn is_type_by_name(&self) -> bool {
-        const KNOWN: [&str; 28] = [
-            "u8", "u16", "u32", "u64", "u128", "usize", "i8", "i16", "i32", "i64", "i128", "isize",
-            "bool", "char", "str", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32",
-            "int64", "uint8_t", "uint16_t", "uint32_t", "uint64_t", "int",
+        const KNOWN: [&str; 29] = [
+            "string", "u8", "u16", "u32", "u64", "u128", "usize", "i8", "i16", "i32", "i64",
+            "i128", "isize", "bool", "char", "str", "uint8", "uint16", "uint32", "uint64", "int8",
+            "int16", "int32", "int64", "uint8_t", "uint16_t", "uint32_t", "uint64_t", "int",
         ];
         let TypeKind::Named(path) = &self.kind else {
             return true;

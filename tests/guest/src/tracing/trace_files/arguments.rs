@@ -49,8 +49,8 @@ fn recorded(place: &str, arguments: &str, work: impl FnOnce()) -> String {
     lines[0].split_once(") ").expect(&lines[0]).1.into()
 }
 
-/// Of a file that is read and a node that is given back, also when the name is gone from its
-/// directory. An address that leads nowhere gives no name.
+/// The names of a file that is read and of a node that is given back, also when the name is gone
+/// from its directory. An address that leads nowhere gives no name.
 #[guest_test]
 fn files_and_nodes_have_their_names() {
     use kernel::fs::{File, vfs_read};

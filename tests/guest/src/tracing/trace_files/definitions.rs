@@ -369,7 +369,7 @@ fn an_event_of_several_probes_stays_whole_when_the_first_is_deleted() {
     clean_up();
 }
 
-/// Of the allocations of enabling, the last ones are for jumps, which an event can do without.
+/// The last allocations of enabling are for jumps, which an event can do without.
 /// Those in front of them are for the second probe: if one fails, the first probe is not armed
 /// either.
 #[guest_test]
@@ -436,7 +436,7 @@ fn a_whole_group_is_deleted_by_its_name() {
     clean_up();
 }
 
-/// Of a trigger and a hand, the last one says whether an event is on.
+/// A trigger and a hand may both switch an event: the last one says whether it is on.
 #[guest_test]
 fn an_event_that_a_trigger_has_switched_is_switched_by_hand() {
     clean_up();

@@ -66,7 +66,7 @@ impl Writer<'_> {
         i16::try_from(from + place).ok()
     }
 
-    /// Of the stack, the index of the byte at that offset of that pointer.
+    /// The index in the stack of the byte at that offset of that pointer.
     fn stack_byte(holds: Holds, offset: i16) -> Option<usize> {
         match holds {
             Holds::Stack(at) => {

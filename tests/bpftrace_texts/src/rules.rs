@@ -1,0 +1,111 @@
+//! What of bpftrace's texts means nothing here, and is left out of the figures.
+
+use regex::Regex;
+use trace_compiler::events;
+
+/// The rules: a name, and what a text has that falls under it.
+const RULES: [(&str, &str); 9] = [
+    (
+        "probes of user programs, counters, watchpoints, iterators: kinds that this kernel has not",
+        r"(?x) (?: ^ | [\s,};/] ) (?: uprobe | uretprobe | usdt | software | hardware
+          | (?:async)?watchpoint | iter | [uUshw] | ur | aw | it ) : [\w/.*\d]",
+    ),
+    (
+        "BTF: fentry, fexit, raw tracepoints, and fields that only the types of Linux have",
+        r"(?x) (?: ^ | [\s,};/] ) (?: fentry | fexit | kfunc | kretfunc | rawtracepoint
+          | rt | f | fr ) : [\w*?] | \b(?: curtask | task_struct ) \b",
+    ),
+    (
+        "definitions and headers of C",
+        r"\b(?:struct|union|enum)\b|\#\s*include|\btypedef\b",
+    ),
+    ("imports", r#"\bimport\s+""#),
+    (
+        "code that runs while bpftrace compiles: comptime",
+        r"\bcomptime\b",
+    ),
+    ("functions in BPF: fn, __", r"(?:^|[};\n]\s*)fn\s+\w+\s*\("),
+    (
+        "network addresses, groups of processes, shells, and what changes the kernel",
+        r"(?x) \b(?: ntop | pton | macaddr | cgroup | cgroupid | cgroup_path | system | cat
+          | skboutput | override | socket_cookie | dw_ustack | __builtin_dw_ustack | usermode
+          | __builtin_usermode | uaddr | __builtin_uaddr | percpu_kaddr
+          | kfunc_exist | kfunc_allowed | path ) \b",
+    ),
+    (
+        "probes of bpftrace's own tests",
+        r"(?:^|[\s,};])(?:test|bench|self):\w",
+    ),
+    ("lists of an architecture", r"\breg\("),
+];
+
+/// An event of Linux; its fields are not those of another event.
+const EVENT: &str = r"\b(?:tracepoint|t):([\w*?]+):([\w*?]+)";
+/// What stands for an event that this kernel has not.
+const SOME_EVENT: &str = "tracepoint:sched:sched_wakeup";
+
+/// The rules, ready to use.
+pub struct Rules {
+    rules: Vec<(&'static str, Regex)>,
+    event: Regex,
+}
+
+impl Rules {
+    pub fn new() -> Self {
+        let regex = |text| Regex::new(text).expect("the rule can be read");
+        Self {
+            rules: RULES.map(|(name, text)| (name, regex(text))).into(),
+            event: regex(EVENT),
+        }
+    }
+
+    /// The rule that leaves a text out.
+    pub fn left_out(&self, text: &str) -> Option<&'static str> {
+        let rule = self.rules.iter().find(|(_, regex)| regex.is_match(text));
+        if let Some((name, _)) = rule {
+            return Some(name);
+        }
+        let has_fields = text.contains("args") && self.renamed(text) != text;
+        has_fields.then_some("fields of events that only Linux has")
+    }
+
+    /// The text with events that this kernel has, which stand for those that it has not.
+    pub fn renamed(&self, text: &str) -> String {
+        let rename =
+            |found: &regex::Captures<'_>| match events(&format!("{}:{}", &found[1], &found[2]))
+                .is_empty()
+            {
+                true => SOME_EVENT.into(),
+                false => found[0].to_owned(),
+            };
+        self.event.replace_all(text, rename).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_that_means_nothing_here_is_left_out() {
+        let rules = Rules::new();
+        let out = |text| rules.left_out(text).is_some();
+        assert!(out("uprobe:/bin/a:b { }"));
+        assert!(out("kprobe:a { } u:/bin/a:b { }"));
+        assert!(out("begin { $x = (struct thing *)0; }"));
+        assert!(out("tracepoint:net:sent { print(args.length); }"));
+        assert!(!out("tracepoint:net:sent { print(1); }"));
+        assert!(!out("tracepoint:sched:sched_wakeup { print(args.pid); }"));
+        assert!(!out("kprobe:a { $x = cpu ? 1 : 2; }"));
+    }
+
+    #[test]
+    fn an_unknown_event_becomes_a_known_one() {
+        let rules = Rules::new();
+        let text = rules.renamed("tracepoint:net:sent, tracepoint:sched:* { }");
+        assert_eq!(
+            text,
+            "tracepoint:sched:sched_wakeup, tracepoint:sched:* { }"
+        );
+    }
+}

@@ -1,0 +1,223 @@
+//! bpftrace's runtime tests: what a program prints there and here.
+//!
+//! A test has a program and texts that its output has or has not. Here the program runs in a
+//! process: `begin`, then a few rounds in which each probe is hit, then `end`. What depends on a
+//! real machine, a file or an option of the command is left out.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context, Result};
+use regex::Regex;
+
+use crate::{
+    groups::{Groups, kind_of},
+    rules::Rules,
+    world::{AnyKernel, Outcome, compiled, printed},
+};
+
+/// A command that only runs a program.
+const PLAIN: &str = r#"^\{\{BPFTRACE\}\}(?: -q)* -e '([^']*)'((?: [\w"./:=-]+)*)$"#;
+
+/// A test: its lines, by their first words.
+#[derive(Debug, Default)]
+struct Test {
+    name: String,
+    items: Vec<(String, String)>,
+}
+
+impl Test {
+    fn has(&self, word: &str) -> bool {
+        self.items.iter().any(|(item, _)| item == word)
+    }
+
+    fn value(&self, word: &str) -> Option<&str> {
+        let mut items = self.items.iter();
+        items
+            .find(|(item, _)| item == word)
+            .map(|(_, value)| &**value)
+    }
+}
+
+/// The tests of a file. A line that begins with blanks goes on with the item above.
+fn tests(source: &str) -> Vec<Test> {
+    let mut tests = Vec::new();
+    for paragraph in source.split("\n\n") {
+        let mut test = Test::default();
+        for line in paragraph.lines().filter(|line| !line.starts_with('#')) {
+            let width = test.items.last().map_or(0, |(item, _)| item.len());
+            let is_more = line
+                .get(..=width)
+                .is_some_and(|begin| begin.trim().is_empty());
+            match test.items.last_mut() {
+                Some((_, value)) if is_more => {
+                    value.push('\n');
+                    value.push_str(&line[width + 1..]);
+                }
+                _ => {
+                    let (item, value) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
+                    if !item.is_empty() {
+                        test.items.push((item.into(), value.trim_start().into()));
+                    }
+                }
+            }
+        }
+        test.name = test.value("NAME").unwrap_or_default().into();
+        if !test.name.is_empty() {
+            tests.push(test);
+        }
+    }
+    tests
+}
+
+/// Whether a list of architectures has x86_64, or excludes others only.
+fn is_of_this_processor(list: &str) -> bool {
+    let mut names = list.split('|').map(str::trim);
+    let has = names.clone().any(|name| ["x86_64", "le"].contains(&name));
+    has || names.all(|name| name.starts_with('!') && name != "!x86_64")
+}
+
+/// The program of a test and its arguments, or why it does not run here.
+fn program(test: &Test, plain: &Regex) -> Result<(String, Vec<String>), &'static str> {
+    if test.has("WILL_FAIL") {
+        return Err("expects an error: see the unit tests");
+    }
+    if test.has("ENV") || test.has("SETUP") || test.has("NEW_PIDNS") {
+        return Err("needs an environment");
+    }
+    if test
+        .value("ARCH")
+        .is_some_and(|arch| !is_of_this_processor(arch))
+    {
+        return Err("of other processors");
+    }
+    if test.has("EXPECT_JSON") {
+        return Err("output as JSON");
+    }
+    let expected = |(item, value): &(String, String)| {
+        item.starts_with("EXPECT")
+            && ["stdin:", "ERROR", "WARNING"]
+                .iter()
+                .any(|it| value.contains(it))
+    };
+    if test.items.iter().any(expected) {
+        return Err("expects a message of bpftrace");
+    }
+    if let Some(program) = test.value("PROG") {
+        return Ok((program.into(), Vec::new()));
+    }
+    let command = test.value("RUN").unwrap_or_default();
+    let found = plain.captures(command).ok_or("options, files, pipes")?;
+    let words = found[2].split_whitespace();
+    let arguments: Vec<String> = words.map(|word| word.trim_matches('"').into()).collect();
+    let mut plain = arguments.iter().take_while(|word| *word != "--");
+    match plain.any(|word| word.starts_with('-')) {
+        true => Err("options, files, pipes"),
+        false => Ok((found[1].into(), arguments)),
+    }
+}
+
+/// Whether an output is what a test expects.
+fn fits(test: &Test, output: &str, directory: &Path) -> bool {
+    let has_line = |wanted: &str| {
+        let pattern = format!(r"(?m)^\s*{}\s*$", regex::escape(wanted));
+        Regex::new(&pattern).is_ok_and(|regex| regex.is_match(output))
+    };
+    let matches = |pattern: &str| {
+        let regex = Regex::new(&format!("(?m){pattern}"));
+        regex.is_ok_and(|regex| regex.is_match(output))
+    };
+    test.items.iter().all(|(item, value)| match &**item {
+        "EXPECT" => has_line(value),
+        "EXPECT_NONE" => !has_line(value),
+        "EXPECT_REGEX" => matches(value),
+        "EXPECT_REGEX_NONE" => !matches(value),
+        "EXPECT_FILE" => fs::read_to_string(directory.join(value))
+            .is_ok_and(|wanted| wanted.trim() == output.trim()),
+        _ => true,
+    })
+}
+
+/// Runs the runtime tests that can be run, and prints the figures.
+pub fn hold(checkout: &Path) -> Result<()> {
+    let rules = Rules::new();
+    let plain = Regex::new(PLAIN)?;
+    let directory = checkout.join("tests");
+    let folder = directory.join("runtime");
+    let files = fs::read_dir(&folder).with_context(|| format!("no {}", folder.display()))?;
+    let mut files: Vec<_> = files.collect::<std::io::Result<_>>()?;
+    files.sort_by_key(fs::DirEntry::file_name);
+    let (mut left_out, mut refused) = (Groups::default(), Groups::default());
+    let (mut others, mut same, mut run) = (Groups::default(), 0, 0);
+    for file in files.iter().filter(|file| file.path().is_file()) {
+        let source = fs::read_to_string(file.path())?;
+        for test in tests(&source) {
+            let place = format!("{}: {}", file.file_name().display(), test.name);
+            let found = program(&test, &plain);
+            let found = found.and_then(|(text, words)| match rules.left_out(&text) {
+                Some(rule) => Err(rule),
+                None => Ok((rules.renamed(&text), words)),
+            });
+            let (text, words) = match found {
+                Ok(found) => found,
+                Err(reason) => {
+                    left_out.add(reason, &place, "");
+                    continue;
+                }
+            };
+            run += 1;
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            match compiled(&text, &words, &AnyKernel) {
+                Outcome::Refused { message, .. } => {
+                    refused.add(&kind_of(&message), &place, &text);
+                }
+                Outcome::Taken(compiled) => match printed(*compiled) {
+                    Some(output) if fits(&test, &output, &directory) => same += 1,
+                    Some(output) => {
+                        others.add("other output", &place, &format!("{text} -> {output}"));
+                    }
+                    None => others.add("the interpreter objects", &place, &text),
+                },
+            }
+        }
+    }
+    println!(
+        "\n2. Runtime tests: {} cannot be run here",
+        left_out.count()
+    );
+    left_out.print(false);
+    println!("\nThe same output: {same} of {run}");
+    println!("\nRefused: {}", refused.count());
+    refused.print(true);
+    println!("\nNot the same: {}", others.count());
+    others.print(true);
+    Ok(())
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_test_is_read_run_and_judged() {
+        let source = "# a comment\nNAME it counts\nPROG begin { @n = 1;\n     @n++; }\n\
+                      EXPECT @n: 2\nEXPECT_NONE @n: 1\n\nNAME other\nRUN {{BPFTRACE}} -e \
+                      'begin { print($1); }' 7\nEXPECT_REGEX ^7$\n";
+        let tests = tests(source);
+        assert_eq!(tests.len(), 2);
+        let plain = Regex::new(PLAIN).unwrap();
+        for (test, text) in tests
+            .iter()
+            .zip(["begin { @n = 1;\n@n++; }", "begin { print($1); }"])
+        {
+            let (program, words) = program(test, &plain).unwrap();
+            assert_eq!(program, text);
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let Outcome::Taken(compiled) = compiled(&program, &words, &AnyKernel) else {
+                panic!("{program} is refused");
+            };
+            let output = printed(*compiled).unwrap();
+            assert!(fits(test, &output, Path::new(".")), "{output}");
+            assert!(!fits(test, "@n: 1\n", Path::new(".")));
+        }
+    }
+}

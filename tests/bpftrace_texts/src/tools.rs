@@ -1,0 +1,50 @@
+//! bpftrace's tools: which of them compile.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context, Result};
+use debug_info::DebugInfo;
+
+use crate::{
+    groups::Groups,
+    rules::Rules,
+    world::{AnyKernel, Outcome, compiled},
+};
+
+/// Compiles the tools, for a real kernel, too, if there is one, and prints the figures.
+pub fn hold(checkout: &Path, kernel: Option<&Path>) -> Result<()> {
+    let rules = Rules::new();
+    let kernel = kernel.map(DebugInfo::open).transpose()?;
+    let mut paths = Vec::new();
+    for folder in ["tools", "tools/old"].map(|folder| checkout.join(folder)) {
+        let files = fs::read_dir(&folder);
+        for file in files.with_context(|| format!("no {}", folder.display()))? {
+            paths.push(file?.path());
+        }
+    }
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "bt"));
+    paths.sort();
+    let (mut refused, mut unchanged, mut renamed) = (Groups::default(), Vec::new(), 0);
+    for path in &paths {
+        let text = fs::read_to_string(path)?;
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        match compiled(&rules.renamed(&text), &[], &AnyKernel) {
+            Outcome::Taken(_) => renamed += 1,
+            Outcome::Refused { message, .. } => refused.add(&message, &name, ""),
+        }
+        if let Some(kernel) = &kernel
+            && let Outcome::Taken(_) = compiled(&text, &[], kernel)
+        {
+            unchanged.push(name.into_owned());
+        }
+    }
+    println!(
+        "\n3. Tools: {renamed} of {} compile where each probe finds its place",
+        paths.len()
+    );
+    refused.print(true);
+    if kernel.is_some() {
+        println!("\nUnchanged: {}: {}", unchanged.len(), unchanged.join(", "));
+    }
+    Ok(())
+}

@@ -1,0 +1,175 @@
+//! The programs in bpftrace's unit tests: each is valid there or an error, and taken or refused
+//! here.
+//!
+//! A test is a call of a function `test…` with the program as its first text. It says that the
+//! program is an error by the function's name, by an argument `Error{…}`, by the text of the
+//! message, or by a verdict, whichever the file has.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context, Result};
+
+use crate::{
+    calls::{Argument, Call, calls},
+    groups::{Groups, kind_of},
+    rules::Rules,
+    world::{AnyKernel, Outcome, compiled},
+};
+
+/// How the tests of a file say that a program is an error.
+#[derive(Clone, Copy)]
+enum Verdict {
+    /// By the function's name or by `Error{…}` only.
+    Named,
+    /// By the text at this position after the program, if it is not empty.
+    Message(usize),
+    /// By an argument that is this code.
+    Is(&'static str),
+}
+
+use Verdict::{Is, Message, Named};
+
+/// The files, and whether their tests only parse: a program that is valid there may mean nothing.
+const FILES: [(&str, Verdict, bool); 15] = [
+    ("parser", Named, true),
+    ("type_checker", Named, false),
+    ("type_resolver", Named, false),
+    ("pre_type_check", Message(0), false),
+    ("fold_literals", Named, false),
+    ("field_analyser", Is("false"), false),
+    ("builtins", Named, false),
+    ("macro_expansion", Message(1), true),
+    ("config_analyser", Is("false"), false),
+    ("control_flow_analyser", Is("1"), false),
+    ("resource_analyser", Is("false"), false),
+    ("attachpoint_passes", Message(0), true),
+    ("named_param", Named, true),
+    ("portability_analyser", Is("1"), false),
+    ("unstable_feature", Named, false),
+];
+
+/// A program of a test.
+struct Text {
+    place: String,
+    program: String,
+    is_error: bool,
+}
+
+/// The program of a call, and what the test says about it.
+fn text(file: &str, verdict: Verdict, call: &Call) -> Option<Text> {
+    let is_about_objects = |argument: &&Argument| {
+        let names = ["bpftrace", "func_info"];
+        let code = |name: &&str| match argument {
+            Argument::Code(code) => code.trim_start_matches('*') == *name,
+            Argument::Text(_) => false,
+        };
+        names.iter().any(code)
+    };
+    let objects = call.arguments.iter().take_while(is_about_objects).count();
+    let [Argument::Text(program), others @ ..] = &call.arguments[objects..] else {
+        return None;
+    };
+    let named = call.name.contains("error") || call.name.contains("failure");
+    let marked = others
+        .iter()
+        .any(|argument| matches!(argument, Argument::Code(code) if code.starts_with("Error{")));
+    let told = match verdict {
+        Named => false,
+        Message(position) => match others.get(position) {
+            Some(Argument::Text(text)) => !text.is_empty(),
+            _ => false,
+        },
+        Is(wanted) => others.contains(&Argument::Code(wanted.into())),
+    };
+    let program = match file {
+        // These tests are of expressions. So are their functions.
+        "fold_literals" => format!("begin {{ {program}; exit(); }}"),
+        _ => program.trim_start_matches('\n').into(),
+    };
+    Some(Text {
+        place: format!("{file}.cpp:{}", call.line),
+        program,
+        is_error: named || marked || told,
+    })
+}
+
+/// Holds the programs of the unit tests against the compiler, and prints the figures.
+pub fn hold(checkout: &Path) -> Result<()> {
+    let rules = Rules::new();
+    let mut left_out = Groups::default();
+    let (mut refused_here, mut taken_here) = (Groups::default(), Groups::default());
+    let (mut both_take, mut both_refuse, mut only_parsed, mut kept) = (0, 0, 0, 0);
+    for (file, verdict, only_parses) in FILES {
+        let path = checkout.join(format!("tests/{file}.cpp"));
+        let source = fs::read_to_string(&path);
+        let source = source.with_context(|| format!("cannot read {}", path.display()))?;
+        let found = calls(&source, "test");
+        for text in found.iter().filter_map(|call| text(file, verdict, call)) {
+            if let Some(rule) = rules.left_out(&text.program) {
+                left_out.add(rule, &text.place, &text.program);
+                continue;
+            }
+            kept += 1;
+            let outcome = compiled(&rules.renamed(&text.program), &[], &AnyKernel);
+            match (text.is_error, outcome) {
+                (false, Outcome::Taken(_)) => both_take += 1,
+                (true, Outcome::Refused { .. }) => both_refuse += 1,
+                (true, Outcome::Taken(_)) => taken_here.add(file, &text.place, &text.program),
+                (false, Outcome::Refused { parsed: true, .. }) if only_parses => only_parsed += 1,
+                (false, Outcome::Refused { message, .. }) => {
+                    refused_here.add(&kind_of(&message), &text.place, &text.program);
+                }
+            }
+        }
+    }
+    println!(
+        "1. Programs of the unit tests: {} mean nothing here",
+        left_out.count()
+    );
+    left_out.print(false);
+    println!(
+        "\nThe same: {} of {kept}; {both_take} are taken by both, {both_refuse} refused by both, \
+         and {only_parsed} only parsed there and parsed here",
+        both_take + both_refuse + only_parsed
+    );
+    println!("\nValid there, refused here: {}", refused_here.count());
+    refused_here.print(true);
+    println!("\nAn error there, taken here: {}", taken_here.count());
+    taken_here.print(true);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(file: &str, verdict: Verdict, source: &str) -> Option<bool> {
+        let call = &calls(source, "test")[0];
+        text(file, verdict, call).map(|text| text.is_error)
+    }
+
+    #[test]
+    fn each_way_to_say_error_is_known() {
+        assert_eq!(verdict("a", Named, r#"test("x")"#), Some(false));
+        assert_eq!(
+            verdict("a", Named, r#"test("x", Error{ "y" })"#),
+            Some(true)
+        );
+        assert_eq!(verdict("a", Named, r#"test_error("x", "y")"#), Some(true));
+        assert_eq!(
+            verdict("a", Named, r#"test_parse_failure(bpftrace, "x")"#),
+            Some(true)
+        );
+        assert_eq!(verdict("a", Message(0), r#"test("x", "y")"#), Some(true));
+        assert_eq!(
+            verdict("a", Message(0), r#"test("x", "", "warning")"#),
+            Some(false)
+        );
+        assert_eq!(
+            verdict("a", Is("false"), r#"test(*bpftrace, "x", false)"#),
+            Some(true)
+        );
+        assert_eq!(verdict("a", Is("1"), r#"test("x", 0)"#), Some(false));
+        assert_eq!(verdict("a", Named, r#"test(prefix + "x")"#), None);
+    }
+}

@@ -1,0 +1,198 @@
+//! The made-up kernel: each function that is named exists, and its result is a number.
+
+use std::{panic, rc::Rc};
+
+use script_world::{Hit, PLACE, World};
+use trace_answers::NoSymbols;
+use trace_compiler::{Compiled, Options, compile};
+use trace_interface::{
+    script::Attachment,
+    symbols::{
+        Expression, Function, Kernel, Piece, ProbePlace, Register, Source, Type, TypeId,
+        Unavailable, Variable,
+    },
+};
+use trace_language::{Diagnostic, parse_with};
+
+/// How often each probe is hit in a run, and each interval comes.
+const ROUNDS: u64 = 5;
+
+pub struct AnyKernel;
+
+/// A number for a name, so that two names are two places.
+fn address(name: &str) -> u64 {
+    let number = name.bytes().fold(0_u64, |number, byte| {
+        number.wrapping_mul(31).wrapping_add(u64::from(byte))
+    });
+    PLACE + (number % 4096) * 0x100
+}
+
+fn unavailable(what: &str) -> Unavailable {
+    Unavailable {
+        reason: format!("there is no `{what}` here"),
+        help: String::new(),
+    }
+}
+
+impl Kernel for AnyKernel {
+    fn functions(&self, pattern: &str) -> Vec<Function> {
+        let names = match pattern.contains(['*', '?']) {
+            true => vec![
+                pattern.replace(['*', '?'], "a"),
+                pattern.replace(['*', '?'], "b"),
+            ],
+            false => vec![pattern.into()],
+        };
+        let function = |name: String| Function {
+            address: address(&name),
+            symbol: name.clone(),
+            path: name,
+            bytes: 0x100,
+        };
+        let mut functions: Vec<Function> = names.into_iter().map(function).collect();
+        functions.sort_by_key(|function| function.address);
+        functions
+    }
+
+    fn inlined(&self, _: &str) -> Vec<u64> {
+        Vec::new()
+    }
+
+    fn line(&self, file: &str, _: u32) -> Result<Vec<u64>, Unavailable> {
+        Err(unavailable(file))
+    }
+
+    fn variables(&self, _: ProbePlace) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn variable(&self, _: ProbePlace, name: &str) -> Result<Variable, Unavailable> {
+        Err(unavailable(name))
+    }
+
+    fn returned(&self, _: u64) -> Result<Variable, Unavailable> {
+        Ok(Variable {
+            type_id: TypeId(0),
+            pieces: vec![Piece {
+                bytes: 8,
+                source: Source::Value(Expression::Register(Register::Ax)),
+            }],
+        })
+    }
+
+    fn describe(&self, _: TypeId) -> Rc<Type> {
+        Rc::new(Type::Integer {
+            bytes: 8,
+            signed: false,
+        })
+    }
+
+    fn global(&self, path: &str) -> Result<Variable, Unavailable> {
+        Err(unavailable(path))
+    }
+
+    fn nearest(&self, _: &str) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// How far a text comes.
+pub enum Outcome {
+    Taken(Box<Compiled>),
+    /// It is refused, with the first message; whether it could be parsed.
+    Refused {
+        message: String,
+        parsed: bool,
+    },
+}
+
+/// Compiles a text.
+pub fn compiled(text: &str, arguments: &[&str], kernel: &dyn Kernel) -> Outcome {
+    let refused = |mistakes: Vec<Diagnostic>, parsed| Outcome::Refused {
+        message: mistakes
+            .first()
+            .map_or(String::new(), |first| first.message.clone()),
+        parsed,
+    };
+    let all = || {
+        let tree = match parse_with(text, arguments) {
+            Ok(tree) => tree,
+            Err(mistakes) => return refused(mistakes, false),
+        };
+        match compile(&tree, kernel, &Options::default()) {
+            Ok(compiled) => Outcome::Taken(Box::new(compiled)),
+            Err(mistakes) => refused(mistakes, true),
+        }
+    };
+    panic::catch_unwind(panic::AssertUnwindSafe(all)).unwrap_or_else(|_| Outcome::Refused {
+        message: "THE COMPILER PANICS".into(),
+        parsed: true,
+    })
+}
+
+/// What a program prints, with the maps at its end; None if the interpreter objects to it.
+pub fn printed(compiled: Compiled) -> Option<String> {
+    let all = || {
+        let Compiled { script, view, .. } = compiled;
+        let mut world = World::new(&script, view, Box::new(NoSymbols));
+        let of = |world: &World, is: fn(&Attachment) -> bool| {
+            let all = world.script.attachments.iter();
+            all.filter(|attachment| is(attachment))
+                .cloned()
+                .collect::<Vec<_>>()
+        };
+        for begin in of(&world, |it| matches!(it, Attachment::Begin { .. })) {
+            attached(&mut world, &begin, 0);
+        }
+        for round in 1..=ROUNDS {
+            let others =
+                |it: &Attachment| !matches!(it, Attachment::Begin { .. } | Attachment::End { .. });
+            for attachment in of(&world, others) {
+                if world.status.is_none() {
+                    attached(&mut world, &attachment, round);
+                }
+            }
+        }
+        for end in of(&world, |it| matches!(it, Attachment::End { .. })) {
+            attached(&mut world, &end, ROUNDS);
+        }
+        world.maps()
+    };
+    panic::catch_unwind(panic::AssertUnwindSafe(all)).ok()
+}
+
+/// A hit of an attachment.
+fn attached(world: &mut World, attachment: &Attachment, round: u64) {
+    let hit = |address| Hit {
+        address,
+        tsc: 1000 + round * 100_000_000,
+        ..Hit::default()
+    };
+    match attachment {
+        Attachment::Probe { program, addresses } => {
+            for address in addresses {
+                world.run(*program, &hit(*address));
+            }
+        }
+        Attachment::Call {
+            entry,
+            on_return,
+            functions,
+        } => {
+            for address in functions {
+                let hit = hit(*address);
+                let declined = entry.is_some_and(|entry| world.run(entry, &hit) != 0);
+                if !declined {
+                    world.run(*on_return, &hit);
+                }
+            }
+        }
+        Attachment::Begin { program }
+        | Attachment::End { program }
+        | Attachment::Interval { program, .. }
+        | Attachment::Profile { program, .. }
+        | Attachment::Source { program, .. } => {
+            world.run(*program, &hit(PLACE));
+        }
+    }
+}
