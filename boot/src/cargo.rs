@@ -229,6 +229,21 @@ impl Nested {
             Self::Tool => layout::target().to_path_buf(),
         }
     }
+
+    /// Held while a run of this kind is under way, because a second one would wait for the first
+    /// one's lock, and say the same.
+    fn one_at_a_time(self) -> &'static Mutex<()> {
+        static BUILD: Mutex<()> = Mutex::new(());
+        static RUSTC_FLAGS: Mutex<()> = Mutex::new(());
+        static INSTALL: Mutex<()> = Mutex::new(());
+        static TOOL: Mutex<()> = Mutex::new(());
+        match self {
+            Self::Build => &BUILD,
+            Self::RustcFlags => &RUSTC_FLAGS,
+            Self::Install => &INSTALL,
+            Self::Tool => &TOOL,
+        }
+    }
 }
 
 /// Runs `command`, a run of cargo. Returns the executables that it made or found fresh.
@@ -250,10 +265,8 @@ pub fn run(kind: Nested, command: &mut Command, what: &str) -> Result<Vec<PathBu
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    // A second one of a kind would wait for the first one's lock, and say the same.
-    static ONE_AT_A_TIME: [Mutex<()>; 3] = [const { Mutex::new(()) }; 3];
-    let lock = &ONE_AT_A_TIME[kind as usize];
-    let _one = lock.lock().unwrap_or_else(PoisonError::into_inner);
+    let lock = kind.one_at_a_time().lock();
+    let _one = lock.unwrap_or_else(PoisonError::into_inner);
     let (status, messages, diagnostics) = progress::counted(what, |count| -> Result<_> {
         let cargo = children::spawn(command).context("cannot start cargo")?;
         let stdout = cargo.take_stdout().expect("piped above");

@@ -78,7 +78,7 @@ pub const FUNCTIONS: [Function; 31] = {
         function(Value, "str", "str(address) or str(address, bytes)",
             "the text at an address, up to its NUL"),
         function(Value, "buf", "buf(address, bytes)",
-            "bytes of memory"),
+            "bytes of memory, or of a text"),
         function(Value, "ksym", "ksym(address)",
             "an address by the name of its function"),
         function(Value, "sym", "sym(address)",

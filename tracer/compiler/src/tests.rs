@@ -1,11 +1,13 @@
 //! Programs against a kernel that is made up: compiled, verified, run by the interpreter, shown.
 
 mod arithmetic;
+mod blocks;
 mod composites;
 mod fake;
 mod functions;
 mod fuzz;
 mod loops;
+mod macros;
 mod maps;
 mod messages;
 mod rendering;

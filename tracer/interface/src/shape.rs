@@ -282,6 +282,11 @@ impl Shape {
                 *self = Self::Behind(Box::new(a.clone()));
                 Some(true)
             }
+            (Self::Bytes(a), Self::Bytes(b)) => {
+                let changed = *b > *a;
+                *a = (*a).max(*b);
+                Some(changed)
+            }
             (Self::Tuple(a), Self::Tuple(b)) if a.len() == b.len() => {
                 let mut changed = false;
                 for (a, b) in a.iter_mut().zip(b) {

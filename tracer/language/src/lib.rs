@@ -20,7 +20,9 @@ extern crate alloc;
 
 pub mod diagnostic;
 mod lexer;
+mod macros;
 mod parser;
+mod parts;
 mod print;
 pub mod tree;
 

@@ -15,6 +15,7 @@ use alloc::{format, string::String, vec::Vec};
 use crate::{
     diagnostic::{Diagnostic, quoted},
     lexer::{self, Token},
+    macros::{self, Kind, Macro, Parameter},
     tree::{Clause, Expression, Name, ReturnPart, Span, Tree},
 };
 
@@ -65,10 +66,17 @@ pub fn parse_with_room(
         parser.position = text.find('\n').unwrap_or(text.len());
     }
     let clauses = parser.clauses();
-    if parser.diagnostics.is_empty() {
-        Ok(Tree { clauses })
-    } else {
-        Err(parser.diagnostics)
+    if !parser.diagnostics.is_empty() {
+        return Err(parser.diagnostics);
+    }
+    let mut tree = Tree { clauses };
+    let mistakes = match parser.macros.is_empty() {
+        true => Vec::new(),
+        false => macros::expand(&mut tree, &parser.macros, has_room),
+    };
+    match mistakes.is_empty() {
+        true => Ok(tree),
+        false => Err(mistakes),
     }
 }
 
@@ -93,10 +101,13 @@ struct Parser<'a> {
     /// The end of the token that was taken last.
     end: usize,
     depth: usize,
+    /// The deepest place of the block that is being read.
+    deepest: usize,
     /// A `/` before `{` is the predicate's end.
     in_predicate: bool,
     /// Whether the stack has room for another level.
     has_room: fn() -> bool,
+    macros: Vec<Macro>,
     diagnostics: Vec<Diagnostic>,
 }
 
@@ -108,8 +119,10 @@ impl<'a> Parser<'a> {
             position: 0,
             end: 0,
             depth: 0,
+            deepest: 0,
             in_predicate: false,
             has_room: || true,
+            macros: Vec::new(),
             diagnostics: Vec::new(),
         }
     }
@@ -127,6 +140,13 @@ impl<'a> Parser<'a> {
                     return clauses;
                 }
                 Ok(Token::End) => return clauses,
+                Ok(Token::Word("macro")) => match self.declared_macro() {
+                    Ok(of) => self.macros.push(of),
+                    Err(mistake) => {
+                        self.tell(mistake);
+                        self.skip_clause();
+                    }
+                },
                 _ => match self.clause() {
                     Ok(clause) => clauses.push(clause),
                     Err(mistake) => {
@@ -136,6 +156,40 @@ impl<'a> Parser<'a> {
                 },
             }
         }
+    }
+
+    /// `macro name($variable, @map, value) { … }`.
+    fn declared_macro(&mut self) -> Parsed<Macro> {
+        const HELP: &str = "write `macro name($variable, @map, value) { … }`";
+        self.take()?;
+        let name = self.word("the name of the macro", HELP)?;
+        let mut parameters = Vec::new();
+        if self.accept("(")? {
+            while !self.accept(")")? {
+                let (token, span) = self.take()?;
+                let (kind, text) = match token {
+                    Token::Variable(text) => (Kind::Variable, text),
+                    Token::Map(text) => (Kind::Map, text),
+                    Token::Word(text) if !is_keyword(text) => (Kind::Expression, text),
+                    _ => return Err(Diagnostic::new(span, "this is no parameter", HELP)),
+                };
+                let name = Name {
+                    text: text.into(),
+                    span,
+                };
+                parameters.push(Parameter { kind, name });
+                if self.peek()? != Token::Sign(")") {
+                    self.expect(",", HELP)?;
+                }
+            }
+        }
+        let body = self.block()?;
+        let body = self.as_value(body)?;
+        Ok(Macro {
+            name,
+            parameters,
+            body,
+        })
     }
 
     fn clause(&mut self) -> Parsed<Clause> {
@@ -298,6 +352,7 @@ impl<'a> Parser<'a> {
             return Err(no_room(self.next_span()));
         }
         self.depth += 1;
+        self.deepest = self.deepest.max(self.depth);
         let parsed = parse(self);
         self.depth -= 1;
         parsed

@@ -286,6 +286,8 @@ impl Display for Operand<'_> {
 fn strength(value: &Expression) -> u8 {
     match &value.kind {
         ExpressionKind::Ternary { .. } => 0,
+        // A statement that begins with a block ends with it.
+        ExpressionKind::Block { .. } => 0,
         ExpressionKind::Binary { operation, .. } => operation.precedence(),
         // Nothing can be taken from a step, though it may end with its sign.
         ExpressionKind::Unary { .. }
@@ -334,7 +336,7 @@ impl Display for Expression {
                 let least = operation.precedence();
                 // A choice has the strength of the weakest operator, and is one of nothing here.
                 let left_least = match left.kind {
-                    ExpressionKind::Ternary { .. } => POSTFIX,
+                    ExpressionKind::Ternary { .. } | ExpressionKind::Block { .. } => POSTFIX,
                     _ => least,
                 };
                 write!(
@@ -350,7 +352,9 @@ impl Display for Expression {
                 then,
                 otherwise,
             } => {
-                if matches!(condition.kind, ExpressionKind::Ternary { .. }) {
+                if strength(condition) == 0
+                    && !matches!(condition.kind, ExpressionKind::Binary { .. })
+                {
                     write!(f, "({condition})")?;
                 } else {
                     condition.fmt(f)?;
@@ -372,6 +376,17 @@ impl Display for Expression {
                     write!(f, "{before}{}={value}", name.text)?;
                 }
                 f.write_char(')')
+            }
+            ExpressionKind::Block { body, value } => {
+                f.write_str("{ ")?;
+                list(f, &body.statements, "; ")?;
+                let is_empty = body.statements.is_empty();
+                match value {
+                    Some(value) if is_empty => write!(f, "{value} }}"),
+                    Some(value) => write!(f, "; {value} }}"),
+                    None if is_empty => f.write_char('}'),
+                    None => f.write_str("; }"),
+                }
             }
             ExpressionKind::Step {
                 target,

@@ -1,7 +1,8 @@
 //! The content of a text: clauses, statements and expressions, each with its place in the text.
 //!
 //! TREE-1. A node's span is the part of the text that makes it, without blanks around it. The text
-//!     of an expression's span, read alone, makes the same expression.
+//!     of an expression's span, read alone, makes the same expression. Of a macro's body, nodes
+//!     have the places where they stand in it.
 //! TREE-2. No expression is higher than [`crate::MAX_DEPTH`], and blocks and expressions together
 //!     are nested at most that deep, so whatever walks a tree may recurse.
 //! TREE-3. Positional parameters are gone: `$1` is the integer or the string that was given, `$#`
@@ -277,7 +278,7 @@ pub enum ExpressionKind {
         left: Box<Expression>,
         right: Box<Expression>,
     },
-    /// `condition ? then : otherwise`.
+    /// `condition ? then : otherwise`, and `if condition { … } else { … }` as a value.
     Ternary {
         condition: Box<Expression>,
         then: Box<Expression>,
@@ -290,6 +291,12 @@ pub enum ExpressionKind {
     },
     /// `(a, b)`, `(a,)`, `()`.
     Tuple(Vec<Expression>),
+    /// `{ statement; value }`: the statements run, then the value is calculated. It has none if
+    /// its last statement ends with `;`, or is no value.
+    Block {
+        body: Block,
+        value: Option<Box<Expression>>,
+    },
     /// `(a=1, b=2)`: at least one value, and no name twice.
     Record(Vec<(Name, Expression)>),
     /// `++target`, `target--` and so on.

@@ -21,6 +21,7 @@ use crate::{
     functions::{self, Call, Role, map_and_key, text},
     names,
     number::{Counted, Kind, Number, Test},
+    types::shape::Room,
     values::Val,
 };
 
@@ -46,6 +47,10 @@ impl Program<'_, '_> {
     /// A call for its effect.
     pub(crate) fn effect(&mut self, expression: &Expression) -> Lowered<()> {
         let span = expression.span;
+        if self.effect_of_parts(expression)? {
+            return Ok(());
+        }
+        let expression = &self.without_blocks_in(expression)?;
         let ExpressionKind::Call { name, arguments } = &expression.kind else {
             let value = self.code.value(expression)?;
             if let Val::Number(counted) = value
@@ -123,7 +128,7 @@ fn print(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
 
 fn print_value(program: &mut Program<'_, '_>, of: &Expression, span: Span) -> Lowered<()> {
     let value = program.code.value(of)?;
-    let (value, shape) = program.values().printed(value, true, of.span);
+    let (value, shape) = program.values().printed(value, Some(Room::Record), of.span);
     let record = Record::Value(shape.clone());
     program.record(record, alloc::vec![(value, shape, of.span)], span)
 }
@@ -183,8 +188,12 @@ fn print_line(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
     let mut offset = 0;
     for (conversion, expression) in wanted.iter().zip(values) {
         let value = program.code.value(expression)?;
-        let is_natural = conversion.style == Style::Natural;
-        let (mut value, mut shape) = program.values().printed(value, is_natural, expression.span);
+        let room = match (conversion.style, conversion.letter) {
+            (Style::Natural, 's') => Some(Room::Text),
+            (Style::Natural, _) => Some(Room::Record),
+            _ => None,
+        };
+        let (mut value, mut shape) = program.values().printed(value, room, expression.span);
         if !conversion.takes(&shape) {
             // A type around a number, a `Result` of numbers.
             match program.values().as_number(value.clone(), expression.span) {
@@ -268,7 +277,7 @@ fn join(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
                 "use print(), which shows any list",
             ));
         }
-        let (item, shape) = program.values().printed(item, true, span);
+        let (item, shape) = program.values().printed(item, Some(Room::Record), span);
         places.push((offset, shape.clone()));
         offset += shape.bytes();
         stored.push((item, shape, span));

@@ -10,6 +10,7 @@
 //! is made, because only then it is known what the entry has to keep.
 
 pub(crate) mod assign;
+pub(crate) mod blocks;
 mod calculate;
 mod code;
 mod collections;
@@ -53,6 +54,8 @@ pub(crate) struct Program<'c, 'a> {
     loops: Vec<(Label, Label)>,
     end: Label,
     declined: Option<Label>,
+    /// How many variables there were that the text does not have.
+    hidden: u32,
 }
 
 impl<'c, 'a> Program<'c, 'a> {
@@ -67,6 +70,7 @@ impl<'c, 'a> Program<'c, 'a> {
             loops: Vec::new(),
             end,
             declined: None,
+            hidden: 0,
         }
     }
 
@@ -121,7 +125,8 @@ impl<'c, 'a> Program<'c, 'a> {
             } else {
                 self.end
             };
-            match self.code.test(predicate) {
+            let test = self.without_blocks_in(predicate);
+            match test.and_then(|predicate| self.code.test(&predicate)) {
                 Ok(test) => self.code.branch_on(&test, false, no),
                 Err(error) => self.values().tables.error(error),
             }
@@ -170,9 +175,15 @@ impl<'c, 'a> Program<'c, 'a> {
 
     pub(crate) fn statement(&mut self, statement: &Statement) {
         let mark = self.values().memory.mark();
-        if let Err(error) = self.try_statement(statement) {
+        let done = match self.without_blocks(statement) {
+            Ok(Some(statement)) => self.try_statement(&statement),
+            Ok(None) => self.try_statement(statement),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = done {
             self.values().tables.error(error);
         }
+        self.forget_hidden();
         self.values().memory.release(mark);
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     memory::{Place, step},
     number::{Number, Space, Test},
     object::{At, Object},
-    types::{field_of, missing},
+    types::{field_of, library::Collection, missing},
 };
 
 impl Code<'_, '_> {
@@ -55,7 +55,10 @@ impl Code<'_, '_> {
                 self.asm.store_constant(to, 1, 1);
                 self.store_object(object, to.at(1), of, span)
             }
-            (Shape::Counted(_) | Shape::List { .. } | Shape::Slots { .. }, At::Memory { .. }) => {
+            (
+                Shape::Counted(_) | Shape::Bytes(_) | Shape::List { .. } | Shape::Slots { .. },
+                At::Memory { .. },
+            ) => {
                 let object = &self.once(object);
                 let stored = self.store_object(object, to, shape, span);
                 self.mark_if_unreadable(object, to);
@@ -337,10 +340,22 @@ impl Code<'_, '_> {
         let (address, length) = match self.values.text_of(object, span)? {
             Some(found) => found,
             None => {
-                let address = object.read(0, 8, false);
-                let length = object.read(8, 8, false);
-                let address = address.ok_or_else(|| missing(span))?;
-                (address, length.ok_or_else(|| missing(span))?)
+                let collection = self.values.types().collection(object.type_id);
+                let (pointer, length, skip) = match collection {
+                    Some(Collection::Run {
+                        pointer,
+                        length,
+                        skip,
+                        ..
+                    }) => (pointer, length, skip),
+                    _ => (0, 8, 0),
+                };
+                let address = object
+                    .read(pointer, 8, false)
+                    .ok_or_else(|| missing(span))?;
+                let length = object.read(length, 8, false).ok_or_else(|| missing(span))?;
+                let address = Number::alu(AluOp::Add, address, Number::Constant(skip));
+                (address, length)
             }
         };
         let length = self.keep(&length);

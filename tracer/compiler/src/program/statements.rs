@@ -22,7 +22,7 @@ use trace_language::{
 use super::Program;
 use crate::{
     Lowered, functions, names,
-    number::{Counted, Kind, Number, Test},
+    number::{Counted, Number, Test},
     values::Val,
 };
 
@@ -69,14 +69,17 @@ impl Program<'_, '_> {
                 }
                 Target::Map(map) => self.assign_map(map, *operation, value, span),
             },
-            StatementKind::Let { variable, value } => {
-                let new = match value {
-                    Some(value) => self.code.value(value)?,
-                    None => Val::number(Number::Constant(0), Kind::Literal),
-                };
-                let span = value.as_ref().map_or(variable.span, |value| value.span);
-                self.declare(variable, new, true, span)
+            StatementKind::Let {
+                variable,
+                value: Some(value),
+            } => {
+                let new = self.code.value(value)?;
+                self.declare(variable, new, true, value.span)
             }
+            StatementKind::Let {
+                variable,
+                value: None,
+            } => self.declare_unset(variable),
             StatementKind::Expression(expression) => self.effect(expression),
             StatementKind::If {
                 condition,
@@ -124,7 +127,8 @@ impl Program<'_, '_> {
             } => self.for_each(variable, map, body, span),
             StatementKind::While { condition, body } => {
                 let open = self.begin_loop(format!("while ({condition})"));
-                let test = self.code.test(condition)?;
+                let condition = self.without_blocks_in(condition)?;
+                let test = self.code.test(&condition)?;
                 self.code.branch_on(&test, false, open.leave);
                 self.count_turn(&open);
                 self.loop_body(&open, open.top, None, body)?;

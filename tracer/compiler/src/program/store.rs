@@ -16,7 +16,7 @@ use crate::{
     asm::Label,
     memory::Place,
     number::Key,
-    values::{COMM_BYTES, Val},
+    values::{COMM_BYTES, Val, composite},
 };
 
 impl Code<'_, '_> {
@@ -46,6 +46,16 @@ impl Code<'_, '_> {
             (Val::Object(object), shape) => self.store_in_shape(object, to, shape, span)?,
             (Val::Stored { place, shape: from }, shape) if from == shape => {
                 self.asm.copy(*place, to, shape.bytes());
+            }
+            (
+                Val::Stored {
+                    place,
+                    shape: Shape::Bytes(from),
+                },
+                Shape::Bytes(most),
+            ) if from <= most => {
+                self.asm.copy(*place, to, from + 8);
+                self.asm.zero(to.at(from + 8), most - from);
             }
             (Val::Stored { .. }, Shape::Text(_)) => self.store_as_text(value, to, shape, span)?,
             (
@@ -87,8 +97,8 @@ impl Code<'_, '_> {
 
     /// Stores each part of a composite value in the shape that has its place or name.
     fn store_parts(&mut self, value: &Val, to: Place, shape: &Shape, span: Span) -> Lowered<()> {
-        let parts = self.values.parts(value).unwrap_or_default();
-        let names = self.values.names_of(value);
+        let parts = composite::parts(value).unwrap_or_default();
+        let names = composite::names_of(value);
         let shapes: Vec<(usize, &Shape)> = match shape {
             Shape::Tuple(shapes) if names.is_empty() => shapes.iter().enumerate().collect(),
             Shape::Record(fields) => {
@@ -185,6 +195,7 @@ impl Code<'_, '_> {
                 self.store_number(&length, to, 8);
                 let most = (*most).min(*bytes);
                 self.read_run((*space, address), &length, to, most);
+                self.asm.zero(to.at(8 + most), bytes - most);
             }
             _ => return Err(does_not_fit(span)),
         }

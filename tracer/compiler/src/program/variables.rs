@@ -21,6 +21,7 @@ use crate::{
     names,
     number::{Kind, Number, Test},
     object::{At, Object},
+    tables::Unset,
     values::{Holds, Val, Variable},
 };
 
@@ -76,6 +77,70 @@ impl Program<'_, '_> {
         Ok(())
     }
 
+    /// Makes a variable of the block that has no value yet, as `let $name;` does. It holds what the
+    /// first assignment says, which is known the next time, and until then a zero of that.
+    pub(crate) fn declare_unset(&mut self, name: &Name) -> Lowered<()> {
+        let made_at = (name.span.start, self.values().site.address);
+        let value = match self.values().tables.unset.get(&made_at).cloned() {
+            Some(Unset::Stored(shape)) => {
+                let bytes = shape.bytes().max(1).next_multiple_of(8);
+                let place = self.values().memory.take(bytes);
+                self.code.asm.zero(place, bytes);
+                Val::Stored { place, shape }
+            }
+            Some(Unset::Number(kind)) => Val::number(Number::Constant(0), kind),
+            None => {
+                let variable = Variable {
+                    name: name.text.clone(),
+                    place: Place::stack(0),
+                    holds: Holds::Nothing,
+                    made_at: name.span.start,
+                };
+                self.values()
+                    .scopes
+                    .last_mut()
+                    .into_iter()
+                    .for_each(|scope| {
+                        scope.push(variable.clone());
+                    });
+                return Ok(());
+            }
+        };
+        self.declare(name, value, true, name.span)
+    }
+
+    /// The first assignment of such a variable.
+    fn set_first(&mut self, variable: &Variable, value: Val, span: Span) -> Lowered<()> {
+        let value = self.values().simplified(value, span);
+        let made_at = (variable.made_at, self.values().site.address);
+        let unset = match &value {
+            Val::Number(counted) => Some(Unset::Number(counted.kind.clone())),
+            Val::Object(object) if !self.values().is_text(&Val::Object(object.clone())) => None,
+            other => Some(Unset::Stored(self.values().shape(other, true))),
+        };
+        if let Some(unset) = unset {
+            self.values().tables.unset.insert(made_at, unset);
+            self.values().tables.learned = true;
+        }
+        let name = Name {
+            text: variable.name.clone(),
+            span: Span::new(variable.made_at, variable.made_at),
+        };
+        self.declare(&name, value, true, span)?;
+        let scopes = &mut self.values().scopes;
+        let Some(set) = scopes.last_mut().and_then(Vec::pop) else {
+            return Ok(());
+        };
+        let mut known = scopes
+            .iter_mut()
+            .rev()
+            .flat_map(|scope| scope.iter_mut().rev());
+        if let Some(unset) = known.find(|known| known.name == set.name) {
+            *unset = set;
+        }
+        Ok(())
+    }
+
     /// Keeps where an object is; what is in registers is kept itself.
     pub(crate) fn hold(&mut self, object: &Object, is_inner: bool) -> Object {
         let kept = |this: &mut Self, number: &Number| {
@@ -127,6 +192,9 @@ impl Program<'_, '_> {
         let Some(variable) = self.values().find(&name.text) else {
             return self.declare(name, value, false, span);
         };
+        if matches!(variable.holds, Holds::Nothing) {
+            return self.set_first(&variable, value, span);
+        }
         let value = self.values().simplified(value, span);
         match (&variable.holds, value) {
             (Holds::Number(kind), Val::Number(counted)) => {

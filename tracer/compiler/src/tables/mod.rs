@@ -34,6 +34,13 @@ pub(crate) struct Map {
     pub(crate) kind: Option<Kind>,
 }
 
+/// A variable without a first value: the kind of its first assignment.
+#[derive(Clone, Debug)]
+pub(crate) enum Unset {
+    Number(Kind),
+    Stored(Shape),
+}
+
 /// See the module's text.
 pub(crate) struct Tables<'a> {
     pub(crate) options: &'a Options,
@@ -53,6 +60,8 @@ pub(crate) struct Tables<'a> {
     /// The shapes of variables that are no numbers, by where the text makes them, and the
     /// place that the clause is compiled for.
     variables: BTreeMap<(usize, Option<u64>), Shape>,
+    /// What variables without a first value hold before their first assignment, in the same way.
+    pub(crate) unset: BTreeMap<(usize, Option<u64>), Unset>,
     /// The functions of patterns.
     functions: BTreeMap<String, Rc<[u64]>>,
 }
@@ -77,6 +86,7 @@ impl<'a> Tables<'a> {
             loops: Vec::new(),
             has_open_loop: false,
             variables: BTreeMap::new(),
+            unset: BTreeMap::new(),
             functions: BTreeMap::new(),
         }
     }

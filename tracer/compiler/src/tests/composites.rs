@@ -283,14 +283,45 @@ fn values_become_arrays_and_texts() {
 
 #[test]
 fn texts_decide_conditions_with_others() {
-    all(&[(
-        "if (\"cat\" == comm && arg0 == 3) { print(1); } \
+    all(&[
+        (
+            "if (\"cat\" == comm && arg0 == 3) { print(1); } \
              if (comm == \"dog\" || comm == \"cat\") { print(2); } \
              if (!(comm == \"dog\" || comm != \"cat\")) { print(3); } \
              print(comm == \"ca\" || arg0 == 4 ? \"yes\" : \"no\"); \
              @[comm == \"cat\" && arg0 > 1] = count();",
-        "1\n2\n3\nno\n@[true]: 1",
-    )]);
+            "1\n2\n3\nno\n@[true]: 1",
+        ),
+        // A text that is not empty holds.
+        (
+            "$none = \"x\"; $none = \"\"; if (comm && !$none && \"x\") { print(1); } \
+             if ($none || \"\") { print(2); } print(comm ? 3 : 4); print((bool)$none);",
+            "1\n3\nfalse",
+        ),
+        (
+            "print(\"a\" < \"b\"); print(\"b\" <= \"a\"); print(\"\" > \"a\"); \
+             print(\"abd\" >= \"abc\"); print(\"foo\" + \"bar\"); print(\"hello\" + 3);",
+            "true\nfalse\nfalse\ntrue\nfoobar\nlo",
+        ),
+    ]);
+    assert!(cause("print(comm < \"x\");").contains("this is a text, not a number"));
+}
+
+#[test]
+fn bytes_of_texts_are_values() {
+    all(&[
+        (
+            "$a = buf(\"hi\", 2); $b = buf(\"bye, and much longer\", 20); print($a); print($b); \
+             print($a == $a); print($a == $b); print($a != buf(\"hi\", 3)); @ = $a; @ = $b; \
+             print(arg0 == 3 ? $a : $b); print(arg0 != 3 ? buf(\"hi\", 2) : $b);",
+            "hi\nbye, and much longer\ntrue\nfalse\ntrue\nhi\nbye, and much longer\n\
+             @: bye, and much longer",
+        ),
+        (
+            "@[buf(comm, 4)] = 1; @[buf(\"cat\", 4)] += 1;",
+            "@[cat\\x00]: 2",
+        ),
+    ]);
 }
 
 #[test]

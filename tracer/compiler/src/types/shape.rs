@@ -28,7 +28,10 @@ const MOST_ELEMENTS: u32 = 64;
 pub(crate) enum Room {
     /// In a record. References are followed, and memory that cannot be read is marked.
     Record,
-    /// In the stack: a key, a value of a map, a variable. A reference is its address.
+    /// The same for `%s`: bytes are a text.
+    Text,
+    /// In the stack: a key, a value of a map, a variable. A reference is its address, and bytes are
+    /// a text.
     Stack,
 }
 
@@ -38,7 +41,7 @@ struct Limits {
     depth: u32,
     elements: u32,
     text: u32,
-    /// Whether the values that references lead to are stored.
+    /// Whether the values that references lead to are stored, and bytes are numbers.
     follows: bool,
 }
 
@@ -59,7 +62,7 @@ const OF_RECORD: [Limits; 7] = {
         limits(5, 4, 32, true),
         limits(MOST_DEPTH, 16, 64, false),
         limits(MOST_DEPTH, 4, 32, false),
-        limits(MOST_DEPTH, 1, 16, false),
+        limits(MOST_DEPTH, 2, 16, false),
     ]
 };
 
@@ -102,6 +105,7 @@ impl Types<'_> {
             let is_marked = matches!(
                 shape,
                 Shape::Counted(_)
+                    | Shape::Bytes(_)
                     | Shape::List { .. }
                     | Shape::Slots { .. }
                     | Shape::Array { .. }
@@ -118,7 +122,10 @@ impl Types<'_> {
         for mut limits in OF_RECORD {
             limits.text = limits.text.max(8).min(options.text_bytes);
             let shaper = shaper(limits, options.slice_bytes);
-            shape = shaper.shape(object.type_id, 0, object.gaps());
+            shape = match room {
+                Room::Text if self.is_bytes(object.type_id) => Shape::Bytes(options.slice_bytes),
+                _ => shaper.shape(object.type_id, 0, object.gaps()),
+            };
             let fits = shape.bytes() <= MOST_BYTES && cost(&shape) <= MOST_COST;
             if fits && shaper.left.get() > 0 {
                 break;
@@ -128,6 +135,23 @@ impl Types<'_> {
             At::Memory { .. } if shape.bytes() > 0 => Shape::Behind(Box::new(shape)),
             _ => shape,
         }
+    }
+
+    /// Whether values of a type are bytes: a slice or a `Vec` of them.
+    fn is_bytes(&self, id: TypeId) -> bool {
+        let of = match &*self.describe(id) {
+            Type::Slice { of } => *of,
+            Type::Struct(_) => match self.collection(id) {
+                Some(Collection::Run { of, .. }) => of,
+                _ => return false,
+            },
+            _ => return false,
+        };
+        let byte = Type::Integer {
+            bytes: 1,
+            signed: false,
+        };
+        *self.describe(of) == byte
     }
 
     /// Whether an element is stored as it is in memory.
@@ -197,6 +221,9 @@ impl Shaper<'_, '_> {
             && self.is_lost(id, &described, gaps)
         {
             return Shape::Unavailable;
+        }
+        if !self.limits.follows && self.limits.elements == 1 && types.is_bytes(id) {
+            return Shape::Bytes(self.list_bytes);
         }
         match &*described {
             Type::Unit => Shape::Unit,

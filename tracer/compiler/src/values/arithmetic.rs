@@ -9,7 +9,7 @@ use trace_language::{
     tree::{Binary, Expression, Span, Unary},
 };
 
-use super::{Val, Values};
+use super::{Val, Values, composite};
 use crate::{
     Lowered,
     number::{Counted, Kind, Number, Test},
@@ -85,8 +85,10 @@ impl Values<'_, '_> {
         }
         let left_value = self.value(left)?;
         let right_value = self.value(right)?;
-        if self.is_composite(&left_value) || self.is_composite(&right_value) {
-            return self.compare_composites(
+        if composite::is_composite(self, &left_value) || composite::is_composite(self, &right_value)
+        {
+            return composite::compare(
+                self,
                 operation,
                 (left_value, right_value),
                 (left.span, right.span),
@@ -100,6 +102,9 @@ impl Values<'_, '_> {
                 _ => test.negated(),
             };
             return Ok(Val::number(Number::test(test), Kind::Boolean));
+        }
+        if let Some(value) = of_literals(operation, &left_value, &right_value) {
+            return Ok(value);
         }
         let left_count = self.as_number(left_value, left.span)?;
         let right_count = self.as_number(right_value, right.span)?;
@@ -193,6 +198,30 @@ impl Values<'_, '_> {
             present,
         }))
     }
+}
+
+/// An order of two texts of the program, both of them together, or one from a letter on. None: the
+/// values are others, or the operation is.
+fn of_literals(operation: Binary, left: &Val, right: &Val) -> Option<Val> {
+    let Val::Literal(text) = left else {
+        return None;
+    };
+    if let (Binary::Add, Val::Number(counted)) = (operation, right) {
+        let from = usize::try_from(counted.number.constant()?).ok()?;
+        return Some(Val::Literal(text.get(from..).unwrap_or_default().into()));
+    }
+    let Val::Literal(other) = right else {
+        return None;
+    };
+    let holds = match operation {
+        Binary::Add => return Some(Val::Literal(alloc::format!("{text}{other}"))),
+        Binary::Less => text < other,
+        Binary::LessEqual => text <= other,
+        Binary::Greater => text > other,
+        Binary::GreaterEqual => text >= other,
+        _ => return None,
+    };
+    Some(Val::number(Number::Constant(holds.into()), Kind::Boolean))
 }
 
 /// Refuses a number that is only a name, such as a call stack.

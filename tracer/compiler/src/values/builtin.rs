@@ -140,8 +140,13 @@ fn bytes(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
                 most: values.tables.options.slice_bytes.next_multiple_of(8),
             })
         }
-        [address, length] => {
-            let address = values.count(address)?;
+        [of, length] => {
+            let value = values.value(of)?;
+            if values.is_text(&value) {
+                let bytes = values.constant(length, 1..=MOST_TEXT)?;
+                return Ok(values.bytes_of_text(value, bytes, of.span));
+            }
+            let address = values.as_number(value, of.span)?;
             let length = values.count(length)?;
             let most = match length.number.constant() {
                 Some(constant) => constant.min(MOST_TEXT.into()) as u32,

@@ -10,7 +10,7 @@ use trace_language::{
     tree::{Binary, Expression, ExpressionKind, Span, Target, TypeKind, TypeName, Unary},
 };
 
-use super::{Holds, Val, Values};
+use super::{Holds, Val, Values, composite};
 use crate::{
     Lowered,
     number::{Counted, Key, Kind, Number, Test},
@@ -59,10 +59,21 @@ impl Values<'_, '_> {
             } => self.ternary(condition, then, otherwise, span)?,
             ExpressionKind::Cast { to, operand } => self.cast(to, operand)?,
             ExpressionKind::Tuple(items) => {
-                let items: Lowered<Vec<Val>> = items.iter().map(|item| self.item(item)).collect();
+                let items: Lowered<Vec<Val>> = items
+                    .iter()
+                    .map(|item| composite::item(self, item))
+                    .collect();
                 Val::Tuple(items?)
             }
-            ExpressionKind::Record(fields) => self.record(fields)?,
+            // The program makes blocks before it asks.
+            ExpressionKind::Block { .. } => {
+                return Err(Diagnostic::new(
+                    span,
+                    "a block cannot stand here",
+                    "keep its value in a variable first: `$value = { … };`",
+                ));
+            }
+            ExpressionKind::Record(fields) => composite::record(self, fields)?,
             ExpressionKind::Step {
                 target,
                 up,
@@ -154,6 +165,9 @@ impl Values<'_, '_> {
                 {
                     return Ok(object.present.clone());
                 }
+                if self.is_text(&value) {
+                    return Ok(composite::is_filled(self, &value, expression.span));
+                }
                 let counted = self.as_number(value, expression.span)?;
                 Ok(counted.present.and(Test::not_zero(counted.number)))
             }
@@ -173,8 +187,9 @@ impl Values<'_, '_> {
         if self.is_text(&then_value) && self.is_text(&other_value) {
             return Ok(self.chosen_text(test, then_value, other_value, span));
         }
-        if self.is_composite(&then_value) || self.is_composite(&other_value) {
-            return self.chosen_composite(test, (then_value, other_value), span);
+        if composite::is_composite(self, &then_value) || composite::is_composite(self, &other_value)
+        {
+            return composite::chosen(self, test, (then_value, other_value), span);
         }
         let a = self.as_number(then_value, then.span)?;
         let b = self.as_number(other_value, otherwise.span)?;
@@ -203,7 +218,7 @@ impl Values<'_, '_> {
 
     pub(crate) fn cast(&mut self, to: &TypeName, operand: &Expression) -> Lowered<Val> {
         let value = self.value(operand)?;
-        if let Some(cast) = self.cast_composite(to, &value, operand.span)? {
+        if let Some(cast) = composite::cast(self, to, &value, operand.span)? {
             return Ok(cast);
         }
         let counted = self.as_number(value, operand.span)?;

@@ -12,7 +12,7 @@ use trace_language::{
     tree::{Expression, ExpressionKind, Name, Span},
 };
 
-use super::{Val, Values};
+use super::{Val, Values, composite};
 use crate::{
     Lowered, names,
     number::{Counted, Kind, Number},
@@ -29,10 +29,10 @@ impl Values<'_, '_> {
         }
         let value = match self.value(of)? {
             // A tuple of a map is copied first.
-            value @ Val::Element { .. } => self.at_hand(value, of.span),
+            value @ Val::Element { .. } => composite::at_hand(self, value, of.span),
             value => value,
         };
-        if let Some(part) = self.part(&value, name)? {
+        if let Some(part) = composite::part(&value, name)? {
             return Ok(part);
         }
         match value {

@@ -6,7 +6,7 @@ use bpf::{AluOp, Condition};
 use trace_interface::symbols::{Type, TypeId};
 use trace_language::{Diagnostic, tree::Span};
 
-use super::{Val, Values};
+use super::{Val, Values, composite};
 use crate::{
     Lowered,
     number::{Counted, Kind, Number, Test},
@@ -32,10 +32,10 @@ impl Values<'_, '_> {
     /// `value[index]`.
     pub(crate) fn index(&mut self, value: Val, index: Counted, span: Span) -> Lowered<Val> {
         let value = match value {
-            Val::Element { .. } => self.at_hand(value, span),
+            Val::Element { .. } => composite::at_hand(self, value, span),
             value => value,
         };
-        if let Some(part) = self.part_at(&value, &index, span)? {
+        if let Some(part) = composite::part_at(self, &value, &index, span)? {
             return Ok(part);
         }
         let object = match value {

@@ -10,7 +10,7 @@ use bpf::AluOp;
 use trace_interface::{shape::Shape, view::Class};
 use trace_language::{Diagnostic, tree::Map as MapName};
 
-use super::{Val, Values};
+use super::{Val, Values, composite};
 use crate::{
     Lowered,
     number::{Key, Kind, Number, Test},
@@ -62,15 +62,15 @@ impl Values<'_, '_> {
         let mut values = Vec::new();
         let mut spans = Vec::new();
         for key in &map.keys {
-            let value = self.item(key)?;
+            let value = composite::item(self, key)?;
             values.push(value);
             spans.push(key.span);
         }
         // A tuple alone is as many keys.
         if let [only] = &values[..] {
-            let only = self.at_hand(only.clone(), map.span);
+            let only = composite::at_hand(self, only.clone(), map.span);
             let is_tuple = matches!(self.shape(&only, false), Shape::Tuple(_));
-            if is_tuple && let Some(parts) = self.parts(&only) {
+            if is_tuple && let Some(parts) = composite::parts(&only) {
                 spans = alloc::vec![spans[0]; parts.len()];
                 values = parts;
             }

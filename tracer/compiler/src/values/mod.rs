@@ -14,7 +14,7 @@
 
 mod arithmetic;
 pub(crate) mod builtin;
-mod composite;
+pub(crate) mod composite;
 mod expression;
 mod field;
 mod index;
@@ -187,9 +187,18 @@ pub(crate) struct Variable {
     pub(crate) made_at: usize,
 }
 
+impl Variable {
+    /// Whether the compiler made it for a part of a statement. No variable of a text is called so.
+    pub(crate) fn is_hidden(&self) -> bool {
+        self.name.starts_with(|first: char| first.is_ascii_digit())
+    }
+}
+
 /// The content of a variable.
 #[derive(Clone, Debug)]
 pub(crate) enum Holds {
+    /// Nothing yet: `let $name;` says no type, so the first assignment does.
+    Nothing,
     Number(Kind),
     Stored(Shape),
     Object(Object),
@@ -258,7 +267,8 @@ impl<'c, 'a> Values<'c, 'a> {
 
     pub(crate) fn variable_names(&self) -> Vec<String> {
         let variables = self.scopes.iter().flatten();
-        variables.map(|variable| variable.name.clone()).collect()
+        let named = variables.filter(|variable| !variable.is_hidden());
+        named.map(|variable| variable.name.clone()).collect()
     }
 
     /// Room for a variable: it lives until the program ends, and begins with zero if some path may
@@ -284,12 +294,12 @@ impl<'c, 'a> Values<'c, 'a> {
         self.shape_in(Room::Stack, value, may_miss)
     }
 
-    /// A value as it is printed, and how it is stored for that: whole if `is_natural`, else as a
+    /// A value as it is printed, and how it is stored for that: whole if it gets room, else as a
     /// number where it is one.
-    pub(crate) fn printed(&mut self, value: Val, is_natural: bool, span: Span) -> (Val, Shape) {
+    pub(crate) fn printed(&mut self, value: Val, room: Option<Room>, span: Span) -> (Val, Shape) {
         let is_whole = match &value {
             Val::Object(object) => match &*self.types().describe(object.type_id) {
-                Type::Pointer { .. } => is_natural,
+                Type::Pointer { .. } => room.is_some(),
                 _ => matches!(object.at, At::Memory { .. }),
             },
             _ => false,
@@ -298,7 +308,7 @@ impl<'c, 'a> Values<'c, 'a> {
             true => value,
             false => self.simplified(value, span),
         };
-        let shape = self.shape_in(Room::Record, &value, true);
+        let shape = self.shape_in(room.unwrap_or(Room::Record), &value, true);
         (value, shape)
     }
 

@@ -35,8 +35,11 @@ enum When {
 
 impl Values<'_, '_> {
     pub(crate) fn variable(&mut self, name: &str, span: Span) -> Lowered<Val> {
-        if let Some(variable) = self.find(name) {
+        if let Some(variable) = self.find(name)
+            && !matches!(variable.holds, Holds::Nothing)
+        {
             return Ok(match &variable.holds {
+                Holds::Nothing => Val::number(Number::Constant(0), Kind::Literal),
                 Holds::Number(kind) => Val::number(Number::Own(variable.place), kind.clone()),
                 Holds::Stored(shape) => Val::Stored {
                     place: variable.place,
@@ -45,6 +48,8 @@ impl Values<'_, '_> {
                 Holds::Object(object) => Val::Object(object.clone()),
             });
         }
+        // A variable of a macro has a number after its name.
+        let name = name.split('#').next().unwrap_or(name);
         let known = self.variable_names();
         let near = names::nearest(name, known.iter().map(|name| &**name));
         let near: Vec<String> = near.iter().map(|name| format!("${name}")).collect();

@@ -28,11 +28,12 @@ impl Parser<'_> {
     }
 
     /// An expression with parts of at most that height, if the tree is not too high with it.
-    fn node(&self, kind: ExpressionKind, span: Span, parts: usize) -> Parsed<Tall> {
+    fn node(&mut self, kind: ExpressionKind, span: Span, parts: usize) -> Parsed<Tall> {
         let height = parts + 1;
         if self.depth + height > MAX_DEPTH {
             return Err(too_deep(span));
         }
+        self.deepest = self.deepest.max(self.depth + height);
         Ok(Tall {
             expression: Expression { kind, span },
             height,
@@ -267,11 +268,18 @@ impl Parser<'_> {
                 self.take()?;
                 ExpressionKind::Boolean(word == "true")
             }
+            Token::Word("if") => return self.with_block(Self::if_value),
             Token::Word(word) if is_keyword(word) => {
                 return Err(self.unexpected("a value", HELP));
             }
             Token::Word(_) => return self.name_or_call(),
             Token::Sign("(") => return self.parentheses(),
+            Token::Sign("{") => {
+                return self.with_block(|parser| {
+                    let block = parser.block()?;
+                    parser.as_value(block)
+                });
+            }
             Token::Sign("&") => {
                 return Err(Diagnostic::new(
                     span,
@@ -284,6 +292,20 @@ impl Parser<'_> {
             _ => return Err(self.unexpected("a value", HELP)),
         };
         self.node(kind, span, 0)
+    }
+
+    /// A value with blocks in it, which is as high as they are.
+    fn with_block(&mut self, parse: fn(&mut Self) -> Parsed<Expression>) -> Parsed<Tall> {
+        let in_predicate = core::mem::replace(&mut self.in_predicate, false);
+        let before = core::mem::replace(&mut self.deepest, self.depth);
+        let parsed = parse(self);
+        let height = self.deepest - self.depth;
+        self.deepest = self.deepest.max(before);
+        self.in_predicate = in_predicate;
+        Ok(Tall {
+            expression: parsed?,
+            height,
+        })
     }
 
     /// `@name[key, key]`, and the height of the keys.
@@ -366,8 +388,8 @@ impl Parser<'_> {
     /// `(value)`, `(value, value)`, or `(name=value)`.
     fn parentheses(&mut self) -> Parsed<Tall> {
         let (_, start) = self.take()?;
-        if self.begins_record()? {
-            return self.record(start);
+        if begins_record(self)? {
+            return record(self, start);
         }
         let mut values = Vec::new();
         let mut height = 0;
@@ -392,39 +414,6 @@ impl Parser<'_> {
         }
         let values = values.into_iter().map(|value| value.expression).collect();
         self.node(ExpressionKind::Tuple(values), span, height)
-    }
-
-    /// Whether `name=` comes next.
-    fn begins_record(&self) -> Parsed<bool> {
-        let (token, span) = lexer::token(self.text, self.position)?;
-        let is_name = matches!(token, Token::Word(word) if !is_keyword(word));
-        Ok(is_name && matches!(lexer::token(self.text, span.end), Ok((Token::Sign("="), _))))
-    }
-
-    /// The rest of `(name=value, name=value)`.
-    fn record(&mut self, start: Span) -> Parsed<Tall> {
-        const HELP: &str = "each value of a record has a name: (a=1, b=2)";
-        let mut fields: Vec<(Name, Expression)> = Vec::new();
-        let mut height = 0;
-        loop {
-            let name = self.word("the name of a value", HELP)?;
-            if fields.iter().any(|(known, _)| known.text == name.text) {
-                return Err(Diagnostic::new(
-                    name.span,
-                    format!("the record has `{}` already", name.text),
-                    "give each value a name of its own",
-                ));
-            }
-            self.expect("=", HELP)?;
-            let value = self.inner()?;
-            height = height.max(value.height);
-            fields.push((name, value.expression));
-            if !self.accept(",")? {
-                break;
-            }
-        }
-        let end = self.expect(")", "it belongs to a `(` before it")?;
-        self.node(ExpressionKind::Record(fields), start.to(end), height)
     }
 
     /// `(TYPE)` before a value, if that comes next.
@@ -489,7 +478,7 @@ impl Parser<'_> {
                 self.take()?;
                 let of = Box::new(self.nested(Self::type_name)?);
                 let kind = if self.accept(";")? {
-                    let count = self.array_length()?;
+                    let count = array_length(self)?;
                     TypeKind::Array { of, count }
                 } else {
                     TypeKind::Slice(of)
@@ -519,7 +508,7 @@ impl Parser<'_> {
                         Token::Sign("]") => TypeKind::Slice(of),
                         _ => TypeKind::Array {
                             of,
-                            count: self.array_length()?,
+                            count: array_length(self)?,
                         },
                     }
                 }
@@ -533,18 +522,6 @@ impl Parser<'_> {
             };
         }
         Ok(name)
-    }
-
-    fn array_length(&mut self) -> Parsed<u64> {
-        let (token, span) = self.take()?;
-        match token {
-            Token::Number(digits) => lexer::integer(digits, span),
-            _ => Err(Diagnostic::new(
-                span,
-                "the length of an array type is a number",
-                "",
-            )),
-        }
     }
 
     /// `path::to::Type<Argument>`, with C's `struct` before it.
@@ -565,6 +542,55 @@ impl Parser<'_> {
             kind: TypeKind::Named(tidy(&text[..length])),
             span: self.taken(start.start),
         })
+    }
+}
+
+/// Whether `name=` comes next.
+fn begins_record(parser: &Parser<'_>) -> Parsed<bool> {
+    let (token, span) = lexer::token(parser.text, parser.position)?;
+    let is_name = matches!(token, Token::Word(word) if !is_keyword(word));
+    Ok(is_name
+        && matches!(
+            lexer::token(parser.text, span.end),
+            Ok((Token::Sign("="), _))
+        ))
+}
+
+/// The rest of `(name=value, name=value)`.
+fn record(parser: &mut Parser<'_>, start: Span) -> Parsed<Tall> {
+    const HELP: &str = "each value of a record has a name: (a=1, b=2)";
+    let mut fields: Vec<(Name, Expression)> = Vec::new();
+    let mut height = 0;
+    loop {
+        let name = parser.word("the name of a value", HELP)?;
+        if fields.iter().any(|(known, _)| known.text == name.text) {
+            return Err(Diagnostic::new(
+                name.span,
+                format!("the record has `{}` already", name.text),
+                "give each value a name of its own",
+            ));
+        }
+        parser.expect("=", HELP)?;
+        let value = parser.inner()?;
+        height = height.max(value.height);
+        fields.push((name, value.expression));
+        if !parser.accept(",")? {
+            break;
+        }
+    }
+    let end = parser.expect(")", "it belongs to a `(` before it")?;
+    parser.node(ExpressionKind::Record(fields), start.to(end), height)
+}
+
+fn array_length(parser: &mut Parser<'_>) -> Parsed<u64> {
+    let (token, span) = parser.take()?;
+    match token {
+        Token::Number(digits) => lexer::integer(digits, span),
+        _ => Err(Diagnostic::new(
+            span,
+            "the length of an array type is a number",
+            "",
+        )),
     }
 }
 

@@ -27,7 +27,7 @@ const KINDS: [&str; 10] = [
     "end",
 ];
 /// Words that bpftrace has and this tracer does not have, with the way out.
-const ABSENT: [(&[&str], &str); 13] = [
+const ABSENT: [(&[&str], &str); 12] = [
     (
         &["fentry", "kfunc", "f"],
         "write `kprobe:`; it gives the arguments by name, too",
@@ -62,7 +62,6 @@ const ABSENT: [(&[&str], &str); 13] = [
         &["config"],
         "there is nothing to configure; options stand on the command line",
     ),
-    (&["macro"], "write its text where it is used"),
     (&["import"], "write its text into this program"),
     (
         &["struct", "enum", "union", "typedef"],

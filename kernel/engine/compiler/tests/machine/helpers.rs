@@ -327,7 +327,7 @@ impl World {
     fn copy_part(&mut self, to: u64, size: u64, (from, length): (u64, u64), space: Space) -> u64 {
         let buffer = own(to, size as usize);
         buffer.fill(0);
-        let mut byte = |at: u64| {
+        let byte = |at: u64| {
             let address = from.checked_add(at)?;
             self.machine.read_byte(space, address).ok()
         };

@@ -1,0 +1,263 @@
+//! Blocks as values.
+//!
+//! A value is described without an instruction, but a block is statements. So the blocks of a
+//! statement are made before it: each leaves its value in a variable of its own, which stands for
+//! it in the statement. A block that runs only sometimes (in a choice, or after `&&` and `||`) makes
+//! a branch of it.
+//!
+//! BLOCKS-1. What stands before a block in a statement is calculated before it.
+
+use alloc::{boxed::Box, format, vec::Vec};
+
+use trace_language::{
+    Diagnostic,
+    tree::{Binary, Expression, ExpressionKind, Name, Span, Statement, StatementKind, Unary},
+};
+
+use super::Program;
+use crate::{
+    Lowered,
+    functions::{self, Role},
+    values::Val,
+};
+
+/// The expressions of a statement that are calculated before it, in their order.
+fn expressions(statement: &mut Statement) -> Vec<&mut Expression> {
+    match statement.kind {
+        // An effect may have parts of its own, and the condition is calculated for each turn.
+        StatementKind::Expression(_) | StatementKind::While { .. } => Vec::new(),
+        _ => statement.parts_mut(),
+    }
+}
+
+/// What has no value: a call for its effect, or a block that ends with one.
+pub(crate) fn is_effect(expression: &Expression) -> bool {
+    match &expression.kind {
+        ExpressionKind::Call { name, .. } => {
+            functions::named(&name.text).is_some_and(|function| function.role == Role::Effect)
+        }
+        ExpressionKind::Block { value, .. } => value.as_deref().is_none_or(is_effect),
+        ExpressionKind::Ternary {
+            then, otherwise, ..
+        } => is_effect(then) && is_effect(otherwise),
+        _ => false,
+    }
+}
+
+impl Program<'_, '_> {
+    /// The statement with variables in place of its blocks, which are made here. None: it has none.
+    pub(crate) fn without_blocks(&mut self, statement: &Statement) -> Lowered<Option<Statement>> {
+        let mut new = statement.clone();
+        let mut all = expressions(&mut new);
+        if !all.iter().any(|expression| expression.has_block()) {
+            return Ok(None);
+        }
+        self.take_out(&mut all)?;
+        Ok(Some(new))
+    }
+
+    /// The expression with variables in place of its blocks.
+    pub(crate) fn without_blocks_in(&mut self, expression: &Expression) -> Lowered<Expression> {
+        let mut new = expression.clone();
+        self.take_out(&mut [&mut new])?;
+        Ok(new)
+    }
+
+    /// Puts variables in place of the blocks of expressions that are calculated in this order.
+    fn take_out(&mut self, all: &mut [&mut Expression]) -> Lowered<()> {
+        for at in 0..all.len() {
+            let [this, rest @ ..] = &mut all[at..] else {
+                break;
+            };
+            self.take_out_of(this)?;
+            if rest.iter().any(|later| later.has_block()) && may_change(this) {
+                let value = self.code.value(this)?;
+                let name = self.hidden(this.span);
+                self.declare(&name, value, true, this.span)?;
+                **this = variable(name);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_out_of(&mut self, expression: &mut Expression) -> Lowered<()> {
+        if !expression.has_block() {
+            return Ok(());
+        }
+        self.values().check_room(expression.span)?;
+        let span = expression.span;
+        match &mut expression.kind {
+            ExpressionKind::Block { body, value } => {
+                let name = self.hidden(span);
+                self.values().scopes.push(Vec::new());
+                for statement in &body.statements {
+                    self.statement(statement);
+                }
+                let made = match value {
+                    Some(value) => self
+                        .value_for(value)
+                        .and_then(|new| self.declare(&name, new, true, value.span)),
+                    None => Err(no_value(span)),
+                };
+                // The value outlives the variables of the block.
+                let scopes = &mut self.values().scopes;
+                let kept = scopes.pop().and_then(|mut scope| scope.pop());
+                if let Some(outer) = scopes.last_mut() {
+                    outer.extend(kept.filter(|kept| kept.name == name.text));
+                }
+                made?;
+                *expression = variable(name);
+                Ok(())
+            }
+            ExpressionKind::Ternary {
+                condition,
+                then,
+                otherwise,
+            } if then.has_block() || otherwise.has_block() => {
+                *expression = self.choose(condition, then, otherwise, span)?;
+                Ok(())
+            }
+            ExpressionKind::Binary {
+                operation: operation @ (Binary::And | Binary::Or),
+                left,
+                right,
+            } if right.has_block() => {
+                let truth = |is| Expression {
+                    kind: ExpressionKind::Boolean(is),
+                    span,
+                };
+                let not = |operand: Expression| Expression {
+                    kind: ExpressionKind::Unary {
+                        operation: Unary::Not,
+                        operand: Box::new(operand),
+                    },
+                    span,
+                };
+                let right = not(not((**right).clone()));
+                *expression = match operation {
+                    Binary::And => self.choose(left, &right, &truth(false), span)?,
+                    _ => self.choose(left, &truth(true), &right, span)?,
+                };
+                Ok(())
+            }
+            _ => self.take_out(&mut expression.parts_mut()),
+        }
+    }
+
+    /// The value of an expression that may have blocks.
+    fn value_for(&mut self, expression: &Expression) -> Lowered<Val> {
+        if is_effect(expression) {
+            return Err(no_value(expression.span));
+        }
+        let expression = self.without_blocks_in(expression)?;
+        self.code.value(&expression)
+    }
+
+    /// A variable that has one of two values.
+    fn choose(
+        &mut self,
+        condition: &Expression,
+        then: &Expression,
+        otherwise: &Expression,
+        span: Span,
+    ) -> Lowered<Expression> {
+        let name = self.hidden(span);
+        let condition = self.without_blocks_in(condition)?;
+        let test = self.code.test(&condition)?;
+        let (no, end) = (self.code.asm.label(), self.code.asm.label());
+        self.code.branch_on(&test, false, no);
+        let value = self.value_for(then)?;
+        self.declare(&name, value, true, then.span)?;
+        self.code.asm.jump(end);
+        self.code.asm.place(no);
+        let value = self.value_for(otherwise)?;
+        self.assign_variable(&name, value, otherwise.span)?;
+        self.code.asm.place(end);
+        Ok(variable(name))
+    }
+
+    /// A block, or a choice between effects, as a statement. False: it is neither.
+    pub(crate) fn effect_of_parts(&mut self, expression: &Expression) -> Lowered<bool> {
+        match &expression.kind {
+            ExpressionKind::Block { body, value } => {
+                self.values().scopes.push(Vec::new());
+                for statement in &body.statements {
+                    self.statement(statement);
+                }
+                let done = value.as_deref().map_or(Ok(()), |value| self.effect(value));
+                self.values().scopes.pop();
+                done.map(|()| true)
+            }
+            ExpressionKind::Ternary {
+                condition,
+                then,
+                otherwise,
+            } => {
+                let is_block = |of: &Expression| matches!(of.kind, ExpressionKind::Block { .. });
+                match (is_effect(then), is_effect(otherwise)) {
+                    _ if is_block(then) && is_block(otherwise) => {}
+                    (true, true) => {}
+                    (false, false) => return Ok(false),
+                    (true, false) => return Err(no_value(then.span)),
+                    (false, true) => return Err(no_value(otherwise.span)),
+                }
+                let condition = self.without_blocks_in(condition)?;
+                let test = self.code.test(&condition)?;
+                let (no, end) = (self.code.asm.label(), self.code.asm.label());
+                self.code.branch_on(&test, false, no);
+                self.effect(then)?;
+                self.code.asm.jump(end);
+                self.code.asm.place(no);
+                self.effect(otherwise)?;
+                self.code.asm.place(end);
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// The name of a new variable that the text does not have.
+    fn hidden(&mut self, span: Span) -> Name {
+        self.hidden += 1;
+        Name {
+            text: format!("{}", self.hidden),
+            span,
+        }
+    }
+
+    /// Forgets the variables that stood for blocks of a statement.
+    pub(crate) fn forget_hidden(&mut self) {
+        if let Some(scope) = self.values().scopes.last_mut() {
+            scope.retain(|known| !known.is_hidden());
+        }
+    }
+}
+
+fn variable(name: Name) -> Expression {
+    Expression {
+        kind: ExpressionKind::Variable(name.text),
+        span: name.span,
+    }
+}
+
+/// Whether a block after it could change its value.
+fn may_change(expression: &Expression) -> bool {
+    match expression.kind {
+        ExpressionKind::Variable(_) => true,
+        ExpressionKind::Integer(_)
+        | ExpressionKind::Boolean(_)
+        | ExpressionKind::String(_)
+        | ExpressionKind::Name(_)
+        | ExpressionKind::Map(_)
+        | ExpressionKind::Call { .. } => false,
+        _ => !expression.parts().is_empty(),
+    }
+}
+
+fn no_value(span: Span) -> Diagnostic {
+    Diagnostic::new(
+        span,
+        "this gives no value",
+        "the value of a block is its last expression, without a `;` after it: `{ $a = 1; $a + 1 }`",
+    )
+}

@@ -1,0 +1,130 @@
+//! Blocks and choices as values, as statements, and after `&&` and `||`.
+
+use super::{fake::compiled_with, world::World};
+use crate::{Options, tests::fake::Fake};
+
+/// What a program prints at its begin.
+fn printed(body: &str) -> String {
+    let mut world = World::new(&format!("begin {{ {body} }}"));
+    world.tick();
+    world.out.clone()
+}
+
+#[test]
+fn a_block_has_the_value_of_its_last_expression() {
+    assert_eq!(
+        printed("$x = { $a = 20; $b = 1; $a * 2 + $b }; print($x);"),
+        "41\n"
+    );
+    assert_eq!(printed("print({ 1 } + { $a = 2; { $a + 3 } });"), "6\n");
+    assert_eq!(printed("print({ let $t = \"abc\"; $t });"), "abc\n");
+    assert_eq!(printed("$t = ({ 1 }, { \"b\" }); print($t);"), "(1, b)\n");
+    assert_eq!(printed("@m[{ $k = 3; $k }] = { 4 }; print(@m[3]);"), "4\n");
+}
+
+#[test]
+fn variables_of_a_block_are_its_own() {
+    let text = "let $x = 1; { let $x = 2; print($x); } print($x);";
+    assert_eq!(printed(text), "2\n1\n");
+    assert_eq!(
+        printed("let $x = { let $x = 5; $x + 1 }; print($x);"),
+        "6\n"
+    );
+    assert_eq!(printed("$x = 1; { $x = 2; } print($x);"), "2\n");
+}
+
+#[test]
+fn what_stands_before_a_block_is_calculated_before_it() {
+    assert_eq!(printed("$x = 1; print($x + { $x = 10; $x });"), "11\n");
+    assert_eq!(
+        printed("$x = 1; print(($x, { $x++; $x }, $x));"),
+        "(1, 2, 2)\n"
+    );
+    assert_eq!(
+        printed("$x = 1; printf(\"%d %d\\n\", $x * 2, { $x = 7; $x });"),
+        "2 7\n"
+    );
+}
+
+#[test]
+fn a_choice_runs_one_of_its_blocks() {
+    let text = "$x = 3; $y = if ($x > 2) { @a = 1; 10 } else { @b = 1; 20 }; print($y);";
+    let mut world = World::new(&format!("begin {{ {text} }}"));
+    world.tick();
+    assert_eq!(world.out, "10\n");
+    world.out.clear();
+    assert_eq!(world.maps(), "@a: 1\n");
+    let text =
+        "$x = 3; print(if ($x == 1) { \"one\" } else if ($x == 3) { \"three\" } else { \"\" });";
+    assert_eq!(printed(text), "three\n");
+    assert_eq!(
+        printed("$x = 0; print($x ? { $x = 5; 1 } : 2); print($x);"),
+        "2\n0\n"
+    );
+    assert_eq!(printed("print({ if (1) { 2 } else { 3 } });"), "2\n");
+}
+
+#[test]
+fn a_block_after_and_or_or_runs_only_if_it_decides() {
+    let text = "$n = 0; if (0 && { $n = 1; 1 }) { } print($n); \
+                if (1 && { $n = 2; 1 }) { print(\"both\"); } print($n); \
+                if (1 || { $n = 3; 1 }) { } print($n); \
+                print(0 || { $n = 4; 7 }); print($n);";
+    assert_eq!(printed(text), "0\nboth\n2\n2\ntrue\n4\n");
+}
+
+#[test]
+fn the_condition_of_a_loop_runs_its_block_each_time() {
+    let text = "$i = 0; while ({ $i++; $i < 4 }) { print($i); }";
+    assert_eq!(printed(text), "1\n2\n3\n");
+}
+
+#[test]
+fn effects_can_be_chosen() {
+    assert_eq!(printed("$x = 1; $x ? print(\"a\") : print(\"b\");"), "a\n");
+    assert_eq!(printed("{ { print(1) } }"), "1\n");
+}
+
+#[test]
+fn a_block_without_a_value_is_refused_as_one() {
+    for body in [
+        "$x = { 1; };",
+        "$x = { print(1) };",
+        "print(if (1) { 1 } else { print(2) });",
+        "$x = 1 ? 2 : print(3);",
+    ] {
+        let text = format!("begin {{ {body} }}");
+        let Err(refusal) = compiled_with(&text, &Fake::new(), &Options::default()) else {
+            panic!("{text} is taken");
+        };
+        let says = ["gives no value", "has no value"];
+        assert!(says.iter().any(|say| refusal.contains(say)), "{refusal}");
+    }
+    let refusal = compiled_with(
+        "begin { print(if (1) { 1 }); }",
+        &Fake::new(),
+        &Options::default(),
+    );
+    assert!(refusal.is_err_and(|refusal| refusal.contains("without an `else`")));
+}
+
+#[test]
+fn a_variable_without_a_value_gets_the_type_of_its_first_assignment() {
+    let text =
+        "let $x; let $t; if (cpu == 0) { $x = 5; $t = \"abc\"; } printf(\"%d %s\\n\", $x, $t);";
+    assert_eq!(printed(text), "5 abc\n");
+    assert_eq!(printed(&text.replace("cpu == 0", "cpu == 1")), "0 \n");
+    // It is new in each turn.
+    let text = "for ($i : 0..3) { let $x; print($x); $x = $i + 7; print($x); }";
+    assert_eq!(printed(text), "0\n7\n0\n8\n0\n9\n");
+    assert_eq!(
+        printed("let $p; $p = (1, \"a\"); $p = (2, \"longer\"); print($p);"),
+        "(2, longer)\n"
+    );
+    let refused = compiled_with(
+        "begin { let $x; print($x); }",
+        &Fake::new(),
+        &Options::default(),
+    );
+    assert!(refused.is_err_and(|refusal| refusal.contains("`$x` has no value here")));
+}

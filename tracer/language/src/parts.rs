@@ -1,0 +1,115 @@
+//! The parts of expressions and statements.
+
+use alloc::{vec, vec::Vec};
+
+use crate::tree::{Block, Expression, ExpressionKind, Statement, StatementKind, Target};
+
+/// The same for references of both kinds.
+macro_rules! parts {
+    ($kind:expr, $iter:ident $(, $mut:tt)?) => {
+        match $kind {
+            ExpressionKind::Integer(_)
+            | ExpressionKind::Boolean(_)
+            | ExpressionKind::String(_)
+            | ExpressionKind::Variable(_)
+            | ExpressionKind::Name(_)
+            | ExpressionKind::Block { value: None, .. } => Vec::new(),
+            ExpressionKind::Map(map) => map.keys.$iter().collect(),
+            ExpressionKind::Call { arguments: all, .. } | ExpressionKind::Tuple(all) => {
+                all.$iter().collect()
+            }
+            ExpressionKind::Record(fields) => {
+                fields.$iter().map(|(_, value)| value).collect()
+            }
+            ExpressionKind::Field { of: only, .. }
+            | ExpressionKind::Unary { operand: only, .. }
+            | ExpressionKind::Cast { operand: only, .. }
+            | ExpressionKind::Block { value: Some(only), .. } => vec![& $($mut)? **only],
+            ExpressionKind::Index { of: first, index: second }
+            | ExpressionKind::Binary { left: first, right: second, .. } => {
+                vec![& $($mut)? **first, & $($mut)? **second]
+            }
+            ExpressionKind::Ternary { condition, then, otherwise } => {
+                vec![& $($mut)? **condition, & $($mut)? **then, & $($mut)? **otherwise]
+            }
+            ExpressionKind::Step { target, .. } => match & $($mut)? **target {
+                Target::Variable(_) => Vec::new(),
+                Target::Map(map) => map.keys.$iter().collect(),
+            },
+        }
+    };
+}
+
+impl Expression {
+    /// The expressions that it is made of, in the order of the text. Of a block only its value.
+    pub fn parts(&self) -> Vec<&Self> {
+        parts!(&self.kind, iter)
+    }
+
+    /// Same as [`Self::parts`].
+    pub fn parts_mut(&mut self) -> Vec<&mut Self> {
+        parts!(&mut self.kind, iter_mut, mut)
+    }
+
+    /// Whether it is a block, or a part of it is.
+    pub fn has_block(&self) -> bool {
+        matches!(self.kind, ExpressionKind::Block { .. })
+            || self.parts().into_iter().any(Self::has_block)
+    }
+}
+
+impl Statement {
+    /// The expressions that it is made of, in the order of the text, without those in its blocks.
+    pub fn parts_mut(&mut self) -> Vec<&mut Expression> {
+        match &mut self.kind {
+            StatementKind::Assign { target, value, .. } => {
+                let mut all = match target {
+                    Target::Variable(_) => Vec::new(),
+                    Target::Map(map) => map.keys.iter_mut().collect(),
+                };
+                all.push(value);
+                all
+            }
+            StatementKind::Let { value, .. } | StatementKind::Return(value) => {
+                value.iter_mut().collect()
+            }
+            StatementKind::Expression(only)
+            | StatementKind::If {
+                condition: only, ..
+            }
+            | StatementKind::While {
+                condition: only, ..
+            }
+            | StatementKind::Match { value: only, .. } => vec![only],
+            StatementKind::For { from, to, .. } => vec![from, to],
+            StatementKind::Unroll { .. }
+            | StatementKind::ForEach { .. }
+            | StatementKind::Break
+            | StatementKind::Continue => Vec::new(),
+        }
+    }
+
+    /// The blocks that it is made of, without those in its expressions.
+    pub fn blocks_mut(&mut self) -> Vec<&mut Block> {
+        match &mut self.kind {
+            StatementKind::If {
+                then, otherwise, ..
+            } => {
+                let mut all = vec![then];
+                all.extend(otherwise);
+                all
+            }
+            StatementKind::Unroll { body, .. }
+            | StatementKind::For { body, .. }
+            | StatementKind::ForEach { body, .. }
+            | StatementKind::While { body, .. } => vec![body],
+            StatementKind::Match { arms, .. } => arms.iter_mut().map(|arm| &mut arm.body).collect(),
+            StatementKind::Assign { .. }
+            | StatementKind::Let { .. }
+            | StatementKind::Expression(_)
+            | StatementKind::Return(_)
+            | StatementKind::Break
+            | StatementKind::Continue => Vec::new(),
+        }
+    }
+}
