@@ -61,6 +61,18 @@ fn wrong_parameter_of_a_module_fails_the_run() {
 }
 
 #[test]
+fn a_crash_of_an_unknown_kind_is_refused() {
+    let (over, log) = boot("modules=crash crash.how=banana");
+    assert_eq!(over, Over::Ended(End::Failure), "{}", log.join("\n"));
+    assert_holds(
+        &log,
+        "insmod crash failed: -22 crash.how does not take \"banana\"; give panic, triple_fault or \
+         hang",
+    );
+    assert!(!log.iter().any(|line| line.contains("as it was asked for")));
+}
+
+#[test]
 fn unknown_module_fails_the_run() {
     let (over, log) = boot("modules=kprobe_sample");
     assert_eq!(over, Over::Ended(End::Failure), "{}", log.join("\n"));

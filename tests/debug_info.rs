@@ -87,3 +87,54 @@ fn nearly_all_arguments_of_the_kernel_are_known_at_the_entry() {
     assert!(functions > 300, "{functions}");
     assert!(known * 10 > functions * 8, "{known} of {functions}");
 }
+
+/// Places of functions are shown without the directories of this machine, and a probe takes each
+/// one as it is shown.
+#[test]
+fn each_place_that_is_listed_has_code() {
+    let info = kernel();
+    let all = info.functions("*");
+    let mut count = 0;
+    // Each of them reads its file's lines anew.
+    for (function, signature) in all.iter().zip(info.signatures(&all)).step_by(41) {
+        let Some((file, line)) = signature.place else {
+            continue;
+        };
+        assert!(!file.starts_with('/'), "{function:?}: {file}");
+        let found = info.line(&file, line);
+        assert!(found.is_ok(), "{file}:{line}: {found:?}");
+        count += 1;
+    }
+    assert!(count > 50, "{count}");
+}
+
+/// A probe inside of a function is at an instruction, or it is refused with those nearby.
+#[test]
+fn instructions_of_a_function_are_told_from_the_bytes_between_them() {
+    let info = kernel();
+    let function = &info.functions("vfs_write")[0];
+    let begins: Vec<u64> = (0..function.bytes)
+        .filter(|offset| info.instruction(function, *offset).is_ok())
+        .collect();
+    // It begins by saving registers: a byte or two each.
+    assert_eq!(begins[0], 0);
+    let between = (1..function.bytes).find(|offset| !begins.contains(offset));
+    let between = between.unwrap();
+    let before = begins.iter().rev().find(|begin| **begin < between).unwrap();
+    let after = begins.iter().find(|begin| **begin > between).unwrap();
+    assert!((2..=15).contains(&(after - before)));
+    let error = info.instruction(function, between).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        format!(
+            "no instruction of `kernel::fs::file::vfs_write` begins at `+{between}`; instructions \
+             begin at `+{before}` and at `+{after}`"
+        )
+    );
+    for outside in [function.bytes, u64::MAX] {
+        let error = info.instruction(function, outside).unwrap_err().to_string();
+        assert!(error.contains("bytes of code"), "{error}");
+    }
+    // Steps of a processor are as long as what is between two of them.
+    assert!(begins.windows(2).all(|pair| pair[1] - pair[0] <= 15));
+}

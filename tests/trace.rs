@@ -4,9 +4,17 @@
 //! number of calls. So an answer is compared as a whole, and so is a refusal: its place in the
 //! program, its words, and the exit status.
 
-use std::process::Command;
+use std::{
+    io::{BufRead, BufReader, Read},
+    process::{Command, Stdio},
+};
 
-use tests::tracer::{CHILDREN, answer, program, trace};
+use boot::qemu::Machine;
+use rustix::process::{Pid, Signal, kill_process};
+use tests::{
+    processors::for_guest,
+    tracer::{CHILDREN, answer, program, trace},
+};
 
 /// A trace that is refused before a machine starts, and what it says.
 fn refusal(arguments: &[&str]) -> String {
@@ -162,7 +170,15 @@ fn wrong_programs_are_refused_with_their_place() {
         (&["funccuont", "x"], "there is no ready program `funccuont`"),
         (
             &["--source", "funccuont"],
-            "there is no ready program `funccuont`",
+            "there is no ready program `funccuont`; did you mean `funccount`?",
+        ),
+        (
+            &["syscount", "a", "b"],
+            "`a` is one argument too many; syscount is used as `syscount`",
+        ),
+        (
+            &["-l", "sys_*", "--expect", "@ == 1"],
+            "cannot be used with",
         ),
         (&["-f", "/nowhere"], "cannot read the program /nowhere"),
         (&["-f", "json", "begin { }"], "--json prints JSON"),
@@ -179,8 +195,126 @@ fn wrong_programs_are_refused_with_their_place() {
         let said = refusal(arguments);
         assert!(said.contains(part), "{arguments:?}: {said}");
     }
-    let said = refusal(&["kprobe:sys_mkdir { @ = count(); }", "--expect", "@a == 1"]);
-    assert!(said.contains("the program has no `@a`"), "{said}");
+    for (program, condition, parts) in [
+        ("@ = count();", "@a == 1", &["the program has no `@a`"][..]),
+        (
+            "@[comm] = count();",
+            "@ == 7",
+            &["`@` has keys", "`sum(@)`", "^"],
+        ),
+        ("@ = comm;", "@ == 7", &["compares a text with a number"]),
+        (
+            "@[pid, comm] = count();",
+            "@[\"x\"]",
+            &["a key of it is a number, a text"],
+        ),
+    ] {
+        let program = format!("kprobe:sys_mkdir {{ {program} }}");
+        let said = refusal(&[&program, "--expect", condition]);
+        for part in parts {
+            assert!(said.contains(part), "{condition}: {said}");
+        }
+    }
+}
+
+/// What the debug information and the kernel's command line tell is known before the boot.
+#[test]
+fn places_and_rates_that_cannot_be_are_refused_with_their_place() {
+    for (arguments, parts) in [
+        (
+            &["kprobe:vfs_write+100000 { @ = count(); }"][..],
+            &["vfs_write` has ", " bytes of code", "^^^"][..],
+        ),
+        (
+            &["profile:hz:1000 { @ = count(); }"],
+            &["ask for profile:hz:250 or less", "^^^"],
+        ),
+        (
+            &["profile:hz:11 { @ = count(); }", "--append", "tick_ms=100"],
+            &["ticks each 100 ms", "profile:hz:10 or less"],
+        ),
+    ] {
+        let said = refusal(arguments);
+        for part in parts {
+            assert!(said.contains(part), "{arguments:?}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_ready_program_tells_its_use() {
+    let said = answer(&["funcslower", "--help"]);
+    let usage = "Usage: cargo run -- trace funcslower FUNCTION NANOSECONDS [OPTIONS]\n";
+    assert!(said.contains(usage), "{said}");
+    assert!(said.contains("Example: cargo run -- trace funcslower do_execve 1000000"));
+    let said = answer(&["syscount", "-h"]);
+    assert!(
+        said.starts_with("syscount: how often each system call is made"),
+        "{said}"
+    );
+}
+
+/// A trace that boots has no answers yet, so it is over at once. Its guest would run for years, and
+/// a byte that came before its port was set up would be lost.
+#[test]
+fn ctrl_c_ends_a_guest_that_boots() {
+    let _taken = for_guest(Machine::CPUS);
+    let mut child = Command::new(program())
+        .args([
+            "kprobe:sys_mkdir { @ = count(); }",
+            "--log",
+            "--timeout",
+            "100",
+        ])
+        .args(["--run", "exercise sleep 1000000000"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The first line of its log is long before its first task.
+    let mut log = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.starts_with("[    0.0") {
+        line.clear();
+        assert_ne!(log.read_line(&mut line).unwrap(), 0);
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let mut said = String::new();
+    log.read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{said}");
+    assert!(said.contains("interrupted"), "{said}");
+    assert!(!said.contains("ending the trace"), "{said}");
+}
+
+/// The same request when the probe is there: the answers come.
+#[test]
+fn ctrl_c_ends_a_trace_with_its_answers() {
+    let _taken = for_guest(Machine::CPUS);
+    let mut child = Command::new(program())
+        .args(["begin { printf(\"here\\n\"); @ = 3; }", "--timeout", "100"])
+        .args(["--run", "exercise sleep 1000000000"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut answers = BufReader::new(child.stdout.take().unwrap());
+    let mut said = String::new();
+    answers.read_line(&mut said).unwrap();
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    answers.read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{said}");
+    assert!(said.starts_with("here\n@: 3\n"), "{said}");
+}
+
+/// No guest boots in a second and attaches all functions.
+#[test]
+fn the_time_of_a_guest_that_boots_is_over_at_once() {
+    let _taken = for_guest(Machine::CPUS);
+    let arguments = ["--timeout", "1", "--smp", "1", "kprobe:* { @ = count(); }"];
+    let output = Command::new(program()).args(arguments).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("--timeout sets another limit"), "{said}");
+    assert!(!said.contains("ending the trace"), "{said}");
 }
 
 #[test]
@@ -273,8 +407,28 @@ fn pictures_of_every_function_do_not_refuse_the_program() {
     let file = std::env::temp_dir().join(format!("trace.all.{}.html", std::process::id()));
     let path = file.to_str().unwrap();
     let said = answer(&["kprobe:* { @ = count(); }", "--html", path]);
+    let page = std::fs::read_to_string(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
     assert!(said.starts_with("@: "), "{said}");
+    assert!(page.contains(" functions</code>"));
+    assert!(page.contains("<title>kprobe:* { @ = count(); }</title>"));
+}
+
+/// Those that are called are there, wherever they lie among more than 256.
+#[test]
+fn pictures_of_many_functions_show_those_that_are_called() {
+    let file = std::env::temp_dir().join(format!("trace.many.{}.html", std::process::id()));
+    let path = file.to_str().unwrap();
+    let modules = ["shell", "syscall", "fs", "arch", "task"];
+    let probes = modules.map(|module| format!("kprobe:kernel::{module}::*"));
+    let program = format!("{} {{ @ = count(); }}", probes.join(", "));
+    answer(&[&program, "--html", path]);
+    let page = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    for function in ["do_syscall", "paths::sys_mkdir", "files::sys_write"] {
+        let shown = format!(">kernel::syscall::{function} (");
+        assert!(page.contains(&shown), "{function}");
+    }
 }
 
 /// `mkdir` does not look at the mark that its path ends in a slash, so the compiler keeps it

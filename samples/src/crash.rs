@@ -9,11 +9,12 @@
 use alloc::boxed::Box;
 use core::{
     arch::asm,
-    hint,
+    fmt, hint,
     sync::atomic::{AtomicU32, Ordering},
 };
 
 use kernel::{
+    errno::Errno,
     pr_info,
     probes::{Kprobe, PreVerdict, ProbeError, PtRegs, Registered, register},
     sync::Mutex,
@@ -58,11 +59,43 @@ fn end(how: &str) {
     }
 }
 
-fn init() -> Result<(), ProbeError> {
+/// Why it cannot be loaded.
+enum Refusal {
+    How(&'static str),
+    Probe(ProbeError),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::How(how) => write!(
+                f,
+                "crash.how does not take {how:?}; give panic, triple_fault or hang"
+            ),
+            Self::Probe(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl From<Refusal> for Errno {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::How(_) => Self::EINVAL,
+            Refusal::Probe(error) => error.into(),
+        }
+    }
+}
+
+fn init() -> Result<(), Refusal> {
+    let how = params().how;
+    if !matches!(how, "panic" | "triple_fault" | "hang") {
+        return Err(Refusal::How(how));
+    }
     HITS.store(0, Ordering::Relaxed);
     let kprobe = Kprobe::new().symbol("sys_mkdir").pre(pre_handler);
-    *PROBE.lock() = Some(register(Box::new(kprobe))?);
-    pr_info!("crash: {} at directory {}", params().how, params().at);
+    let registered = register(Box::new(kprobe)).map_err(Refusal::Probe)?;
+    *PROBE.lock() = Some(registered);
+    pr_info!("crash: {how} at directory {}", params().at);
     Ok(())
 }
 

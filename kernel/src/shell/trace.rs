@@ -16,6 +16,7 @@ use trace_language::{BYTES_OF_LEVEL, Diagnostic};
 
 use super::command::{Failure, Next};
 use crate::{
+    arch::apic,
     mm::kernel_stack,
     task::WaitQueue,
     terminal::Command as Running,
@@ -77,6 +78,7 @@ pub fn trace(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Failure> {
         .map_err(|errors| refused(&text, &errors))?;
     let options = Options {
         debug_info: false,
+        tick_nanoseconds: apic::tick_ns(),
         has_room,
         ..Options::default()
     };

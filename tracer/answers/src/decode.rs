@@ -86,13 +86,14 @@ pub(crate) fn decode(shape: &Shape, bytes: &[u8], context: &Context) -> Value {
             }
         }
         // A negated errno is no number that a stack has.
-        Shape::Stack { map, is_user } => {
+        Shape::Stack { map, is_user, form } => {
             let stack = context.stacks.get(&(*map, number(first(8))));
             match is_user {
-                false => Value::Stack(stack.cloned()),
-                true => Value::UserStack(stack.and_then(|words| user_stack(words))),
+                false => Value::Stack(*form, stack.cloned()),
+                true => Value::UserStack(*form, stack.and_then(|words| user_stack(words))),
             }
         }
+        Shape::Named(naming) => Value::Named(*naming, number(first(8)).cast_signed()),
         Shape::Time { format } => {
             let at = context.epoch_of_zero + i128::from(number(first(8)));
             Value::Text {

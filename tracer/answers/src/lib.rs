@@ -3,7 +3,7 @@
 //! ```text
 //!   trace_compiler ── View: what records and maps hold ──┐
 //!                                                        ├─ Presentation ─► text, values
-//!   kernel ────────── Frame: records, maps, stacks ──────┘   decode, map, format, histogram, time
+//!   kernel ────────── Frame: records, maps, stacks ──────┘   decode, map, format, series …
 //! ```
 //!
 //! # Invariants
@@ -23,10 +23,13 @@ mod format;
 mod histogram;
 mod map;
 mod presentation;
+mod series;
 mod time;
 mod value;
+mod visible;
 
 pub use histogram::Bucket;
 pub use map::Key;
 pub use presentation::{Event, Presentation, PrintedBy, Recorded, Totals};
+pub use series::Interval;
 pub use value::{NamedValue, NoSymbols, Symbol, Symbolize, UserStack, Value};

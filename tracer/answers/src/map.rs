@@ -15,6 +15,7 @@ use trace_interface::{
 use crate::{
     decode::{Context, decode},
     histogram,
+    series::{self, Latest},
     value::{Symbolize, Value, order_of_lists},
 };
 
@@ -42,9 +43,10 @@ pub(crate) fn entries(map: &MapView, entries: &[MapEntry], context: &Context) ->
             None => merged.push((key, entries)),
         }
     }
+    let latest = Latest::of(entries.iter().map(words));
     let mut values: Vec<(Key, Value)> = merged
         .into_iter()
-        .filter_map(|(key, entries)| Some((key, value(map, &entries, context)?)))
+        .filter_map(|(key, entries)| Some((key, value(map, &entries, latest, context)?)))
         .collect();
     values.sort_by(|(key, value), (other_key, other)| {
         value
@@ -79,11 +81,8 @@ pub(crate) fn key(map: &MapView, mut bytes: &[u8], context: &Context) -> Key {
 }
 
 /// The value of a key, of the entries of all CPUs. None if nothing was counted.
-fn value(map: &MapView, entries: &[&MapEntry], context: &Context) -> Option<Value> {
-    let word = |entry: &MapEntry, number: usize| {
-        let bytes = entry.value.get(8 * number..).unwrap_or(&[]);
-        bytes.first_chunk().copied().map_or(0, u64::from_le_bytes)
-    };
+fn value(map: &MapView, entries: &[&MapEntry], latest: Latest, context: &Context) -> Option<Value> {
+    let word = |entry: &MapEntry, number: usize| words(entry)[number];
     let sum = |number| {
         entries
             .iter()
@@ -147,8 +146,42 @@ fn value(map: &MapView, entries: &[&MapEntry], context: &Context) -> Option<Valu
             let rows = histogram::rows(*scale, |bucket| counts.get(&bucket).copied().unwrap_or(0));
             Some(Value::Histogram(rows)).filter(|_| counts.values().any(|count| *count != 0))?
         }
+        Class::Series(of) => {
+            let slots = entries.iter().map(|entry| words(entry));
+            let intervals = series::intervals(of, slots, latest, context.epoch_of_zero);
+            Some(Value::Series(intervals)).filter(|value| *value != Value::Series(Vec::new()))?
+        }
         Class::Plain(shape) => decode(shape, &entries.first()?.value, context),
     })
+}
+
+/// The first words of a value. Those that it does not have are zero.
+fn words(entry: &MapEntry) -> [u64; 4] {
+    core::array::from_fn(|number| {
+        let bytes = entry.value.get(8 * number..).unwrap_or(&[]);
+        bytes.first_chunk().copied().map_or(0, u64::from_le_bytes)
+    })
+}
+
+/// What a map without keys holds before anything is assigned to it. None: it holds nothing.
+pub(crate) fn nothing_yet(map: &MapView, context: &Context) -> Option<Value> {
+    let (count, total, average) = (0, 0, 0);
+    match &map.class {
+        _ if !map.keys.is_empty() => None,
+        Class::Histogram(_) | Class::Series(_) => None,
+        Class::Average { .. } => Some(Value::Average {
+            count,
+            total,
+            average,
+        }),
+        Class::Statistics { .. } => Some(Value::Statistics {
+            count,
+            total,
+            average,
+        }),
+        Class::Plain(shape) => Some(decode(shape, &[], context)),
+        _ => Some(Value::Unsigned(0)),
+    }
 }
 
 /// `@name[key, key]: value`.
@@ -169,8 +202,7 @@ pub(crate) fn write_entry(
         out.write_char(']')?;
     }
     match value {
-        Value::Histogram(_) => write!(out, ": \n{}", value.shown(symbols)),
-        Value::Stack(_) | Value::UserStack(_) => writeln!(out, ": {}", value.shown(symbols)),
+        Value::Histogram(_) | Value::Series(_) => write!(out, ":\n{}", value.shown(symbols)),
         _ => writeln!(out, ": {}", value.shown(symbols)),
     }
 }

@@ -14,7 +14,7 @@ use core::fmt::{self, Write};
 use trace_interface::{
     frame::{Books, Frame, MapEntry},
     shape::Shape,
-    view::{Class, HEADER, Part, Record, VALUES, View},
+    view::{Class, HEADER, Level, Part, Record, VALUES, View},
 };
 
 use crate::{
@@ -69,6 +69,10 @@ pub enum PrintedBy {
     Value,
     /// `time`
     Time,
+    /// `warnf`
+    Warning,
+    /// `errorf`
+    Error,
 }
 
 /// A frame, understood.
@@ -269,9 +273,9 @@ impl Presentation {
         })
     }
 
-    /// The names of all maps, whether or not they were sent.
-    pub fn map_names(&self) -> impl Iterator<Item = &str> {
-        self.view.maps.iter().filter_map(|map| map.name.as_deref())
+    /// The records of the program.
+    pub(crate) fn records(&self) -> &[Record] {
+        &self.view.records
     }
 
     /// Nanoseconds from the beginning of the script to a count of the time stamp counter.
@@ -328,9 +332,24 @@ impl Presentation {
                 self.waiting.push((*map, 0, 1, Some(stored.to_vec())));
                 return Ok(Event::Nothing);
             }
-            Record::Line { parts, values } => {
+            Record::Line {
+                level,
+                parts,
+                values,
+            } => {
                 let values = self.values(values, stored);
-                (PrintedBy::Line, line(parts, &values, symbols)?, values)
+                let text = line(parts, &values, symbols)?;
+                match level {
+                    Level::Plain => (PrintedBy::Line, text, values),
+                    Level::Warning => {
+                        let text = alloc::format!("WARNING: {}\n", text.trim_end_matches('\n'));
+                        (PrintedBy::Warning, text, values)
+                    }
+                    Level::Error => {
+                        let text = alloc::format!("ERROR: {}\n", text.trim_end_matches('\n'));
+                        (PrintedBy::Error, text, values)
+                    }
+                }
             }
             Record::Joined { between, values } => {
                 let mut values = self.values(values, stored);
@@ -397,6 +416,12 @@ impl Presentation {
         let shown = match key {
             None => {
                 let mut values = self.entries(map, entries);
+                let nothing = map::nothing_yet(&self.view.maps[map as usize], &self.context);
+                values.extend(
+                    nothing
+                        .filter(|_| values.is_empty())
+                        .map(|value| (Vec::new(), value)),
+                );
                 if let Ok(top @ 1..) = usize::try_from(top) {
                     values.drain(..values.len().saturating_sub(top));
                 }
@@ -437,11 +462,12 @@ impl Presentation {
         };
         for (key, value) in values {
             map::write_entry(map, key, value, symbols, out)?;
-            if matches!(value, Value::Histogram(_)) {
+            if matches!(value, Value::Histogram(_) | Value::Series(_)) {
                 out.write_char('\n')?;
             }
         }
-        let is_table = !map.keys.is_empty() && !matches!(map.class, Class::Histogram(_));
+        let has_pictures = matches!(map.class, Class::Histogram(_) | Class::Series(_));
+        let is_table = !map.keys.is_empty() && !has_pictures;
         if is_table && !values.is_empty() {
             out.write_char('\n')?;
         }

@@ -10,12 +10,19 @@ use core::{
     time::Duration,
 };
 
+use trace_interface::{
+    codes,
+    shape::{Naming, StackForm},
+};
 pub use trace_interface::{
     shape::Form,
     symbols::{Symbol, Symbolize},
 };
 
-use crate::histogram::{self, Bucket};
+use crate::{
+    histogram::{self, Bucket},
+    series::{self, Interval},
+};
 
 /// Knows no names.
 #[derive(Clone, Copy, Debug)]
@@ -95,9 +102,11 @@ pub enum Value {
         address: Option<u64>,
     },
     /// A call stack, the innermost address first. None if the kernel could not record it.
-    Stack(Option<Rc<[u64]>>),
+    Stack(StackForm, Option<Rc<[u64]>>),
     /// The same of a program. None also if the task has no program.
-    UserStack(Option<UserStack>),
+    UserStack(StackForm, Option<UserStack>),
+    /// A number that a list has a name for.
+    Named(Naming, i64),
     Tuple(Vec<Value>),
     /// A slice, an array or another collection. `more`: how many elements follow these.
     List {
@@ -130,6 +139,8 @@ pub enum Value {
     },
     /// The buckets of `hist` and `lhist`, from the first bucket that is not empty to the last.
     Histogram(Vec<Bucket>),
+    /// The intervals of `tseries`.
+    Series(Vec<Interval>),
 }
 
 impl Value {
@@ -138,7 +149,7 @@ impl Value {
         Some(match self {
             Self::Unsigned(number) | Self::Address(number) => (*number).into(),
             Self::Symbol { address, .. } => (*address).into(),
-            Self::Signed(number) => (*number).into(),
+            Self::Signed(number) | Self::Named(_, number) => (*number).into(),
             Self::Boolean(is) => i128::from(*is),
             Self::Character(character) => u32::from(*character).into(),
             Self::Wide(number) => i128::try_from(*number).ok()?,
@@ -187,12 +198,14 @@ impl Value {
             (Self::Text { text: a, .. }, Self::Text { text: b, .. }) => a.cmp(b),
             (Self::Tuple(a), Self::Tuple(b)) => order_of_lists(a, b),
             (Self::List { items: a, .. }, Self::List { items: b, .. }) => order_of_lists(a, b),
-            (Self::Stack(a), Self::Stack(b)) => a.cmp(b),
-            (Self::UserStack(a), Self::UserStack(b)) => a.cmp(b),
+            (Self::Stack(_, a), Self::Stack(_, b)) => a.cmp(b),
+            (Self::UserStack(_, a), Self::UserStack(_, b)) => a.cmp(b),
             (Self::Bytes(a), Self::Bytes(b)) => a.cmp(b),
             (Self::Float(a), Self::Float(b)) => a.total_cmp(b),
             (Self::Single(a), Self::Single(b)) => a.total_cmp(b),
             (Self::Duration(a), Self::Duration(b)) => a.cmp(b),
+            // The one that has changed last comes last.
+            (Self::Series(a), Self::Series(b)) => last_change(a).cmp(&last_change(b)),
             (
                 Self::Probe { prefix, address },
                 Self::Probe {
@@ -236,6 +249,12 @@ fn order_of_fields(a: &[NamedValue], b: &[NamedValue]) -> Ordering {
         .into_iter()
         .find(|order| order.is_ne())
         .unwrap_or(Ordering::Equal)
+}
+
+/// When a series has had its last value.
+fn last_change(of: &[Interval]) -> Option<i128> {
+    let with_value = of.iter().rev().find(|interval| interval.value.is_some());
+    with_value.map(|interval| interval.begin)
 }
 
 /// See [`Value::shown`].
@@ -375,27 +394,27 @@ impl fmt::Display for Shown<'_> {
                     Some((address, None)) => write!(f, "{address:#x}"),
                 }
             }
-            Value::Stack(None) | Value::UserStack(None) => f.write_str("\n    (no call stack)\n"),
-            Value::UserStack(Some(stack)) => {
-                f.write_char('\n')?;
-                for (name, offset) in stack.frames(self.symbols) {
-                    match offset {
-                        Some(offset) => writeln!(f, "    {name}+{offset}")?,
-                        None => writeln!(f, "    {name}")?,
-                    }
-                }
-                Ok(())
+            Value::Stack(_, None) | Value::UserStack(_, None) => {
+                f.write_str("\n    (no call stack)\n")
             }
-            Value::Stack(Some(addresses)) => {
-                f.write_char('\n')?;
-                for address in addresses.iter() {
-                    match self.symbols.frame(*address) {
-                        Some(symbol) => writeln!(f, "    {}+{}", symbol.name, symbol.offset)?,
-                        None => writeln!(f, "    {address:#x}")?,
-                    }
-                }
-                Ok(())
+            Value::UserStack(form, Some(stack)) => {
+                let frames = stack.frames(self.symbols);
+                write_stack(f, *form, stack.addresses.iter().copied().zip(frames))
             }
+            Value::Stack(form, Some(addresses)) => {
+                let frames = addresses.iter().map(|address| {
+                    let frame = match self.symbols.frame(*address) {
+                        Some(symbol) => (symbol.name, Some(symbol.offset)),
+                        None => (alloc::format!("{address:#x}"), None),
+                    };
+                    (*address, frame)
+                });
+                write_stack(f, *form, frames)
+            }
+            Value::Named(naming, number) => match codes::name(*naming, *number) {
+                Some(name) => f.write_str(name),
+                None => write!(f, "{} {number}", codes::unknown(*naming)),
+            },
             Value::Tuple(items) => {
                 f.write_char('(')?;
                 for (index, item) in items.iter().enumerate() {
@@ -430,11 +449,36 @@ impl fmt::Display for Shown<'_> {
                 count,
                 total,
                 average,
-            } => write!(f, "count {count}, average {average}, total {total}"),
+            } => write!(
+                f,
+                "{{ .count = {count}, .average = {average}, .total = {total} }}"
+            ),
             Value::Average { average, .. } => write!(f, "{average}"),
             Value::Histogram(buckets) => histogram::write(f, buckets),
+            Value::Series(intervals) => series::write(f, intervals),
         }
     }
+}
+
+/// The lines of a call stack, after a newline.
+fn write_stack(
+    f: &mut fmt::Formatter<'_>,
+    form: StackForm,
+    frames: impl Iterator<Item = (u64, (String, Option<u64>))>,
+) -> fmt::Result {
+    f.write_char('\n')?;
+    for (address, (name, offset)) in frames {
+        match form {
+            StackForm::Functions => write!(f, "    {name}")?,
+            StackForm::Perf => write!(f, "\t{address:x} {name}")?,
+            StackForm::Raw => write!(f, "{address:x}")?,
+        }
+        match offset {
+            Some(offset) if form != StackForm::Raw => writeln!(f, "+{offset}")?,
+            _ => f.write_char('\n')?,
+        }
+    }
+    Ok(())
 }
 
 /// `a::b::Name<c::D>` without path and parameters.

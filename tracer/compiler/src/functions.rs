@@ -25,6 +25,8 @@ pub enum Role {
     Value,
     /// Stands as a statement.
     Effect,
+    /// Either way.
+    Both,
     /// On the right side of an assignment to a map.
     Aggregation,
 }
@@ -56,13 +58,21 @@ const fn function(
 
 /// See the module's text.
 #[rustfmt::skip]
-pub const FUNCTIONS: [Function; 31] = {
-    use Role::{Aggregation, Effect, Value};
+pub const FUNCTIONS: [Function; 45] = {
+    use Role::{Aggregation, Both, Effect, Value};
     [
         function(Effect, "printf", "printf(\"format\", value)",
             "prints values by a format"),
         function(Effect, "print", "print(value), print(@map[key]) or print(@map, top, div)",
             "prints a value, entry or map"),
+        function(Effect, "debugf", "debugf(\"format\", value)",
+            "the same as printf"),
+        function(Effect, "warnf", "warnf(\"format\", value)",
+            "prints a line that begins with WARNING"),
+        function(Effect, "errorf", "errorf(\"format\", value)",
+            "prints a line that begins with ERROR"),
+        function(Effect, "assert", "assert(condition, \"text\")",
+            "ends the trace with an error if the condition does not hold"),
         function(Effect, "join", "join(array) or join(array, \",\")",
             "prints the texts of a list in a line"),
         function(Effect, "time", "time() or time(\"%H:%M:%S\\n\")",
@@ -71,8 +81,8 @@ pub const FUNCTIONS: [Function; 31] = {
             "takes all keys of a map away, or one"),
         function(Effect, "zero", "zero(@map) or zero(@map[key])",
             "sets all values of a map to zero, or one"),
-        function(Effect, "delete", "delete(@map[key]) or delete(@map, key)",
-            "takes a key away"),
+        function(Both, "delete", "delete(@map[key]) or delete(@map, key)",
+            "takes a key away, and tells whether it was there"),
         function(Effect, "exit", "exit() or exit(status)",
             "ends the block, and the trace with a status"),
         function(Value, "str", "str(address) or str(address, bytes)",
@@ -91,16 +101,34 @@ pub const FUNCTIONS: [Function; 31] = {
             "an address in the memory of the kernel"),
         function(Value, "reg", "reg(\"di\")",
             "a register of the probed code"),
-        function(Value, "kstack", "kstack or kstack(frames)",
+        function(Value, "kstack", "kstack or kstack(frames) or kstack(perf, frames)",
             "the call stack of the kernel"),
-        function(Value, "ustack", "ustack or ustack(frames)",
+        function(Value, "ustack", "ustack or ustack(frames) or ustack(perf, frames)",
             "the call stack of the program"),
-        function(Value, "nsecs", "nsecs",
+        function(Value, "nsecs", "nsecs or nsecs(boot)",
             "nanoseconds since the machine started"),
+        function(Value, "pid", "pid or pid(init)",
+            "the number of the process"),
+        function(Value, "tid", "tid or tid(init)",
+            "the number of the task"),
         function(Value, "strftime", "strftime(\"%H:%M:%S\", nsecs)",
             "a time as a text"),
         function(Value, "strncmp", "strncmp(text, \"text\", bytes)",
             "0 if the texts begin with the same bytes"),
+        function(Value, "strlen", "strlen(text)",
+            "the bytes of a text"),
+        function(Value, "strerror", "strerror(errno)",
+            "what an error number means"),
+        function(Value, "signal_name", "signal_name(number)",
+            "the name of a signal"),
+        function(Value, "syscall_name", "syscall_name(number)",
+            "the name of a system call"),
+        function(Value, "bswap", "bswap(number)",
+            "a number with its bytes in the other order"),
+        function(Value, "is_err", "is_err(address)",
+            "whether an address is an error, from -4095 to -1"),
+        function(Value, "find", "find(@map, key, $x)",
+            "whether a map has a key, whose value goes into the variable"),
         function(Value, "len", "len(@map) or len(kstack)",
             "how many keys, frames or elements there are"),
         function(Value, "has_key", "has_key(@map, key)",
@@ -121,15 +149,18 @@ pub const FUNCTIONS: [Function; 31] = {
             "a histogram by powers of two"),
         function(Aggregation, "lhist", "lhist(value, from, to, step)",
             "a histogram of equal steps"),
+        function(Aggregation, "tseries",
+            "tseries(value, 1s, 60) or tseries(value, 1s, 60, \"avg\")",
+            "a value for each interval"),
     ]
 };
 
 /// Names of other tracers, and why they are not here.
-pub(crate) const ABSENT: [(&str, &str); 12] = [
+pub(crate) const ABSENT: [(&str, &str); 27] = [
     (
         "usym",
-        "ustack(1) has the name of the function that has called the kernel; print another address \
-         with %p",
+        "ustack(1) has the name of the function that has called the kernel; print another \
+         address with %p",
     ),
     (
         "uaddr",
@@ -139,20 +170,59 @@ pub(crate) const ABSENT: [(&str, &str); 12] = [
     ("gid", "there are no groups; use pid or comm"),
     ("username", "there are no users; use pid or comm"),
     ("cgroup", "there are no control groups; use pid or comm"),
-    ("curtask", "use pid, tid and comm"),
+    ("cgroupid", "there are no control groups; use pid or comm"),
     (
-        "rand",
-        "there is no source of random numbers at a probe; nsecs changes with each hit",
+        "cgroup_path",
+        "there are no control groups; use pid or comm",
+    ),
+    ("curtask", "use pid, tid and comm"),
+    ("numaid", "all memory is equally far from all CPUs; use cpu"),
+    ("jiffies", "use nsecs, which counts nanoseconds"),
+    (
+        "cpid",
+        "the tracer does not start programs one by one; use comm",
     ),
     (
         "system",
         "the tracer runs no programs; pass its output to one",
     ),
     ("cat", "the tracer prints no files; use cat at the prompt"),
-    ("ntop", "there is no network"),
+    ("ntop", "there is no network; print the number with %x"),
+    ("pton", "there is no network; write the address as a number"),
+    (
+        "macaddr",
+        "there is no network; print the bytes with buf(address, 6)",
+    ),
+    ("socket_cookie", "there is no network"),
+    ("skboutput", "there is no network"),
     (
         "signal",
         "a program only looks and counts; use kill at the prompt",
+    ),
+    (
+        "signal_thread",
+        "a program only looks and counts; use kill at the prompt",
+    ),
+    (
+        "override",
+        "a program only looks and counts, and lets each function run",
+    ),
+    (
+        "write_user",
+        "a program only looks and counts, and writes no memory of others",
+    ),
+    (
+        "unwatch",
+        "there are no watchpoints; use clear(@map) or a condition",
+    ),
+    ("path", "paths are texts here; use str(address)"),
+    (
+        "percpu_kaddr",
+        "print the variable by its path: the debug information knows where it is",
+    ),
+    (
+        "usermode",
+        "in a profile, kstack has no frame while a program runs",
     ),
 ];
 

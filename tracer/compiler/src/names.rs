@@ -65,6 +65,7 @@ pub(crate) fn shape(of: &Shape) -> String {
         Shape::Probe => "a probe".into(),
         Shape::Stack { .. } => "a call stack".into(),
         Shape::Time { .. } => "a time".into(),
+        Shape::Named(_) => "a name".into(),
         Shape::Text(_) | Shape::Counted(_) => "a text".into(),
         Shape::Bytes(_) => "bytes".into(),
         Shape::List { .. } | Shape::Slots { .. } | Shape::Array { .. } | Shape::Items { .. } => {

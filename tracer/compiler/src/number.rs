@@ -8,7 +8,10 @@
 use alloc::{boxed::Box, rc::Rc};
 
 use bpf::{AluOp, Condition, Width, context::Register};
-use trace_interface::{shape::Shape, symbols::TypeId};
+use trace_interface::{
+    shape::{Naming, Shape, StackForm},
+    symbols::TypeId,
+};
 
 use crate::memory::Place;
 
@@ -37,12 +40,18 @@ pub(crate) enum Number {
     Pid,
     Tid,
     Cpu,
+    /// 32 bits that look random.
+    Random,
     /// Nanoseconds since the machine started, by the map of the clock.
     Nanoseconds {
         clock: u32,
     },
     /// The same since the script started.
     Elapsed {
+        clock: u32,
+    },
+    /// How many CPUs there are, by the same map.
+    Cpus {
         clock: u32,
     },
     /// The probed address; of a return, the function's.
@@ -69,6 +78,11 @@ pub(crate) enum Number {
         number: Box<Number>,
         bytes: u8,
         signed: bool,
+    },
+    /// The low bits, with their bytes in the other order. The others are zero.
+    Swapped {
+        number: Box<Number>,
+        bits: u8,
     },
     /// 1 if it holds, else 0.
     Test(Box<Test>),
@@ -108,6 +122,26 @@ pub(crate) enum Number {
     HasKey {
         map: u32,
         key: Box<Key>,
+    },
+    /// How many bytes a text in the stack has before its NUL, and at most.
+    Length {
+        place: Place,
+        bytes: u32,
+    },
+    /// Copies a key's value, as many bytes, to a place in the stack, which zeros fill up. 1 if it
+    /// was there, else 0, and the place stays as it was.
+    Found {
+        map: u32,
+        key: Box<Key>,
+        to: Place,
+        bytes: u32,
+        room: u32,
+    },
+    /// Takes a key away: of one map, or on all CPUs. 1 if it was there, else 0.
+    Deleted {
+        map: u32,
+        key: Box<Key>,
+        everywhere: bool,
     },
     /// Adds to a place, and gives the value before or after.
     Step {
@@ -248,9 +282,21 @@ impl Number {
         self.is_simple()
     }
 
-    /// Whether all of it is known before the hit, or is a register or a place.
+    /// Whether it changes something when it is calculated.
     pub(crate) fn has_effect(&self) -> bool {
-        matches!(self, Self::Step { .. } | Self::ElementStep { .. })
+        if let Self::Select {
+            then, otherwise, ..
+        } = self
+        {
+            return then.has_effect() || otherwise.has_effect();
+        }
+        matches!(
+            self,
+            Self::Step { .. }
+                | Self::ElementStep { .. }
+                | Self::Deleted { .. }
+                | Self::Found { .. }
+        )
     }
 }
 
@@ -332,7 +378,9 @@ pub(crate) enum Kind {
     Stack {
         map: u32,
         is_user: bool,
+        form: StackForm,
     },
+    Named(Naming),
     Time {
         format: Rc<str>,
     },
@@ -368,7 +416,10 @@ impl Kind {
 
     /// Whether it can be calculated with.
     pub(crate) const fn is_number(&self) -> bool {
-        !matches!(self, Self::Stack { .. } | Self::Probe | Self::Time { .. })
+        !matches!(
+            self,
+            Self::Stack { .. } | Self::Probe | Self::Time { .. } | Self::Named(_)
+        )
     }
 
     /// How it is stored, in keys, values and records.
@@ -384,10 +435,12 @@ impl Kind {
                 with_offset: *with_offset,
             },
             Self::Probe => Shape::Probe,
-            Self::Stack { map, is_user } => Shape::Stack {
+            Self::Stack { map, is_user, form } => Shape::Stack {
                 map: *map,
                 is_user: *is_user,
+                form: *form,
             },
+            Self::Named(naming) => Shape::Named(*naming),
             Self::Time { format } => Shape::Time {
                 format: format.clone(),
             },

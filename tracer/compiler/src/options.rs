@@ -1,5 +1,7 @@
 //! How a script is compiled.
 
+use trace_interface::script::TICK_NANOSECONDS;
+
 /// How a script is compiled.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -17,6 +19,8 @@ pub struct Options {
     pub stacks: u32,
     /// The most addresses for which a clause is compiled separately.
     pub most_places: usize,
+    /// The time between two ticks of a CPU's timer. No profile runs more often.
+    pub tick_nanoseconds: u64,
     /// Whether the stack has room for another level of the text
     /// ([`trace_language::BYTES_OF_LEVEL`]).
     pub has_room: fn() -> bool,
@@ -32,7 +36,24 @@ impl Default for Options {
             stack_frames: 48,
             stacks: 2048,
             most_places: 1024,
+            tick_nanoseconds: TICK_NANOSECONDS,
             has_room: || true,
+        }
+    }
+}
+
+impl Options {
+    /// For a kernel with that command line.
+    pub fn of_kernel(command_line: &str) -> Self {
+        const LONGEST_MS: u64 = 1000;
+        let words = command_line.split_ascii_whitespace();
+        // The last one counts.
+        let given = words.rev().find_map(|word| word.strip_prefix("tick_ms="));
+        let milliseconds = given.and_then(|given| given.parse().ok());
+        let milliseconds = milliseconds.filter(|number| (1..=LONGEST_MS).contains(number));
+        Self {
+            tick_nanoseconds: milliseconds.map_or(TICK_NANOSECONDS, |number| number * 1_000_000),
+            ..Self::default()
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use alloc::{format, rc::Rc, string::String, vec::Vec};
 
+use trace_interface::symbols::Unavailable;
 use trace_language::{
     Diagnostic,
     tree::{self, Probe, ProbeKind, Span},
@@ -21,6 +22,37 @@ pub(crate) struct Group {
     pub(crate) nanoseconds: u64,
     /// The event source, if it is one.
     pub(crate) source: Option<Rc<sources::EventSource>>,
+}
+
+const MILLISECOND: u64 = 1_000_000;
+
+/// The addresses so many bytes inside of functions. Those of a pattern at which no instruction
+/// begins are left out while others remain.
+fn inside(
+    tables: &mut Tables<'_>,
+    probe: &Probe,
+    name: &tree::Name,
+    functions: &[u64],
+    offset: u64,
+) -> Lowered<Vec<u64>> {
+    let known = tables.types.kernel.functions(&name.text);
+    let mut addresses = Vec::new();
+    let mut refused = None;
+    for function in known
+        .iter()
+        .filter(|function| functions.contains(&function.address))
+    {
+        match tables.types.kernel.instruction(function, offset) {
+            Ok(()) => addresses.push(function.address.wrapping_add(offset)),
+            Err(unavailable) => _ = refused.get_or_insert(unavailable),
+        }
+    }
+    match refused {
+        Some(Unavailable { reason, help }) if addresses.is_empty() => {
+            Err(Diagnostic::new(probe.span, reason, help))
+        }
+        _ => Ok(addresses),
+    }
 }
 
 /// Where a probe is.
@@ -55,11 +87,12 @@ pub(crate) fn group(tables: &mut Tables<'_>, probe: &Probe) -> Lowered<Group> {
             offset: 0,
         } => group(SiteKind::Entry, "kprobe:", all(tables, function)?),
         ProbeKind::Entry { function, offset } => {
-            let mut addresses = all(tables, function)?;
-            for address in &mut addresses {
-                *address = address.wrapping_add(*offset);
-            }
-            group(SiteKind::Inside, "kprobe:", addresses)
+            let addresses = all(tables, function)?;
+            group(
+                SiteKind::Inside,
+                "kprobe:",
+                inside(tables, probe, function, &addresses, *offset)?,
+            )
         }
         ProbeKind::Return { function } => {
             group(SiteKind::Return, "kretprobe:", all(tables, function)?)
@@ -103,6 +136,24 @@ pub(crate) fn group(tables: &mut Tables<'_>, probe: &Probe) -> Lowered<Group> {
             format!("interval:{}", names::duration(*nanoseconds)),
             *nanoseconds,
         ),
+        ProbeKind::Profile { nanoseconds } if *nanoseconds < tables.options.tick_nanoseconds => {
+            let tick = tables.options.tick_nanoseconds;
+            let least = match tick > MILLISECOND {
+                true => ", or boot with `--append tick_ms=1`",
+                false => "",
+            };
+            return Err(Diagnostic::new(
+                span,
+                format!(
+                    "a CPU's timer ticks each {} ms, and no profile runs more often",
+                    tick / MILLISECOND
+                ),
+                format!(
+                    "ask for profile:hz:{} or less{least}",
+                    1000 * MILLISECOND / tick
+                ),
+            ));
+        }
         ProbeKind::Profile { nanoseconds } => timer(
             SiteKind::Profile,
             format!("profile:{}", names::duration(*nanoseconds)),

@@ -251,6 +251,10 @@ impl Kernel for DebugInfo {
         self.find_line(file, line)
     }
 
+    fn instruction(&self, function: &Function, offset: u64) -> Result<(), Unavailable> {
+        prologue::instruction(&self.image, function, offset)
+    }
+
     fn variables(&self, place: ProbePlace) -> Vec<String> {
         self.names_at(place)
     }

@@ -126,6 +126,16 @@ pub fn at(table: &[At], address: u64) -> Option<&At> {
     table.get(next.checked_sub(1)?)
 }
 
+/// File and line where the name of the function with that entry stands.
+pub fn declared(session: &Session, entry: u64) -> Option<(String, u32)> {
+    session.inherited(entry, |found| {
+        let number = found.file(gimli::DW_AT_decl_file)?;
+        let line = found.number(gimli::DW_AT_decl_line)?;
+        let file = file(session, &found.unit, number)?;
+        Some((file, u32::try_from(line).ok()?))
+    })
+}
+
 /// The path of a file of a unit's table, as one names it: from the directory of the build on.
 pub fn file(session: &Session, unit: &Unit, number: u64) -> Option<String> {
     let header = unit.line_program.as_ref()?.header();
@@ -135,9 +145,60 @@ pub fn file(session: &Session, unit: &Unit, number: u64) -> Option<String> {
     Some(shown(&path, &directory).to_string())
 }
 
-/// A path without the directory of the build.
+/// A path without the directory of the build, and without the place where this machine keeps what
+/// the build depends on: `hashbrown-0.15.2/src/lib.rs`, `library/core/src/fmt/mod.rs`. What is left
+/// is the end of the path.
 pub fn shown<'a>(path: &'a str, directory: &str) -> &'a str {
+    /// What stands in front of the path of a dependency, and how many segments after it are the
+    /// machine's, too.
+    const KEPT: [(&str, usize); 4] = [
+        ("/registry/src/", 1),
+        ("/git/checkouts/", 0),
+        ("/lib/rustlib/src/rust/", 0),
+        ("/rustc/", 1),
+    ];
+    for (mark, skipped) in KEPT {
+        if let Some((_, rest)) = path.split_once(mark) {
+            return rest.splitn(skipped + 1, '/').last().unwrap_or(rest);
+        }
+    }
     path.strip_prefix(directory)
         .and_then(|rest| rest.strip_prefix('/'))
         .unwrap_or(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_shown_without_what_is_this_machines() {
+        for (path, expected) in [
+            ("/home/x/tree/kernel/src/lib.rs", "kernel/src/lib.rs"),
+            ("/home/x/treetop/lib.rs", "/home/x/treetop/lib.rs"),
+            (
+                "/root/.cargo/registry/src/index.crates.io-6f17/hashbrown-0.15/src/lib.rs",
+                "hashbrown-0.15/src/lib.rs",
+            ),
+            (
+                "/root/.cargo/git/checkouts/a-12/34ab/src/lib.rs",
+                "a-12/34ab/src/lib.rs",
+            ),
+            (
+                "/root/.rustup/toolchains/x/lib/rustlib/src/rust/library/core/src/ops.rs",
+                "library/core/src/ops.rs",
+            ),
+            (
+                "/rustc/0123abc/library/core/src/ops.rs",
+                "library/core/src/ops.rs",
+            ),
+        ] {
+            assert_eq!(shown(path, "/home/x/tree"), expected);
+            assert!(ends_with(path, expected), "{path}");
+        }
+        // A dependency is built in its own directory.
+        let own = "/root/.cargo/registry/src/index/spin-0.10/src/lib.rs";
+        let directory = "/root/.cargo/registry/src/index/spin-0.10";
+        assert_eq!(shown(own, directory), "spin-0.10/src/lib.rs");
+    }
 }

@@ -8,7 +8,7 @@ use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
     OpKind,
 };
-use trace_interface::symbols::{Expression, Operation, Register};
+use trace_interface::symbols::{Expression, Function, Operation, Register, Unavailable};
 
 use crate::{image::Image, value};
 
@@ -50,6 +50,42 @@ pub fn sets(image: &Image, address: u64, bytes: u64, register: Register) -> bool
         }
     }
     false
+}
+
+/// Checks that an instruction of a function begins so many bytes after its beginning.
+///
+/// # Errors
+/// [`Unavailable`], with the instructions around that place.
+pub fn instruction(image: &Image, function: &Function, offset: u64) -> Result<(), Unavailable> {
+    let code = image.at(function.address);
+    let length = usize::try_from(function.bytes).unwrap_or_default();
+    let code = &code[..length.min(code.len())];
+    let name = &function.path;
+    if offset >= function.bytes {
+        return Err(Unavailable {
+            reason: format!("`{name}` has {} bytes of code", function.bytes),
+            help: "its first byte is at `+0`".into(),
+        });
+    }
+    for instruction in &mut Decoder::with_ip(64, code, 0, DecoderOptions::NONE) {
+        // What follows is no code that can be told apart: the kernel decides.
+        if instruction.is_invalid() || instruction.ip() == offset {
+            break;
+        }
+        let before = instruction.ip();
+        let next = instruction.next_ip();
+        if next > offset {
+            let help = match next < function.bytes {
+                true => format!("instructions begin at `+{before}` and at `+{next}`"),
+                false => format!("the last instruction begins at `+{before}`"),
+            };
+            return Err(Unavailable {
+                reason: format!("no instruction of `{name}` begins at `+{offset}`"),
+                help,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// The moves of a function up to its first branch. Its expressions mean the registers at the entry.

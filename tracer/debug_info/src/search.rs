@@ -13,6 +13,7 @@ use crate::{
     index::FunctionRow,
     lines,
     names::{self, Pattern},
+    session::Session,
     types,
 };
 
@@ -118,6 +119,10 @@ impl DebugInfo {
         if !addresses.is_empty() {
             return Ok(addresses);
         }
+        let declared = self.declared_at(&session, file, line);
+        if !declared.is_empty() {
+            return Ok(declared);
+        }
         let before = rows.iter().rev().find(|row| row.line < line);
         let after = rows.iter().find(|row| row.line > line);
         let near: Vec<String> = before
@@ -161,6 +166,17 @@ impl DebugInfo {
             }
             _ => Err(paths.into_iter().map(String::from).collect()),
         }
+    }
+
+    /// The entries of the functions whose names stand at a line. Their code begins at another one
+    /// where the names of their arguments have lines of their own.
+    fn declared_at(&self, session: &Session, file: &str, line: u32) -> Vec<u64> {
+        let is_there = |row: &FunctionRow| {
+            let place = row.entry.and_then(|entry| lines::declared(session, entry));
+            place.is_some_and(|place| place.1 == line && lines::ends_with(&place.0, file))
+        };
+        let rows = self.index.functions().filter(is_there);
+        rows.map(|row| row.address).collect()
     }
 
     pub(crate) fn near(&self, name: &str) -> Vec<String> {

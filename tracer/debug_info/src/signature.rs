@@ -67,12 +67,7 @@ impl DebugInfo {
             text.push_str(" -> ");
             text.push_str(&types::name(session, result));
         }
-        let place = session.inherited(entry, |found| {
-            let file = found.file(gimli::DW_AT_decl_file)?;
-            let line = found.number(gimli::DW_AT_decl_line)?;
-            let file = lines::file(session, &found.unit, file)?;
-            Some((file, u32::try_from(line).ok()?))
-        });
+        let place = lines::declared(session, entry);
         Signature { text, place }
     }
 }

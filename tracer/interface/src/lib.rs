@@ -11,6 +11,7 @@
 //!   of values. The debug information answers on the host, the symbol table at the prompt.
 //! - [`script`]: a compiled text, as the kernel takes it.
 //! - [`frame`]: what the kernel answers.
+//! - [`codes`]: the names of errors, signals and system calls.
 //! - [`shape`], [`view`]: how values are stored in answers, and how these are read.
 //!
 //! # Contexts
@@ -21,6 +22,7 @@
 
 extern crate alloc;
 
+pub mod codes;
 pub mod frame;
 pub mod script;
 pub mod shape;

@@ -7,10 +7,11 @@
 //!     [`RECORD_TYPE`]. After the common header of 8 bytes come the index of a [`Request`] in 4
 //!     bytes, the status of [`Request::Exit`] or 0 in 4 bytes, and the values that the program
 //!     stored.
-//! SCRIPT-3. The map with the name [`CLOCK`], if there is one, is an array with one value of 16
+//! SCRIPT-3. The map with the name [`CLOCK`], if there is one, is an array with one value of 24
 //!     bytes. The kernel fills it before the first program runs: 8 bytes, the nanoseconds of a tick
-//!     of the time stamp counter times 2^24; 8 bytes, the counter at that moment. So programs can
-//!     calculate with nanoseconds, although the compiler does not know the machine.
+//!     of the time stamp counter times 2^24; 8 bytes, the counter at that moment; 8 bytes, the
+//!     number of CPUs. So programs can calculate with nanoseconds, although the compiler does not
+//!     know the machine.
 
 use alloc::{string::String, vec::Vec};
 
@@ -23,6 +24,10 @@ pub const RECORD_TYPE: u16 = u16::MAX;
 pub const CLOCK: &str = "(clock)";
 /// The version of this form. A kernel refuses another one.
 pub const VERSION: u32 = 1;
+
+/// The time between two ticks of a CPU's timer, unless `tick_ms=N` on the kernel's command line
+/// says otherwise. A profile runs at ticks, so it cannot run more often.
+pub const TICK_NANOSECONDS: u64 = 4_000_000;
 
 /// See [`Script::probes`].
 pub const OPTIONAL: u32 = u32::MAX;

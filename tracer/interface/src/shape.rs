@@ -12,6 +12,27 @@ pub type Fields = Vec<(Rc<str>, Shape)>;
 /// The letters after `%` in the format of a time: C's, and `f` for microseconds.
 pub const TIME_LETTERS: &str = "%aAbBcCdDeFfgGhHIjklmMnpPrRsStTuUVwWxXyYzZ";
 
+/// How a call stack is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StackForm {
+    /// A line for each frame: its function.
+    #[default]
+    Functions,
+    /// The address before the function, as `perf` has it.
+    Perf,
+    /// The address only.
+    Raw,
+}
+
+/// The lists of names that numbers have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// What an errno means.
+    Error,
+    Signal,
+    SystemCall,
+}
+
 /// See the module's text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shape {
@@ -41,7 +62,10 @@ pub enum Shape {
     Stack {
         map: u32,
         is_user: bool,
+        form: StackForm,
     },
+    /// A number that is shown by its name in a list.
+    Named(Naming),
     /// Nanoseconds since the machine started, shown as this says.
     Time {
         format: Rc<str>,
@@ -141,6 +165,7 @@ impl Shape {
             | Self::Character
             | Self::Address
             | Self::Symbol { .. }
+            | Self::Named(_)
             | Self::Time { .. } => true,
             Self::Maybe(of) | Self::Behind(of) => of.is_number(),
             _ => false,
@@ -187,6 +212,7 @@ impl Shape {
             | Self::Symbol { .. }
             | Self::Probe
             | Self::Stack { .. }
+            | Self::Named(_)
             | Self::Time { .. } => 8,
             Self::Text(bytes) => *bytes,
             Self::Counted(most) | Self::Bytes(most) => most.saturating_add(8),

@@ -54,6 +54,16 @@ pub trait Kernel {
     /// [`Unavailable`], with lines nearby that have code.
     fn line(&self, file: &str, line: u32) -> Result<Vec<u64>, Unavailable>;
 
+    /// Checks that an instruction begins so many bytes after the beginning of a function. With the
+    /// symbols alone that is not known, and all is taken.
+    ///
+    /// # Errors
+    /// [`Unavailable`], with instructions nearby.
+    fn instruction(&self, function: &Function, offset: u64) -> Result<(), Unavailable> {
+        let _ = (function, offset);
+        Ok(())
+    }
+
     /// The names that [`Kernel::variable`] knows at a place: arguments first, in their order.
     fn variables(&self, place: ProbePlace) -> Vec<String>;
 

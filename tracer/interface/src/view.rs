@@ -48,7 +48,45 @@ pub enum Class {
         signed: bool,
     },
     Histogram(Scale),
+    /// The value of a slot is the number of its interval and 1, how many values there were, what
+    /// was kept of them, and the time of the last one.
+    Series(Series),
     Plain(Shape),
+}
+
+impl Class {
+    /// How many parts the value of a key has: the buckets of a histogram, the slots of a series.
+    /// Each is an entry of its own, with its number after the key. None: the value is one entry.
+    pub fn parts(&self) -> Option<u32> {
+        match self {
+            Self::Histogram(scale) => Some(scale.buckets()),
+            Self::Series(series) => Some(series.intervals),
+            _ => None,
+        }
+    }
+}
+
+/// A value for each of the last intervals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Series {
+    /// The length of an interval.
+    pub nanoseconds: u64,
+    /// How many intervals are kept: the slot of one is the rest of its number by this.
+    pub intervals: u32,
+    pub gathered: Gathered,
+    pub signed: bool,
+}
+
+/// What is kept of the values of an interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gathered {
+    Last,
+    Sum,
+    /// The sum is kept.
+    Average,
+    /// Kept as [`Class::Most`] and [`Class::Least`] are.
+    Most,
+    Least,
 }
 
 /// A map of the script.
@@ -68,6 +106,7 @@ pub enum Record {
     Exit,
     /// Values at their offsets, counted from [`VALUES`].
     Line {
+        level: Level,
         parts: Vec<Part>,
         values: Vec<(u32, Shape)>,
     },
@@ -90,6 +129,15 @@ pub enum Record {
     Key {
         map: u32,
     },
+}
+
+/// How serious a line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// It is what the program wants to say.
+    Plain,
+    Warning,
+    Error,
 }
 
 /// The loops that are ended after too many turns.

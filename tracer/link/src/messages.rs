@@ -3,7 +3,11 @@
 use std::{
     io::Read,
     os::unix::net::UnixStream,
-    sync::{Arc, mpsc::SyncSender},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::SyncSender,
+    },
 };
 
 use trace_wire::{MemoryPlace, Reader, WireError};
@@ -14,6 +18,8 @@ use crate::{event::Event, shared::Shared};
 pub struct Messages {
     socket: UnixStream,
     shared: Option<Arc<Shared>>,
+    /// Is set by the first message.
+    begun: Arc<AtomicBool>,
 }
 
 /// Why no more messages come.
@@ -25,8 +31,12 @@ enum Stop {
 
 impl Messages {
     /// The messages of the guest at the other end of `socket`, with which memory is `shared`.
-    pub fn new(socket: UnixStream, shared: Option<Arc<Shared>>) -> Self {
-        Self { socket, shared }
+    pub fn new(socket: UnixStream, shared: Option<Arc<Shared>>, begun: Arc<AtomicBool>) -> Self {
+        Self {
+            socket,
+            shared,
+            begun,
+        }
     }
 
     /// Passes messages on until the socket ends, and then those that are left in the outbox.
@@ -63,7 +73,7 @@ impl Messages {
                     shared.note(place);
                 }
             } else {
-                pass_on(message, sender)?;
+                self.pass_on_one(message, sender)?;
             }
         }
         match has_news {
@@ -76,13 +86,15 @@ impl Messages {
         let taken = self.shared.as_ref().and_then(|shared| shared.take());
         outbox.push(&taken.unwrap_or_default());
         while let Some(message) = outbox.next_message().map_err(Stop::Damaged)? {
-            pass_on(message, sender)?;
+            self.pass_on_one(message, sender)?;
         }
         Ok(())
     }
-}
 
-fn pass_on(message: &[u8], sender: &SyncSender<Event>) -> Result<(), Stop> {
-    let event = Event::Message(message.to_vec());
-    sender.send(event).map_err(|_| Stop::Unheard)
+    fn pass_on_one(&self, message: &[u8], sender: &SyncSender<Event>) -> Result<(), Stop> {
+        // Release: whoever sees it writes to a port that the kernel has set up.
+        self.begun.store(true, Ordering::Release);
+        let event = Event::Message(message.to_vec());
+        sender.send(event).map_err(|_| Stop::Unheard)
+    }
 }

@@ -14,6 +14,7 @@ use std::{
     },
     sync::{
         Arc,
+        atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     },
     thread::{self, JoinHandle},
@@ -52,6 +53,8 @@ pub struct Trace {
     events: Option<Receiver<Event>>,
     /// None: the guest could not be started.
     control: Option<UnixStream>,
+    /// The kernel has sent a message, so all is attached, or it refuses the script.
+    has_begun: Arc<AtomicBool>,
     killer: Option<Killer>,
     thread: Option<JoinHandle<()>>,
 }
@@ -146,6 +149,8 @@ impl Trace {
         let (sender, events) = sync_channel(UNREAD_EVENTS);
         let (tell, started) = sync_channel(1);
         let memory = shared.clone();
+        let has_begun = Arc::new(AtomicBool::new(false));
+        let begun = has_begun.clone();
         // This thread has the guest, because a guest ends with the thread that has started it.
         let thread = thread::spawn(move || {
             let connected = start().and_then(|mut guest| {
@@ -158,7 +163,9 @@ impl Trace {
             });
             // If the trace has been dropped, the guest is dropped, too, and so killed.
             let _ = match connected {
-                Ok(Some((guest, socket))) => follow(guest, Messages::new(socket, memory), &sender),
+                Ok(Some((guest, socket))) => {
+                    follow(guest, Messages::new(socket, memory, begun), &sender)
+                }
                 Ok(None) => Ok(()),
                 Err(error) => sender.send(Event::Failed(error)).map_err(drop),
             };
@@ -169,6 +176,7 @@ impl Trace {
             watchdog: request.watchdog.map(Watchdog::new),
             events: Some(events),
             control,
+            has_begun,
             killer,
             thread: Some(thread),
         }
@@ -234,29 +242,39 @@ impl Trace {
         self.killer.clone()
     }
 
-    /// Asks the kernel to end the trace now. Its last frames come, and then the guest ends.
-    pub fn end(&self) {
-        self.ender().end();
+    /// Asks the kernel to end the trace now. Its last frames come, and then the guest ends. False:
+    /// it was not asked, because it boots or attaches. It has no answers yet, and would not listen.
+    pub fn end(&self) -> bool {
+        self.ender().end()
     }
 
     /// The right to do that, for another thread, for example that of Ctrl-C.
     pub fn ender(&self) -> Ender {
         let control = self.control.as_ref();
-        Ender(control.and_then(|control| control.try_clone().ok()))
+        Ender {
+            control: control.and_then(|control| control.try_clone().ok()),
+            has_begun: self.has_begun.clone(),
+        }
     }
 }
 
 /// See [`Trace::ender`].
 #[derive(Debug)]
-pub struct Ender(Option<UnixStream>);
+pub struct Ender {
+    control: Option<UnixStream>,
+    has_begun: Arc<AtomicBool>,
+}
 
 impl Ender {
     /// Does what [`Trace::end`] does.
-    pub fn end(&self) {
-        if let Some(mut control) = self.0.as_ref() {
+    pub fn end(&self) -> bool {
+        // The kernel sets up its port before the first message. A byte before that would be lost.
+        let has_begun = self.has_begun.load(Ordering::Acquire);
+        if has_begun && let Some(mut control) = self.control.as_ref() {
             // The only error is that the guest has ended.
             let _ = control.write_all(&[Control::End.byte()]);
         }
+        has_begun
     }
 }
 

@@ -112,7 +112,9 @@ fn plan(options: &Options, kernel: &DebugInfo) -> Result<Option<Plan>> {
         }));
     };
     let compiled = trace_language::parse(text).and_then(|tree| {
-        trace_compiler::compile(&tree, kernel, &trace_compiler::Options::default())
+        let command_line = options.build.cmdline(&[], &[]);
+        let options = trace_compiler::Options::of_kernel(&command_line);
+        trace_compiler::compile(&tree, kernel, &options)
     });
     let compiled = match compiled {
         Ok(compiled) => compiled,

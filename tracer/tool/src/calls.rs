@@ -5,7 +5,10 @@
 //! the compiler refuses says less and less, until its clause compiles or is left out. So the
 //! additions never refuse the user's program.
 
-use std::collections::BTreeMap;
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use boot::progress::say;
 use debug_info::DebugInfo;
@@ -33,7 +36,7 @@ pub fn compile_with_calls(
     tree: &Tree,
     symbols: &DebugInfo,
 ) -> Result<Compiled, Vec<Diagnostic>> {
-    let compile_options = CompileOptions::default();
+    let compile_options = CompileOptions::of_kernel(&options.build.cmdline(&[], &[]));
     let arguments = source.arguments();
     let mut calls = match options.perfetto.is_some() || options.html.is_some() {
         true => calls(tree, symbols),
@@ -89,15 +92,16 @@ pub fn compile_with_calls(
     Ok(own)
 }
 
-/// Most functions whose calls are recorded for pictures.
+/// Most functions whose calls are recorded with arguments and results, because each has a clause of
+/// its own.
 const MOST_FUNCTIONS: usize = 256;
 
 /// The text that stands for a result that is not recorded.
 const NOTHING: &str = "\"\"";
 
-/// The functions that a program probes.
+/// The calls of the functions that a program probes.
 fn calls(tree: &Tree, symbols: &DebugInfo) -> Vec<Call> {
-    let mut functions = BTreeMap::new();
+    let mut patterns: BTreeMap<&str, Functions> = BTreeMap::new();
     for probe in tree.clauses.iter().flat_map(|clause| &clause.probes) {
         if let ProbeKind::Entry {
             function,
@@ -106,25 +110,61 @@ fn calls(tree: &Tree, symbols: &DebugInfo) -> Vec<Call> {
         | ProbeKind::Return { function }
         | ProbeKind::Session { function } = &probe.kind
         {
-            let found = symbols.functions(&function.text).into_iter();
-            functions.extend(found.map(|function| (function.address, function.symbol)));
+            let pattern = patterns.entry(&function.text);
+            pattern.or_insert_with(|| {
+                let found = symbols.functions(&function.text).into_iter();
+                found
+                    .map(|function| (function.address, function.symbol))
+                    .collect()
+            });
         }
     }
-    if functions.len() > MOST_FUNCTIONS {
-        say(format_args!(
-            "pictures show the calls of {MOST_FUNCTIONS} of {} functions",
-            functions.len()
-        ));
+    let functions: Functions = patterns
+        .values()
+        .flatten()
+        .map(|(at, name)| (*at, name.clone()))
+        .collect();
+    if functions.len() <= MOST_FUNCTIONS {
+        let functions = functions.into_iter();
+        return functions
+            .map(|(address, symbol)| Call::new(address, symbol, symbols))
+            .collect();
     }
-    let functions = functions.into_iter().take(MOST_FUNCTIONS);
-    functions
-        .map(|(address, symbol)| Call::new(address, symbol, symbols))
-        .collect()
+    say(format_args!(
+        "pictures show the calls of {} functions without arguments and results; with \
+         {MOST_FUNCTIONS} functions or fewer they show both",
+        functions.len()
+    ));
+    together(patterns).into_iter().map(Call::of_all).collect()
 }
 
-/// A function whose calls are recorded for the pictures.
+/// Functions by address, with the linker's names.
+type Functions = BTreeMap<u64, String>;
+
+/// Names for `session:` that mean each of the functions of some patterns once: the patterns as they
+/// are, unless functions of one are those of another, too.
+fn together(patterns: BTreeMap<&str, Functions>) -> Vec<Vec<String>> {
+    let mut patterns: Vec<_> = patterns.into_iter().collect();
+    patterns.sort_by_key(|(_, functions)| Reverse(functions.len()));
+    let mut known = BTreeSet::new();
+    let names = patterns.into_iter().map(|(pattern, functions)| {
+        let all = functions.len();
+        let new: Vec<String> = functions
+            .into_iter()
+            .filter_map(|(address, symbol)| known.insert(address).then_some(symbol))
+            .collect();
+        match new.len() == all {
+            true => vec![pattern.into()],
+            false => new,
+        }
+    });
+    names.filter(|names| !names.is_empty()).collect()
+}
+
+/// Functions whose calls are recorded for the pictures by one clause.
 struct Call {
-    symbol: String,
+    /// As `session:` takes them. One, if its arguments or result are recorded.
+    names: Vec<String>,
     /// Names and expressions of the arguments.
     arguments: Vec<(String, String)>,
     result: &'static str,
@@ -150,7 +190,7 @@ impl Call {
         };
         let names = symbols.variables(place).into_iter();
         Self {
-            symbol,
+            names: vec![symbol],
             arguments: names.map(argument).collect(),
             result: match symbols.returned(address) {
                 Ok(_) => "retval",
@@ -158,6 +198,17 @@ impl Call {
             },
             is_wrong: false,
             left_out: 0,
+        }
+    }
+
+    /// Of functions that are recorded without arguments and results.
+    fn of_all(names: Vec<String>) -> Self {
+        Self {
+            names,
+            arguments: Vec::new(),
+            result: NOTHING,
+            is_wrong: false,
+            left_out: 3,
         }
     }
 
@@ -169,10 +220,11 @@ impl Call {
             .map(|(name, value)| format!(", {name:?}, {value}"))
             .collect();
         let result = if has_result { self.result } else { NOTHING };
+        let probes = self.names.iter().map(|name| format!("session:{name:?}"));
         format!(
-            "session:{:?} {{ $begin = nsecs; }} \
+            "{} {{ $begin = nsecs; }} \
              return {{ print((\"\\x01{}\", func, nsecs - $begin, {result}{arguments})); }}\n",
-            self.symbol,
+            probes.collect::<Vec<_>>().join(", "),
             CALL.trim_start_matches('\u{1}')
         )
     }
@@ -211,9 +263,10 @@ pub fn probes(
         let of_text = source.text.get(origin.span.start..origin.span.end);
         let is_added = origin.span.start >= source.text.len();
         let Some(text) = of_text.filter(|_| !is_added) else {
-            let functions: Vec<String> =
-                addresses.iter().map(|address| function(*address)).collect();
-            return format!("{ADDED}{}", functions.join(", "));
+            return match addresses {
+                [only] => format!("{ADDED}{}", function(*only)),
+                _ => format!("{ADDED}{} functions", addresses.len()),
+            };
         };
         let several = origins.iter().filter(|other| *other == origin).count() > 1;
         match addresses {
@@ -223,4 +276,63 @@ pub fn probes(
         }
     };
     origins.iter().zip(attachments).map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_function_of_several_patterns_is_named_once() {
+        let functions = |numbers: &[u64]| -> Functions {
+            numbers
+                .iter()
+                .map(|number| (*number, format!("f{number}")))
+                .collect()
+        };
+        let patterns = BTreeMap::from([
+            ("a*", functions(&[1, 2, 3])),
+            ("*3", functions(&[3, 13])),
+            ("a1", functions(&[1])),
+            ("b*", functions(&[7, 8, 9, 10])),
+        ]);
+        let names = together(patterns);
+        assert_eq!(names, [&["b*"], &["a*"], &["f13"]]);
+    }
+
+    #[test]
+    fn calls_of_many_functions_have_one_clause_without_values() {
+        let call = Call::of_all(vec!["a*".into(), "b".into()]);
+        assert_eq!(
+            call.clause(),
+            "session:\"a*\", session:\"b\" { $begin = nsecs; } \
+             return { print((\"\\x01call\", func, nsecs - $begin, \"\")); }\n"
+        );
+    }
+
+    /// The result is left out first, then the arguments, then both.
+    #[test]
+    fn a_clause_that_is_wrong_says_less_until_nothing_is_left() {
+        let mut call = Call {
+            names: vec!["f".into()],
+            arguments: vec![("a".into(), "args.a".into())],
+            result: "retval",
+            is_wrong: false,
+            left_out: 0,
+        };
+        assert!(call.say_less());
+        let mut said = Vec::new();
+        loop {
+            let clause = call.clause();
+            said.push((clause.contains("args.a"), clause.contains("retval")));
+            call.is_wrong = true;
+            if !call.say_less() {
+                break;
+            }
+        }
+        assert_eq!(
+            said,
+            [(true, true), (true, false), (false, true), (false, false)]
+        );
+    }
 }

@@ -1,11 +1,13 @@
 //! Conditions of `--expect`: expressions of the language over the maps at the end and the books.
 //!
+//! [`kind`] refuses, before the run, those that no run could meet.
+//!
 //! EXPECT-1. A key that a map does not have has the value 0, as in a program.
 
-use std::collections::BTreeSet;
+mod kind;
 
-use anyhow::{Result, bail};
 use trace_answers::{Key, Presentation, Symbolize, Totals, Value};
+use trace_interface::view::MapView;
 use trace_language::{
     parse_expression,
     tree::{Binary, Expression, ExpressionKind, Map, Unary},
@@ -43,31 +45,10 @@ impl Condition {
         }
     }
 
-    /// Whether all that it names is there.
-    pub fn check<'a>(&self, maps: impl Iterator<Item = &'a str>) -> Result<()> {
-        let maps: BTreeSet<&str> = maps.collect();
-        let mut missing = None;
-        each(&self.expression, &mut |part| match &part.kind {
-            ExpressionKind::Map(map) => {
-                let name = format!("@{}", map.name.text);
-                if !maps.contains(name.as_str()) {
-                    missing.get_or_insert(name);
-                }
-            }
-            ExpressionKind::Name(name) if !BOOKS.contains(&name.as_str()) => {
-                missing.get_or_insert(name.clone());
-            }
-            _ => {}
-        });
-        let Some(missing) = missing else {
-            return Ok(());
-        };
-        let names: Vec<&str> = maps.into_iter().chain(BOOKS).collect();
-        bail!(
-            "--expect '{}': the program has no `{missing}`; there are {}",
-            self.text,
-            names.join(", ")
-        )
+    /// Refuses it if it cannot hold, whatever is in these maps. The error is as it is shown.
+    pub fn check(&self, maps: &[MapView]) -> Result<(), String> {
+        kind::check(&self.expression, maps)
+            .map_err(|mistake| report(&[mistake], &self.text, "--expect"))
     }
 
     /// Whether it holds at the end. If not, why.
@@ -313,7 +294,11 @@ impl End<'_> {
 
     fn entry(&self, map: &Map) -> Result<Option<&Value>, String> {
         let keys: Result<Vec<Found>, String> = map.keys.iter().map(|key| self.value(key)).collect();
-        let keys = keys?;
+        let keys = match &mut keys?[..] {
+            // One tuple is the same as several keys.
+            [Found::Tuple(parts)] => std::mem::take(parts),
+            keys => keys.to_vec(),
+        };
         let entries = self.entries(map);
         if keys.is_empty() && entries.iter().any(|(key, _)| !key.is_empty()) {
             return Err(format!(
@@ -322,9 +307,10 @@ impl End<'_> {
         }
         // All keys of a map are alike.
         if let Some((key, _)) = entries.first()
-            && !self.is_like(key, &keys)
+            && !self.is_like(parts(key), &keys)
         {
-            let shown: Vec<String> = key.iter().map(|part| self.found(part).shown()).collect();
+            let shown = parts(key).iter().map(|part| self.found(part).shown());
+            let shown: Vec<String> = shown.collect();
             let name = &map.name.text;
             return Err(match key.is_empty() {
                 true => format!("`@{name}` has no keys; write `@{name}`"),
@@ -335,6 +321,7 @@ impl End<'_> {
             });
         }
         let fits = |key: &Key| {
+            let key = parts(key);
             key.len() == keys.len() && key.iter().zip(&keys).all(|(one, key)| self.is(one, key))
         };
         Ok(entries
@@ -344,7 +331,7 @@ impl End<'_> {
     }
 
     /// Whether a key could be what was written: as many parts, and numbers where those are numbers.
-    fn is_like(&self, key: &Key, written: &[Found]) -> bool {
+    fn is_like(&self, key: &[Value], written: &[Found]) -> bool {
         key.len() == written.len()
             && key
                 .iter()
@@ -389,6 +376,14 @@ impl End<'_> {
     }
 }
 
+/// The parts of a key. One tuple is the same as several keys.
+fn parts(key: &Key) -> &[Value] {
+    match &key[..] {
+        [Value::Tuple(parts)] => parts,
+        key => key,
+    }
+}
+
 /// A part of an aggregate.
 fn field(value: &Value, name: &str) -> Result<i128, String> {
     let (count, of_all) = match value {
@@ -426,6 +421,10 @@ fn field(value: &Value, name: &str) -> Result<i128, String> {
 mod tests {
     use super::*;
     use trace_answers::{Bucket, NoSymbols};
+    use trace_interface::{
+        shape::Shape,
+        view::{Class, Scale},
+    };
 
     fn text(text: &str) -> Value {
         Value::Text {
@@ -498,6 +497,25 @@ mod tests {
             ("1 << 4 | 3", 19),
             ("-1 < 0 && !0", 1),
             ("7 / 2 % 2", 1),
+            ("-7 / 2", -3),
+            ("@two[(1, \"c\")]", 9),
+            ("6 & 3 | 8 ^ 1", 11),
+            ("~0", -1),
+            ("-16 >> 2", -4),
+            ("3 < 3", 0),
+            ("3 <= 3", 1),
+            ("3 > 3", 0),
+            ("3 >= 3", 1),
+            ("2 >= 3", 0),
+            ("1 != 1", 0),
+            ("0 || 0", 0),
+            ("1 && 0", 0),
+            ("(1, 2) == (1, 2)", 1),
+            ("(1, 2) != (1, 2)", 0),
+            ("bad_loads ? 1 / 0 : 5", 5),
+            ("missed ? 5 : 1 / 0", 5),
+            ("true + true", 2),
+            ("9223372036854775807 * 2", 18_446_744_073_709_551_614),
         ] {
             assert_eq!(value(text), Ok(Found::Number(number)), "{text}");
         }
@@ -535,19 +553,117 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_not_there_are_told_before_the_run() {
-        let condition = |text: &str| Condition::read(text).unwrap();
-        assert!(
-            condition("@a == 1 && hits > 2")
-                .check(["@a"].into_iter())
-                .is_ok()
-        );
-        let error = condition("@b == 1").check(["@a"].into_iter()).unwrap_err();
-        assert!(
-            error.to_string().contains("no `@b`; there are @a, hits"),
-            "{error}"
-        );
-        assert!(condition("hit > 2").check(["@a"].into_iter()).is_err());
+    fn conditions_that_no_run_can_meet_are_refused_before_it() {
+        let map = |name: &str, class, keys| MapView {
+            name: Some(name.into()),
+            class,
+            keys,
+        };
+        let number = || Shape::Unsigned(8);
+        let symbol = Shape::Symbol { with_offset: false };
+        let maps = [
+            map("@", Class::Count, vec![]),
+            map("@n", Class::Count, vec![number()]),
+            map(
+                "@f",
+                Class::Sum { signed: true },
+                vec![symbol, Shape::Text(16)],
+            ),
+            map(
+                "@one",
+                Class::Count,
+                vec![Shape::Tuple(vec![number(), Shape::Text(16)])],
+            ),
+            map("@t", Class::Plain(Shape::Text(16)), vec![]),
+            map(
+                "@p",
+                Class::Plain(Shape::Tuple(vec![number(), Shape::Text(16)])),
+                vec![],
+            ),
+            map("@s", Class::Statistics { signed: false }, vec![number()]),
+            map("@h", Class::Histogram(Scale::Log2), vec![]),
+            map("@u", Class::Plain(Shape::Unit), vec![]),
+        ];
+        let checked = |text: &str| Condition::read(text).unwrap().check(&maps);
+        for taken in [
+            "@ == 1 && hits > 2",
+            "@n[3] - 1",
+            "@f[\"g\", \"sh\"] < 0",
+            "@f[0xffff, \"sh\"]",
+            "@one[1, \"a\"] == @one[(1, \"a\")]",
+            "@t == \"x\" ? 1 : 0",
+            "@p == (1, \"x\")",
+            "@s[1].count + @s[1].avg + @h.count",
+            "len(@n) == sum(@f)",
+            "@u == \"()\"",
+            "@n[@u]",
+            "!(missed || dropped || bad_loads)",
+        ] {
+            assert_eq!(checked(taken), Ok(()), "{taken}");
+        }
+        for (refused, why) in [
+            ("@b == 1", "no `@b`"),
+            (
+                "@b == 1",
+                "there are @, @f, @h, @n, @one, @p, @s, @t, @u, hits, missed, dropped",
+            ),
+            ("hit > 2", "there is no `hit`"),
+            ("$x", "`$x` is not there at the end"),
+            ("@n == 7", "`@n` has keys"),
+            ("@n == 7", "`len(@n)`"),
+            ("@[1] == 7", "`@` has no keys"),
+            ("@n[\"x\", 1]", "no entry of `@n` has such a key"),
+            ("@n[(1, 2)]", "a key of it is a number"),
+            ("@f[1, 2]", "a key of it is a text, a text"),
+            ("@one[1]", "a key of it is a number, a text"),
+            ("@t", "this is a text, and no condition"),
+            ("(1, 2)", "this is a tuple, and no condition"),
+            ("@ == \"3\"", "it compares a number with a text"),
+            ("@p != (1, 2)", "it compares a tuple with a tuple"),
+            ("@p == (1, \"x\", 2)", "it compares a tuple with a tuple"),
+            ("@t + 1", "`@t` is a text, and a number is wanted"),
+            ("-@t", "a number is wanted"),
+            ("@t ? 1 : 2", "a number is wanted"),
+            ("1 ? @t : \"y\"", "no condition"),
+            ("@n[1].count", "only hist, lhist, stats and avg have fields"),
+            ("@h.average", "there are count"),
+            ("@s[1].x", "there are count, total, average"),
+            ("hits.x", "`hits` has no fields"),
+            ("max(@n)", "no function `max`"),
+            ("len(1)", "`1` is no map"),
+            ("len(@n[1])", "`@n[1]` is no map"),
+            ("sum(@n, @f)", "`sum` takes one map"),
+        ] {
+            let error = checked(refused).expect_err(refused);
+            assert!(error.contains(why), "{refused}: {error}");
+            assert!(error.contains('^'), "{refused}: {error}");
+        }
         assert!(Condition::read("@ ==").unwrap_err().contains("--expect"));
+    }
+
+    /// What is told of a condition that does not hold: each value that it names, once.
+    #[test]
+    fn a_condition_that_does_not_hold_tells_the_values() {
+        let totals = Totals {
+            hits: 7,
+            ..Totals::default()
+        };
+        let holds = |text: &str| {
+            let condition = Condition::read(text).unwrap();
+            condition.holds(&Presentation::default(), &totals, &NoSymbols)
+        };
+        assert_eq!(holds("hits == 7"), Ok(()));
+        assert_eq!(holds("-1"), Ok(()));
+        assert_eq!(
+            holds("hits != 7 || missed > hits"),
+            Err(
+                "--expect 'hits != 7 || missed > hits' does not hold: hits is 7, missed is 0"
+                    .into()
+            )
+        );
+        assert_eq!(
+            holds("1 / missed"),
+            Err("--expect '1 / missed' does not hold: it divides by zero".into())
+        );
     }
 }

@@ -24,14 +24,24 @@ pub fn printed(record: &Recorded, text: &str, symbols: &dyn Symbolize) -> String
         (PrintedBy::Value, [only]) => line("value", value(only, symbols)),
         (PrintedBy::Time, _) => line("time", json!(text)),
         (PrintedBy::Join, _) => line("join", json!(text.strip_suffix('\n').unwrap_or(text))),
+        (PrintedBy::Warning, _) => message("warnf", text, "WARNING: "),
+        (PrintedBy::Error, _) => message("errorf", text, "ERROR: "),
         _ => line("printf", json!(text)),
     }
+}
+
+/// A warning or an error, of which bpftrace has the text in `msg`.
+fn message(kind: &str, text: &str, before: &str) -> String {
+    let text = text.strip_prefix(before).unwrap_or(text);
+    let line = json!({ "type": kind, "msg": text.strip_suffix('\n').unwrap_or(text) });
+    format!("{line}\n")
 }
 
 /// A map: its kind and its content.
 pub fn map(name: &str, entries: &[(Key, Value)], symbols: &dyn Symbolize) -> String {
     let kind = match entries.first() {
         Some((_, Value::Histogram(_))) => "hist",
+        Some((_, Value::Series(_))) => "tseries",
         Some((_, Value::Statistics { .. } | Value::Average { .. })) => "stats",
         _ => "map",
     };
@@ -104,7 +114,7 @@ pub fn value(of: &Value, symbols: &dyn Symbolize) -> Json {
         Value::Boolean(is) => json!(is),
         Value::Text { text, .. } => json!(text),
         Value::Bytes(bytes) => json!(bytes),
-        Value::Stack(Some(addresses)) => {
+        Value::Stack(_, Some(addresses)) => {
             let name = |address: &u64| frame(*address, symbols);
             Json::Array(
                 addresses
@@ -113,7 +123,7 @@ pub fn value(of: &Value, symbols: &dyn Symbolize) -> Json {
                     .collect(),
             )
         }
-        Value::UserStack(Some(stack)) => {
+        Value::UserStack(_, Some(stack)) => {
             let frame = |(name, offset): (String, Option<u64>)| match offset {
                 Some(offset) => json!(format!("{name}+{offset}")),
                 None => json!(name),
@@ -156,6 +166,13 @@ pub fn value(of: &Value, symbols: &dyn Symbolize) -> Json {
             };
             Json::Array(buckets.iter().map(bucket).collect())
         }
+        Value::Series(intervals) => {
+            let interval = |interval: &trace_answers::Interval| {
+                let of = integer(interval.value?);
+                Some(json!({ "interval_start": interval.start(), "value": of }))
+            };
+            Json::Array(intervals.iter().filter_map(interval).collect())
+        }
         _ => json!(of.shown(symbols).to_string()),
     }
 }
@@ -194,6 +211,16 @@ mod tests {
         assert_eq!(
             map("@x", &entries, &NoSymbols),
             "{\"data\":{\"@x\":{\"1,a\":-2}},\"type\":\"map\"}\n"
+        );
+        let interval = |value| trace_answers::Interval {
+            begin: 1_500_000_000,
+            value,
+        };
+        let series = Value::Series(vec![interval(Some(-3)), interval(None)]);
+        assert_eq!(
+            map("@", &[(vec![], series)], &NoSymbols),
+            "{\"data\":{\"@\":[{\"interval_start\":\"1970-01-01 00:00:01.500000000\",\
+             \"value\":-3}]},\"type\":\"tseries\"}\n"
         );
         let bucket = Bucket {
             low: Some(4),
@@ -234,6 +261,10 @@ mod tests {
         assert_eq!(
             of(PrintedBy::Line, vec![Value::Unsigned(1)], "1\n\n"),
             "{\"data\":\"1\\n\\n\",\"type\":\"printf\"}\n"
+        );
+        assert_eq!(
+            of(PrintedBy::Error, vec![], "ERROR: no \"x\"\n"),
+            "{\"msg\":\"no \\\"x\\\"\",\"type\":\"errorf\"}\n"
         );
         assert_eq!(
             number_of("lost_events", "events", 3),

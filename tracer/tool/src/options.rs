@@ -14,6 +14,11 @@ use clap::{
 
 use crate::ready;
 
+/// The options that say something of a run.
+const OF_A_RUN: [&str; 10] = [
+    "run", "duration", "json", "perfetto", "flame", "html", "expect", "top", "log", "bochs",
+];
+
 /// Traces the running kernel by a program in bpftrace's language.
 ///
 /// The program names places (`kprobe:vfs_write`, `kretprobe:`, `session:`, `line:vfs.rs:120`,
@@ -25,7 +30,7 @@ use crate::ready;
 ///
 /// The exit status is that of `exit(STATUS)`, else 0; 1 if a condition of --expect does not hold or
 /// anything failed; 2 if the program or these arguments are wrong (no machine was started); 130
-/// after a second Ctrl-C.
+/// after Ctrl-C, if nothing was attached yet or it is the second one.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "trace",
@@ -46,9 +51,10 @@ pub struct Options {
     /// List the functions that can be probed whose path matches, with signature, file and line; or
     /// the events of the kernel with their fields: 'tracepoint:*'
     #[arg(short, long, value_name = "GLOB", conflicts_with_all = ["words", "file"])]
+    #[arg(conflicts_with_all = OF_A_RUN)]
     pub list: Option<String>,
     /// Print the program instead of running it: a ready one is a beginning for one of your own
-    #[arg(long, conflicts_with = "list")]
+    #[arg(long, conflicts_with = "list", conflicts_with_all = OF_A_RUN)]
     pub source: bool,
     /// The program that runs in the guest meanwhile, with its arguments [default: the workload]
     #[arg(long, value_name = "PROGRAM ARGS", value_parser = boot::options::command)]
@@ -96,7 +102,11 @@ impl Checked for Options {
     where
         T: Into<OsString> + Clone,
     {
-        let mut options = Self::try_parse_from(arguments).map_err(of_bpftrace)?;
+        let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
+        let mut options = Self::try_parse_from(&arguments).map_err(|error| match error.kind() {
+            ErrorKind::DisplayHelp => help_of_ready(&arguments).unwrap_or(error),
+            _ => of_bpftrace(error),
+        })?;
         if let Some(program) = options.program.take() {
             options.words.insert(0, program);
         }
@@ -121,6 +131,19 @@ impl Checked for Options {
         }
         Ok(())
     }
+}
+
+/// The help of the ready program that the arguments name, if they name one.
+fn help_of_ready(arguments: &[OsString]) -> Option<clap::Error> {
+    let others = arguments.iter();
+    let others = others.filter(|argument| *argument != "--help" && *argument != "-h");
+    let options = Options::try_parse_from(others).ok()?;
+    if options.program.is_some() || options.file.is_some() {
+        return None;
+    }
+    let help = ready::help_of(options.words.first()?)?;
+    let command = clap::Command::new("trace").override_help(help);
+    command.try_get_matches_from(["trace", "--help"]).err()
 }
 
 /// An option of bpftrace's that is not there is refused with the way to the same end.
@@ -192,10 +215,50 @@ mod tests {
     }
 
     #[test]
+    fn a_ready_program_has_a_help_of_its_own() {
+        let help = |arguments: &[&str]| {
+            let error = parse(arguments).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::DisplayHelp, "{arguments:?}");
+            assert_eq!(error.exit_code(), 0, "{arguments:?}");
+            error.to_string()
+        };
+        for arguments in [
+            &["funcslower", "--help"][..],
+            &["--smp", "4", "funcslower", "-h"],
+            &["--help", "funcslower", "vfs_write"],
+        ] {
+            let help = help(arguments);
+            for part in [
+                "each call that takes at least so long",
+                "Usage: cargo run -- trace funcslower FUNCTION NANOSECONDS",
+                "FUNCTION is",
+                "Example: cargo run -- trace funcslower ",
+                "--source",
+            ] {
+                assert!(help.contains(part), "{part}: {help}");
+            }
+        }
+        for general in [
+            &["--help"][..],
+            &["kprobe:f { }", "-h"],
+            &["-e", "funcslower", "-h"],
+            &["-f", "funcslower", "syscount", "-h"],
+        ] {
+            assert!(help(general).contains("--expect <EXPR>"), "{general:?}");
+        }
+    }
+
+    #[test]
     fn wrong_arguments_are_refused() {
         for wrong in [
             &[][..],
             &["-l", "x", "y"],
+            &["-l", "x", "--expect", "@ == 1"],
+            &["-l", "x", "--run", "workload"],
+            &["-l", "x", "--duration", "1"],
+            &["-l", "x", "--json"],
+            &["-l", "x", "--html", "page"],
+            &["--source", "x", "--expect", "@ == 1"],
             &["--source"],
             &["--source", "-l", "x"],
             &["--duration", "0", "x"],

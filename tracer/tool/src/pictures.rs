@@ -154,7 +154,7 @@ impl Gathered {
         if let Some(path) = &options.html {
             let run = options.run.as_deref().unwrap_or("workload");
             let page = html::page(&Page {
-                title: source.name.clone(),
+                title: source.title(),
                 program: source.text.clone(),
                 facts: vec![("ran meanwhile".into(), run.into())],
                 books: books(&self.books, probes),
@@ -228,12 +228,12 @@ fn row_of_stacks(key: &[Value], symbols: &dyn Symbolize) -> Option<Vec<String>> 
     let mut has_stack = false;
     for part in key {
         match part {
-            Value::UserStack(Some(stack)) => {
+            Value::UserStack(_, Some(stack)) => {
                 has_stack = true;
                 user.extend(stack.frames(symbols).map(|(name, _)| name));
                 user.reverse();
             }
-            Value::Stack(Some(addresses)) => {
+            Value::Stack(_, Some(addresses)) => {
                 has_stack = true;
                 kernel.extend(addresses.iter().rev().map(|address| {
                     let symbol = symbols.frame(*address);
@@ -241,7 +241,7 @@ fn row_of_stacks(key: &[Value], symbols: &dyn Symbolize) -> Option<Vec<String>> 
                 }));
             }
             // A task of the kernel has no program.
-            Value::UserStack(None) | Value::Stack(None) => {}
+            Value::UserStack(_, None) | Value::Stack(_, None) => {}
             other => others.push(other.shown(symbols).to_string()),
         }
     }
@@ -273,15 +273,8 @@ fn histograms(presentation: &Presentation, symbols: &dyn Symbolize) -> Vec<Histo
 }
 
 fn row(bucket: &Bucket) -> HistogramRow {
-    let label = match (bucket.low, bucket.end) {
-        (Some(low), Some(end)) if end == low + 1 => format!("[{low}]"),
-        (Some(low), Some(end)) => format!("[{low}, {end})"),
-        (Some(low), None) => format!("[{low}, ...)"),
-        (None, Some(end)) => format!("(..., {end})"),
-        (None, None) => "all".into(),
-    };
     HistogramRow {
-        label,
+        label: bucket.label(),
         low: bucket.low.unwrap_or(i128::MIN),
         high: bucket.end.unwrap_or(i128::MAX),
         count: bucket.count,
@@ -291,14 +284,18 @@ fn row(bucket: &Bucket) -> HistogramRow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use trace_interface::shape::StackForm;
 
     #[test]
     fn frames_of_a_program_stand_below_those_of_the_kernel() {
-        let user = Value::UserStack(Some(trace_answers::UserStack {
-            program: "cat".into(),
-            addresses: [0x10, 0x20].into(),
-        }));
-        let kernel = Value::Stack(Some([0x30, 0x40].into()));
+        let user = Value::UserStack(
+            StackForm::default(),
+            Some(trace_answers::UserStack {
+                program: "cat".into(),
+                addresses: [0x10, 0x20].into(),
+            }),
+        );
+        let kernel = Value::Stack(StackForm::default(), Some([0x30, 0x40].into()));
         let comm = Value::Text {
             text: "cat".into(),
             cut: false,
@@ -306,6 +303,25 @@ mod tests {
         let row = row_of_stacks(&[kernel, comm.clone(), user], &trace_answers::NoSymbols);
         assert_eq!(row.unwrap(), ["cat", "0x20", "0x10", "0x40", "0x30"]);
         assert_eq!(row_of_stacks(&[comm], &trace_answers::NoSymbols), None);
+    }
+
+    /// As the text has them.
+    #[test]
+    fn rows_of_histograms_have_the_units_of_the_text() {
+        let label = |low, end| {
+            let count = 1;
+            row(&Bucket { low, end, count }).label
+        };
+        assert_eq!(label(Some(65536), Some(131072)), "[64K, 128K)");
+        assert_eq!(label(Some(0), Some(1)), "[0]");
+        assert_eq!(label(Some(1000), None), "[1000, ...)");
+        assert_eq!(label(None, Some(0)), "(..., 0)");
+        let row = row(&Bucket {
+            low: None,
+            end: Some(-5),
+            count: 3,
+        });
+        assert_eq!((row.low, row.high, row.count), (i128::MIN, -5, 3));
     }
 
     #[test]

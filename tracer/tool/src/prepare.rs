@@ -102,12 +102,12 @@ pub fn compile(
         source,
         symbols,
     );
-    let presentation = Presentation::new(compiled.view);
     for condition in &prepared.conditions {
-        if let Err(error) = condition.check(presentation.map_names()) {
-            return Err(Failure::Refused(format!("error: {error}")));
-        }
+        condition
+            .check(&compiled.view.maps)
+            .map_err(Failure::Refused)?;
     }
+    let presentation = Presentation::new(compiled.view);
     Ok(Plan {
         script: compiled.script,
         presentation,

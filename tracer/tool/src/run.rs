@@ -3,9 +3,11 @@
 //! Frames of the kernel become text or JSON on standard output, and material for the pictures. The
 //! log of the guest is kept, because its last lines say why a guest has failed. The first Ctrl-C
 //! and the end of `--timeout` ask the kernel to end the trace, so that its last answers come. A
-//! second Ctrl-C, or a guest that does not answer, ends all.
+//! second Ctrl-C, or a guest that does not answer, ends all. So does the first one as long as
+//! nothing is attached, because there are no answers then.
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     io::{self, IsTerminal, Write, stderr, stdout},
     path::PathBuf,
@@ -43,20 +45,17 @@ fn set_ender(ender: Option<Ender>) {
     *ENDER.lock().unwrap_or_else(PoisonError::into_inner) = ender;
 }
 
-/// Makes the first Ctrl-C end the trace, and the second one this process. Nothing is left running.
+/// Makes the first Ctrl-C end the trace, and the second one this process. Without a trace that has
+/// begun, the first one ends this process. Nothing is left running.
 pub fn end_on_signal() -> Result<()> {
     ctrlc::set_handler(|| {
         let ender = ENDER.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match ender {
-            Some(ender) => {
-                say("ending the trace; Ctrl-C again stops it at once");
-                ender.end();
-            }
-            None => {
-                children::kill_all();
-                say("interrupted");
-                process::exit(INTERRUPTED);
-            }
+        if ender.is_some_and(|ender| ender.end()) {
+            say("ending the trace; Ctrl-C again stops it at once");
+        } else {
+            children::kill_all();
+            say("interrupted");
+            process::exit(INTERRUPTED);
         }
     })
     .context("cannot handle Ctrl-C")
@@ -204,8 +203,14 @@ impl Session<'_> {
                 GuestEvent::Failed(error) => return Err(error),
                 GuestEvent::Hung => say("the guest hangs, and was ended"),
                 GuestEvent::Deadline if !told => {
+                    if !trace.end() {
+                        self.show_log();
+                        bail!(
+                            "the guest has not attached all in its time; --timeout sets another \
+                             limit"
+                        );
+                    }
                     say("the time of --timeout is over; ending the trace");
-                    trace.end();
                     told = true;
                     deadline = Some(Instant::now() + LAST_WORDS);
                 }
@@ -259,7 +264,7 @@ impl Session<'_> {
             ""
         };
         out.write_all(clear.as_bytes())
-            .and_then(|()| out.write_all(text.as_bytes()))
+            .and_then(|()| out.write_all(self.fit(&text, &out).as_bytes()))
             .and_then(|()| out.flush())
             .context("cannot write to standard output")?;
         if !text.is_empty() {
@@ -282,7 +287,7 @@ impl Session<'_> {
         }
         if shown && !text.is_empty() {
             let mut out = stdout().lock();
-            out.write_all(text.as_bytes())
+            out.write_all(self.fit(&text, &out).as_bytes())
                 .and_then(|()| out.flush())
                 .context("cannot write to standard output")?;
             timing.answer();
@@ -301,6 +306,14 @@ impl Session<'_> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// A text as `out` may get it. JSON has its own escapes, and files get texts as they are.
+    fn fit<'t>(&self, text: &'t str, out: &impl IsTerminal) -> Cow<'t, str> {
+        match out.is_terminal() && !self.options.json {
+            true => self.presentation.visible(text),
+            false => text.into(),
+        }
     }
 
     /// The lines that stand for an event with --json.

@@ -2,12 +2,25 @@
 
 use std::{fs, path::Path};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 
 use crate::{
     options::Options,
-    ready::{READY, usage},
+    ready::{self, usage},
 };
+
+/// How messages call a program that is an argument.
+const IN_COMMAND: &str = "program";
+
+/// A text in one line, of so many letters at most.
+fn cut(text: &str, most: usize) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let line = words.join(" ");
+    match line.chars().count() > most {
+        true => line.chars().take(most).chain(['…']).collect(),
+        false => line,
+    }
+}
 
 /// A program, as it was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +64,17 @@ impl Source {
         self.arguments.iter().map(String::as_str).collect()
     }
 
+    /// The title of a page about it: the program's text in one line, or its name and arguments.
+    pub fn title(&self) -> String {
+        const MOST: usize = 120;
+        let name = match self.name.as_str() {
+            IN_COMMAND => return cut(&self.text, MOST),
+            name => Path::new(name).file_stem().unwrap_or_default(),
+        };
+        let name = name.to_string_lossy().into_owned();
+        cut(&[&[name], &self.arguments[..]].concat().join(" "), MOST)
+    }
+
     /// The program that the options name.
     pub fn of(options: &Options) -> Result<Self> {
         let source = Self::as_written(options)?;
@@ -84,10 +108,11 @@ impl Source {
         let Some((first, arguments)) = options.words.split_first() else {
             bail!("there is no program");
         };
-        if let Some((name, text)) = READY.iter().find(|(name, _)| name == first) {
+        if let Some(text) = ready::find(first) {
+            ready::check_arguments(text, arguments).map_err(Error::msg)?;
             return Ok(Self {
-                name: format!("tracer/programs/{name}.bt"),
-                text: (*text).into(),
+                name: format!("tracer/programs/{first}.bt"),
+                text: text.into(),
                 arguments: arguments.to_vec(),
             });
         }
@@ -102,13 +127,17 @@ impl Source {
             bail!("`{first}` is the name of a file; `-f {first}` reads the program from it");
         }
         if first.chars().all(is_name) {
+            let near = ready::near(first);
+            if !near.is_empty() {
+                bail!("there is no ready program `{first}`; {near}");
+            }
             bail!(
                 "there is no ready program `{first}`; --help lists them; a program of your own has \
                  a block: `trace 'kprobe:{first} {{ @ = count(); }}'`"
             );
         }
         Ok(Self {
-            name: "program".into(),
+            name: IN_COMMAND.into(),
             text: first.clone(),
             arguments: arguments.to_vec(),
         })
@@ -118,6 +147,7 @@ impl Source {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ready::READY;
 
     #[test]
     fn each_ready_program_is_one_of_the_language_and_tells_its_use() {
@@ -137,6 +167,27 @@ mod tests {
         }
         let files = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../programs")).unwrap();
         assert_eq!(files.count(), READY.len());
+    }
+
+    #[test]
+    fn a_title_tells_what_ran() {
+        let title = |name: &str, text: &str, arguments: &[&str]| {
+            let arguments = arguments.iter().map(|&word| word.into()).collect();
+            let (name, text) = (name.into(), text.into());
+            Source {
+                name,
+                text,
+                arguments,
+            }
+            .title()
+        };
+        let text = "kprobe:f {\n  @ = count();\n}\n";
+        assert_eq!(title(IN_COMMAND, text, &["x"]), "kprobe:f { @ = count(); }");
+        let ready = "tracer/programs/funccount.bt";
+        assert_eq!(title(ready, text, &["vfs_*"]), "funccount vfs_*");
+        let long = title(IN_COMMAND, &"é ".repeat(300), &[]);
+        assert_eq!(long.chars().count(), 121, "{long}");
+        assert!(long.ends_with("é é…") || long.ends_with("é …"), "{long}");
     }
 
     #[test]

@@ -34,7 +34,7 @@ use core::{
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering},
 };
 
-use trace_interface::script::Attachment;
+use trace_interface::script::{self, Attachment};
 
 use super::{loader::Loader, refusal::Refusal};
 use crate::{
@@ -184,6 +184,9 @@ impl Ready<'_> {
         }
     }
 }
+
+// A compiler that does not know the command line refuses by this what is refused here.
+const _: () = assert!(script::TICK_NANOSECONDS == time::TICK_NS);
 
 /// A profile is to run more often than the timer ticks (PROFILE-2).
 struct TooOften {

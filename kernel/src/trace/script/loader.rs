@@ -22,6 +22,7 @@ use trace_interface::{Script, script::CLOCK};
 
 use super::refusal::Refusal;
 use crate::{
+    arch::smp,
     time,
     trace::{
         program::{LoadError, LoadedMap, Program},
@@ -211,6 +212,7 @@ pub(super) fn set_clock(loader: &Loader<'_>) {
     let nanoseconds = u128::from(time::NSEC_PER_SEC) << CLOCK_SHIFT;
     let tick = nanoseconds / u128::from(time::tsc_hz().max(1));
     for cpu in 0..array.cpus() {
-        array.write(0, cpu, &[tick as u64, time::read_tsc()]);
+        let cpus = smp::online_cpus() as u64;
+        array.write(0, cpu, &[tick as u64, time::read_tsc(), cpus]);
     }
 }

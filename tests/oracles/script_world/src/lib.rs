@@ -100,11 +100,12 @@ impl World {
             status: None,
             faults: 0,
         };
-        // A tick is 2 nanoseconds; the script starts at 500.
+        // A tick is 2 nanoseconds; the script starts at 500; there are 4 CPUs.
         for (map, content) in world.script.maps.iter().zip(&mut world.maps) {
             if map.name == script::CLOCK {
                 let mut value = (2_u64 << 24).to_le_bytes().to_vec();
                 value.extend(500_u64.to_le_bytes());
+                value.extend(4_u64.to_le_bytes());
                 content.insert((0, vec![0; 4]), value);
             }
         }

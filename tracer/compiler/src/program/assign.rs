@@ -140,9 +140,11 @@ impl Program<'_, '_> {
         let wanted = match function {
             "count" => 0,
             "lhist" => 4,
+            "tseries" => 3,
             _ => 1,
         };
-        if arguments.len() != wanted && !(function == "hist" && arguments.len() == 2) {
+        let may_have_more = matches!(function, "hist" | "tseries");
+        if arguments.len() != wanted && !(may_have_more && arguments.len() == wanted + 1) {
             return Err(Diagnostic::new(
                 span,
                 format!(
@@ -153,6 +155,7 @@ impl Program<'_, '_> {
                 match function {
                     "count" => "write count()",
                     "lhist" => "write lhist(value, from, to, step)",
+                    "tseries" => "write tseries(value, interval, intervals)",
                     _ => "give it the value",
                 },
             ));
@@ -185,6 +188,7 @@ impl Program<'_, '_> {
             "min" => Class::Least { signed },
             "max" => Class::Most { signed },
             "hist" => Class::Histogram(Scale::Log2),
+            "tseries" => Class::Series(self.series(arguments, signed)?),
             _ => Class::Histogram(self.scale(arguments, span)?),
         };
         self.values().tables.set_class(number, class, span)?;
@@ -204,6 +208,10 @@ impl Program<'_, '_> {
             (Class::Histogram(scale), Some(value)) => {
                 self.code
                     .count_in_bucket(number, *scale, &keys, value, key_span)?;
+            }
+            (Class::Series(series), Some(value)) => {
+                self.code
+                    .gather_in_time(number, series, &keys, &value.number, skip, key_span)?;
             }
             (Class::Count, _) | (_, None) => {
                 if keys.is_empty() {
@@ -235,11 +243,10 @@ impl Program<'_, '_> {
         let skip = self.code.asm.label();
         let present = self.values().keys_present(key);
         self.code.branch_on(&present, false, skip);
-        match self.values().tables.maps[number as usize].class.clone() {
-            Some(Class::Histogram(scale)) => {
-                self.code.delete_buckets(number, scale, key, map.span)?
-            }
-            class => {
+        let class = self.values().tables.maps[number as usize].class.clone();
+        match class.as_ref().and_then(Class::parts) {
+            Some(parts) => self.code.delete_parts(number, parts, key, map.span)?,
+            None => {
                 let place = self.code.store_key(key);
                 self.code.asm.map(Reg::R1, number);
                 self.code.asm.address(Reg::R2, place);

@@ -3,7 +3,7 @@
 //! A number comes into `r0`, and `r1` to `r5` are lost. A number of two parts keeps the first in
 //! the stack while the second is calculated, unless that takes one register only.
 
-use bpf::{AluOp, Condition, Helper, Insn, Reg, USER_STACK, Width};
+use bpf::{AluOp, AtomicOp, Condition, Helper, Insn, Reg, Size, Swap, USER_STACK, Width};
 
 use super::code::Code;
 use crate::{
@@ -19,22 +19,36 @@ impl Code<'_, '_> {
             Number::Constant(_) | Number::Register(_) | Number::Own(_) | Number::OwnPart { .. } => {
                 self.asm.simple(Reg::R0, number);
             }
-            Number::Pid | Number::Tid | Number::Cpu | Number::Ip | Number::ReturnAddress => {
+            Number::Pid
+            | Number::Tid
+            | Number::Cpu
+            | Number::Ip
+            | Number::ReturnAddress
+            | Number::Random => {
                 self.identity(number);
             }
             Number::Nanoseconds { clock } => self.time(*clock, false),
             Number::Elapsed { clock } => self.time(*clock, true),
+            Number::Cpus { clock } => self.cpus(*clock),
             Number::Load { .. } | Number::TextLength { .. } | Number::OwnElement { .. } => {
                 self.load(number);
             }
-            Number::Alu(..) | Number::Extended { .. } => self.arithmetic(number),
+            Number::Length { place, bytes } => self.length(*place, *bytes),
+            Number::Alu(..) | Number::Extended { .. } | Number::Swapped { .. } => {
+                self.arithmetic(number);
+            }
             Number::Test(_) | Number::Select { .. } => self.choice(number),
             Number::Stack { .. } | Number::Frames { .. } => self.stack(number),
             Number::Keys { .. }
             | Number::Element { .. }
             | Number::OfCpus { .. }
             | Number::HasKey { .. } => self.of_map(number),
-            Number::Step { .. } | Number::ElementStep { .. } => self.step(number),
+            Number::Step { .. }
+            | Number::ElementStep { .. }
+            | Number::Deleted { .. }
+            | Number::Found { .. } => {
+                self.step(number);
+            }
         }
     }
 
@@ -60,6 +74,20 @@ impl Code<'_, '_> {
                 self.asm.call(Helper::FuncIp);
             }
             Number::ReturnAddress => self.asm.call(Helper::ReturnAddress),
+            Number::Random => {
+                // The counter's bits are mixed as splitmix64 does it.
+                const MIX: [(i32, u64); 2] =
+                    [(30, 0xbf58_476d_1ce4_e5b9), (27, 0x94d0_49bb_1331_11eb)];
+                self.asm.call(Helper::Tsc);
+                for (shift, factor) in MIX {
+                    self.asm.mov(Reg::R1, Reg::R0);
+                    self.asm.alu(AluOp::ShiftRight, Reg::R1, shift);
+                    self.asm.alu(AluOp::Xor, Reg::R0, Reg::R1);
+                    self.asm.set(Reg::R1, factor);
+                    self.asm.alu(AluOp::Mul, Reg::R0, Reg::R1);
+                }
+                self.asm.alu(AluOp::ShiftRight, Reg::R0, 32);
+            }
             _ => {}
         }
     }
@@ -172,8 +200,28 @@ impl Code<'_, '_> {
                 self.number(number);
                 self.asm.extend(*bytes, *signed);
             }
+            Number::Swapped { number, bits } => {
+                self.number(number);
+                self.asm.push(Insn::Swap {
+                    swap: Swap::Always,
+                    bits: *bits,
+                    dst: Reg::R0,
+                });
+            }
             _ => {}
         }
+    }
+
+    /// How many bytes a text in the stack has. The verifier need not know how many.
+    fn length(&mut self, place: Place, bytes: u32) {
+        let end = self.asm.label();
+        self.asm.opaque_zero(Reg::R0);
+        for at in 0..bytes {
+            self.asm.load(Reg::R1, place.at(at), 1, false);
+            self.asm.branch(Condition::Equal, Reg::R1, 0, end);
+            self.asm.alu(AluOp::Add, Reg::R0, 1);
+        }
+        self.asm.place(end);
     }
 
     /// Numbers that a condition makes.
@@ -303,9 +351,10 @@ impl Code<'_, '_> {
             } => {
                 let mark = self.values.memory.mark();
                 let place = self.store_key(key.stored);
+                // Makes the key if it is new.
                 self.asm.map(Reg::R1, *map);
                 self.asm.address(Reg::R2, place);
-                self.asm.set(Reg::R3, delta.cast_unsigned());
+                self.asm.mov(Reg::R3, 0);
                 self.asm.call(Helper::AddByKey);
                 self.asm.map(Reg::R1, *map);
                 self.asm.address(Reg::R2, place);
@@ -313,13 +362,55 @@ impl Code<'_, '_> {
                 self.values.memory.release(mark);
                 let end = self.asm.label();
                 self.asm.branch(Condition::Equal, Reg::R0, 0, end);
-                let base = Reg::R0;
-                self.asm.load(Reg::R0, Place { base, offset: 0 }, 8, false);
-                if *value_before {
+                // In one step, so that no two hits get the same value.
+                self.asm.set(Reg::R1, delta.cast_unsigned());
+                self.asm.push(Insn::Atomic {
+                    op: AtomicOp::Add { fetch: true },
+                    base: Reg::R0,
+                    offset: 0,
+                    size: Size::B8,
+                    reg: Reg::R1,
+                });
+                self.asm.mov(Reg::R0, Reg::R1);
+                if !value_before {
                     self.asm.set(Reg::R1, delta.cast_unsigned());
-                    self.asm.alu(AluOp::Sub, Reg::R0, Reg::R1);
+                    self.asm.alu(AluOp::Add, Reg::R0, Reg::R1);
                 }
                 self.asm.place(end);
+            }
+            Number::Found {
+                map,
+                key,
+                to,
+                bytes,
+                room,
+            } => {
+                self.look_up(*map, key);
+                let end = self.asm.label();
+                self.asm.branch(Condition::Equal, Reg::R0, 0, end);
+                let base = Reg::R0;
+                self.asm.copy(Place { base, offset: 0 }, *to, *bytes);
+                self.asm.zero(to.at(*bytes), room.saturating_sub(*bytes));
+                self.asm.mov(Reg::R0, 1);
+                self.asm.place(end);
+            }
+            Number::Deleted {
+                map,
+                key,
+                everywhere,
+            } => {
+                let mark = self.values.memory.mark();
+                let place = self.store_key(key.stored);
+                self.asm.map(Reg::R1, *map);
+                self.asm.address(Reg::R2, place);
+                self.asm.call(match everywhere {
+                    false => Helper::MapDelete,
+                    true => Helper::DeleteOfCpus,
+                });
+                self.values.memory.release(mark);
+                // 0 is success, a negated errno is none.
+                self.asm.alu(AluOp::ShiftRight, Reg::R0, 63);
+                self.asm.alu(AluOp::Xor, Reg::R0, 1);
             }
             _ => {}
         }
@@ -395,23 +486,39 @@ impl Code<'_, '_> {
         }
     }
 
-    /// Nanoseconds of the clock, since the machine or the script has started.
-    pub(crate) fn time(&mut self, clock: u32, since_start: bool) {
+    fn cpus(&mut self, clock: u32) {
         let mark = self.values.memory.mark();
-        let ticks = self.values.memory.take(8);
+        self.look_up_clock(clock);
+        let of_value = Place {
+            base: Reg::R0,
+            offset: 16,
+        };
+        self.asm.load(Reg::R0, of_value, 8, false);
+        self.values.memory.release(mark);
+    }
+
+    /// `r0` = the value of the clock's map.
+    fn look_up_clock(&mut self, clock: u32) {
         let key = self.values.memory.take(8);
-        self.asm.call(Helper::Tsc);
-        self.asm.store(ticks, 8, Reg::R0);
         // The verifier must know the index, or it would take the value for one that may be missing.
         self.asm.push(Insn::Store {
             base: key.base,
             offset: key.offset,
-            size: bpf::Size::B4,
+            size: Size::B4,
             value: 0.into(),
         });
         self.asm.map(Reg::R1, clock);
         self.asm.address(Reg::R2, key);
         self.asm.call(Helper::MapLookup);
+    }
+
+    /// Nanoseconds of the clock, since the machine or the script has started.
+    pub(crate) fn time(&mut self, clock: u32, since_start: bool) {
+        let mark = self.values.memory.mark();
+        let ticks = self.values.memory.take(8);
+        self.asm.call(Helper::Tsc);
+        self.asm.store(ticks, 8, Reg::R0);
+        self.look_up_clock(clock);
         let of_value = |offset| Place {
             base: Reg::R0,
             offset,

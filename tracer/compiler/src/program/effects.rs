@@ -8,7 +8,7 @@ use alloc::{format, rc::Rc, string::String, vec::Vec};
 use trace_interface::{
     script::Request,
     shape::Shape,
-    view::{Part, Record, Style},
+    view::{Level, Part, Record, Style},
 };
 use trace_language::{
     Diagnostic,
@@ -32,8 +32,20 @@ const MOST_JOINED: u32 = 16;
 type Does = fn(&mut Program<'_, '_>, Call<'_>) -> Lowered<()>;
 
 /// See the module's text.
-pub(crate) const DONE: [(&str, Does); 8] = [
-    ("printf", print_line),
+pub(crate) const DONE: [(&str, Does); 12] = [
+    ("printf", |program, call| {
+        print_line(program, call, Level::Plain)
+    }),
+    ("debugf", |program, call| {
+        print_line(program, call, Level::Plain)
+    }),
+    ("warnf", |program, call| {
+        print_line(program, call, Level::Warning)
+    }),
+    ("errorf", |program, call| {
+        print_line(program, call, Level::Error)
+    }),
+    ("assert", assert),
     ("print", print),
     ("join", join),
     ("time", time),
@@ -52,13 +64,7 @@ impl Program<'_, '_> {
         }
         let expression = &self.without_blocks_in(expression)?;
         let ExpressionKind::Call { name, arguments } = &expression.kind else {
-            let value = self.code.value(expression)?;
-            if let Val::Number(counted) = value
-                && counted.number.has_effect()
-            {
-                self.code.number(&counted.number);
-            }
-            return Ok(());
+            return self.throw_away(expression);
         };
         let call = Call {
             name,
@@ -75,13 +81,27 @@ impl Program<'_, '_> {
                 format!("`{word}` has no effect by itself"),
                 format!("assign it to a map: `@ = {word}(…);`"),
             )),
-            Some(_) => {
-                // For its messages; its value is thrown away.
-                self.code.value(expression)?;
-                Ok(())
-            }
-            None => Err(call.unknown()),
+            // For its messages, if it has no effect.
+            _ => self.throw_away(expression),
         }
+    }
+
+    fn throw_away(&mut self, expression: &Expression) -> Lowered<()> {
+        let value = self.code.value(expression)?;
+        let Val::Number(counted) = value else {
+            return Ok(());
+        };
+        if let Number::ElementStep {
+            map, key, delta, ..
+        } = &counted.number
+        {
+            let delta = Number::Constant(delta.cast_unsigned());
+            let always = Test::Constant(true);
+            self.code.add_shared(*map, key.stored, &delta, &always);
+        } else if counted.number.has_effect() {
+            self.code.number(&counted.number);
+        }
+        Ok(())
     }
 
     /// A record that only asks the kernel for something.
@@ -156,7 +176,7 @@ fn print_entry(program: &mut Program<'_, '_>, map: &MapName) -> Lowered<()> {
     program.code.write_record(request, record, stored, 0, span)
 }
 
-fn print_line(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
+fn print_line(program: &mut Program<'_, '_>, call: Call<'_>, level: Level) -> Lowered<()> {
     let [format, values @ ..] = call.arguments else {
         return call.refuse();
     };
@@ -220,6 +240,7 @@ fn print_line(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
     }
     program.record(
         Record::Line {
+            level,
             parts,
             values: places,
         },
@@ -338,6 +359,31 @@ fn delete(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
         Some(map) => program.delete(&map),
         None => call.refuse(),
     }
+}
+
+/// Ends the trace with an error unless a condition holds.
+fn assert(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
+    let [condition, message] = call.arguments else {
+        return call.refuse();
+    };
+    let test = program.code.test(condition)?;
+    let holds = program.code.asm.label();
+    program.code.branch_on(&test, true, holds);
+    let value = program.code.value(message)?;
+    if !program.values().is_text(&value) {
+        return call.refuse();
+    }
+    let shape = program.values().shape(&value, true);
+    let record = Record::Line {
+        level: Level::Error,
+        parts: conversions::parse("assert failed: %s").unwrap_or_default(),
+        values: alloc::vec![(0, shape.clone())],
+    };
+    program.record(record, alloc::vec![(value, shape, message.span)], call.span)?;
+    program.ask(Request::Exit, Record::Exit, 1)?;
+    program.leave_block();
+    program.code.asm.place(holds);
+    Ok(())
 }
 
 /// The trace is to end, and this block ends at once.

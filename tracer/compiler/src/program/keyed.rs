@@ -119,18 +119,8 @@ impl Code<'_, '_> {
     ) -> Lowered<()> {
         let kept = self.values.memory.take(8);
         self.number(value);
-        match class {
-            Class::Most { signed } | Class::Least { signed } => {
-                // Turned so that the greatest is wanted, and zero is the least.
-                if *signed {
-                    self.asm.set(Reg::R1, 1 << 63);
-                    self.asm.alu(AluOp::Xor, Reg::R0, Reg::R1);
-                }
-                if matches!(class, Class::Least { .. }) {
-                    self.asm.alu(AluOp::Xor, Reg::R0, -1);
-                }
-            }
-            _ => {}
+        if let Class::Most { signed } | Class::Least { signed } = class {
+            self.turn(*signed, matches!(class, Class::Least { .. }));
         }
         self.asm.store(kept, 8, Reg::R0);
         if keys.is_empty() {
@@ -171,58 +161,65 @@ impl Code<'_, '_> {
         self.asm.mov(Reg::R8, Reg::R0);
         self.asm.load(Reg::R2, kept, 8, false);
         match class {
-            Class::Most { .. } | Class::Least { .. } => {
-                // An interrupt may have changed it in between. Then it is compared once more, and
-                // so on: there is an end for the verifier alone, because each time takes another
-                // interrupt in the same few instructions.
-                const MOST_TIMES: i32 = 16;
-                let again = self.asm.label();
-                self.asm.mov(Reg::R4, 0);
-                self.asm.place(again);
-                self.asm.load(Reg::R0, total, 8, false);
-                self.asm
-                    .branch(Condition::AboveOrEqual, Reg::R0, Reg::R2, skip);
-                self.asm.mov(Reg::R1, Reg::R0);
-                self.asm.mov(Reg::R3, Reg::R2);
-                self.asm.push(Insn::Atomic {
-                    op: AtomicOp::CompareExchange,
-                    base: Reg::R8,
-                    offset: 8,
-                    size: Size::B8,
-                    reg: Reg::R3,
-                });
-                self.asm.branch(Condition::Equal, Reg::R0, Reg::R1, skip);
-                self.asm.alu(AluOp::Add, Reg::R4, 1);
-                self.asm
-                    .branch(Condition::Below, Reg::R4, MOST_TIMES, again);
-            }
-            _ => self.asm.push(Insn::Atomic {
-                op: AtomicOp::Add { fetch: false },
-                base: Reg::R8,
-                offset: 8,
-                size: Size::B8,
-                reg: Reg::R2,
-            }),
+            Class::Most { .. } | Class::Least { .. } => self.keep_greatest(total, skip),
+            _ => self.add_to(total, Reg::R2),
         }
         Ok(())
     }
 
-    /// Takes a histogram away: each of its buckets is a key, or an index.
-    pub(crate) fn delete_buckets(
+    /// Turns `r0` so that the greatest is wanted, and zero is the least.
+    pub(super) fn turn(&mut self, signed: bool, least: bool) {
+        if signed {
+            self.asm.set(Reg::R1, 1 << 63);
+            self.asm.alu(AluOp::Xor, Reg::R0, Reg::R1);
+        }
+        if least {
+            self.asm.alu(AluOp::Xor, Reg::R0, -1);
+        }
+    }
+
+    /// Stores `r2` in a word of a value if it is greater, and goes to a label.
+    pub(super) fn keep_greatest(&mut self, place: Place, end: Label) {
+        // An interrupt may have changed it in between. Then it is compared once more, and so on:
+        // there is an end for the verifier alone, because each time takes another interrupt in the
+        // same few instructions.
+        const MOST_TIMES: i32 = 16;
+        let again = self.asm.label();
+        self.asm.mov(Reg::R4, 0);
+        self.asm.place(again);
+        self.asm.load(Reg::R0, place, 8, false);
+        self.asm
+            .branch(Condition::AboveOrEqual, Reg::R0, Reg::R2, end);
+        self.asm.mov(Reg::R1, Reg::R0);
+        self.asm.mov(Reg::R3, Reg::R2);
+        self.asm.push(Insn::Atomic {
+            op: AtomicOp::CompareExchange,
+            base: place.base,
+            offset: place.offset,
+            size: Size::B8,
+            reg: Reg::R3,
+        });
+        self.asm.branch(Condition::Equal, Reg::R0, Reg::R1, end);
+        self.asm.alu(AluOp::Add, Reg::R4, 1);
+        self.asm
+            .branch(Condition::Below, Reg::R4, MOST_TIMES, again);
+    }
+
+    /// Takes a histogram or a series away: each of its parts is a key, or an index.
+    pub(crate) fn delete_parts(
         &mut self,
         map: u32,
-        scale: Scale,
+        parts: u32,
         key: usize,
         span: Span,
     ) -> Lowered<()> {
         const MOST: u32 = 256;
-        let buckets = scale.buckets();
-        if buckets > MOST {
+        if parts > MOST {
             return Err(Diagnostic::new(
                 span,
                 format!(
-                    "this histogram has {buckets} buckets; one of at most {MOST} can be deleted \
-                     by its key"
+                    "this map has {parts} parts for each key; those of at most {MOST} can be \
+                     deleted by the key"
                 ),
                 "use a larger step, or clear the whole map: clear(@name)",
             ));
@@ -248,7 +245,7 @@ impl Code<'_, '_> {
         self.asm.alu(AluOp::Add, Reg::R0, 1);
         self.asm.store_register_plain(counter, Reg::R0);
         self.asm
-            .branch(Condition::Below, Reg::R0, buckets as i32, next);
+            .branch(Condition::Below, Reg::R0, parts as i32, next);
         Ok(())
     }
 }

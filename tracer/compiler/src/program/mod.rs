@@ -20,6 +20,7 @@ mod loops;
 mod memory;
 mod objects;
 mod records;
+mod series;
 mod statements;
 mod store;
 mod texts;

@@ -8,7 +8,7 @@ use alloc::{format, string::String, vec::Vec};
 use bpf::{MapDef, MapKind};
 use trace_interface::{
     shape::Shape,
-    view::{Class, Scale},
+    view::{Class, Scale, Series},
 };
 use trace_language::{
     Diagnostic,
@@ -21,15 +21,17 @@ use crate::{Lowered, names, number::Kind};
 /// The most bytes of a key.
 const MOST_KEY: u32 = 64;
 
-/// Whether the numbers of a map are signed.
-fn sign(class: &Class) -> Option<bool> {
+/// The same for numbers without a sign.
+fn unsigned(class: &Class) -> Class {
+    let signed = false;
     match class {
-        Class::Sum { signed }
-        | Class::Average { signed }
-        | Class::Statistics { signed }
-        | Class::Most { signed }
-        | Class::Least { signed } => Some(*signed),
-        Class::Count | Class::Histogram(_) | Class::Plain(_) => None,
+        Class::Sum { .. } => Class::Sum { signed },
+        Class::Average { .. } => Class::Average { signed },
+        Class::Statistics { .. } => Class::Statistics { signed },
+        Class::Most { .. } => Class::Most { signed },
+        Class::Least { .. } => Class::Least { signed },
+        Class::Series(series) => Class::Series(Series { signed, ..*series }),
+        other => other.clone(),
     }
 }
 
@@ -44,6 +46,7 @@ fn class_name(class: &Class) -> &'static str {
         Class::Least { .. } => "min()",
         Class::Histogram(Scale::Log2) => "hist()",
         Class::Histogram(_) => "lhist()",
+        Class::Series(_) => "tseries()",
         Class::Plain(_) => "a value",
     }
 }
@@ -80,11 +83,8 @@ impl Tables<'_> {
                 }
             }
             // The same function with numbers of another sign: they are signed if some are.
-            Some(known)
-                if core::mem::discriminant(known) == core::mem::discriminant(&class)
-                    && !matches!(known, Class::Histogram(_)) =>
-            {
-                if sign(&class) == Some(true) {
+            Some(known) if unsigned(known) == unsigned(&class) => {
+                if unsigned(&class) != class {
                     *known = class;
                     self.learned = true;
                 }
@@ -158,10 +158,8 @@ impl Tables<'_> {
         }
         let entry = &self.maps[number as usize];
         let bytes: u32 = entry.keys.iter().flatten().map(Shape::bytes).sum();
-        let bucket = match entry.class {
-            Some(Class::Histogram(_)) => 2,
-            _ => 0,
-        };
+        let parts = entry.class.as_ref().and_then(Class::parts);
+        let bucket = if parts.is_some() { 2 } else { 0 };
         if bytes + bucket > MOST_KEY {
             return Err(Diagnostic::new(
                 map.span,
@@ -228,6 +226,7 @@ impl Tables<'_> {
         let value_size = match class {
             Class::Count | Class::Histogram(_) => 8,
             Class::Plain(shape) => shape.bytes().max(1).next_multiple_of(8),
+            Class::Series(_) => 32,
             _ => 16,
         };
         Some(match class {
@@ -236,18 +235,19 @@ impl Tables<'_> {
                 ..with_key(MapKind::Hash, 8, value_size)
             },
             Class::Plain(_) => with_key(MapKind::Hash, key_size, value_size),
-            Class::Histogram(scale) if keys.is_empty() => MapDef {
-                entries: scale.buckets(),
-                ..with_key(MapKind::PerCpuArray, 4, 8)
-            },
-            // Each bucket is a key of its own.
-            Class::Histogram(_) => MapDef {
-                entries: self
-                    .options
-                    .map_keys
-                    .saturating_mul(2)
-                    .min(MapDef::MOST_ENTRIES),
-                ..with_key(MapKind::PerCpuHash, key_size + 2, 8)
+            class if let Some(parts) = class.parts() => match keys.is_empty() {
+                true => MapDef {
+                    entries: parts,
+                    ..with_key(MapKind::PerCpuArray, 4, value_size)
+                },
+                false => MapDef {
+                    entries: self
+                        .options
+                        .map_keys
+                        .saturating_mul(2)
+                        .min(MapDef::MOST_ENTRIES),
+                    ..with_key(MapKind::PerCpuHash, key_size + 2, value_size)
+                },
             },
             _ if keys.is_empty() => MapDef {
                 entries: 1,

@@ -151,7 +151,7 @@ impl<'a> Tables<'a> {
             name: script::CLOCK.into(),
             kind: MapKind::Array,
             key_size: 4,
-            value_size: 16,
+            value_size: 24,
             entries: 1,
         })
     }

@@ -526,6 +526,17 @@ impl Kernel for Fake {
         }
     }
 
+    /// Each function but `vfs_read` has an instruction of two bytes at 2, and others of one byte.
+    fn instruction(&self, function: &Function, offset: u64) -> Result<(), Unavailable> {
+        match offset {
+            3 if function.address != READ => Err(Unavailable {
+                reason: format!("no instruction of `{}` begins at `+3`", function.path),
+                help: "instructions begin at `+2` and at `+4`".into(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     fn variables(&self, place: ProbePlace) -> Vec<String> {
         let names = self.variables.keys();
         let names = names.filter(|(address, _)| *address == place.address);

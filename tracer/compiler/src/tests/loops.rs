@@ -74,7 +74,7 @@ fn a_loop_with_too_many_turns_is_ended_and_told() {
         text.contains("; ended early: while (arg0) after 1024 turns (2 times)"),
         "{text}"
     );
-    assert!(text.contains("for ($j : 0..arg1) after 16 turns"), "{text}");
+    assert!(text.contains("for ($j : 0..arg1) after 32 turns"), "{text}");
 }
 
 #[test]

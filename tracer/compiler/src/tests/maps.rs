@@ -64,8 +64,9 @@ fn aggregates_below_zero_are_those_of_all_cpus() {
     assert_eq!(
         world.out,
         format!(
-            "@avg[1]: -2\n\n@sum: -10\n@stats: count 4, average -2, total -31\n@max: 0\n\
-             @hist: \n(..., 0)               2 |{}|\n\n",
+            "@avg[1]: -2\n\n@sum: -10\n@stats: {{ .count = 4, .average = -2, .total = -31 }}\n\
+             @max: 0\n\
+             @hist:\n(..., 0)               2 |{}|\n\n",
             "@".repeat(52)
         )
     );
@@ -73,11 +74,27 @@ fn aggregates_below_zero_are_those_of_all_cpus() {
     assert_eq!(
         world.maps(),
         format!(
-            "@avg[1]: -7\n\n@hist: \n(..., 0)               4 |{0}|\n\n\
-             @lhist: \n(..., 0)               4 |{0}|\n\n\
-             @max: -1\n@min: -20\n@stats: count 4, average -7, total -31\n@sum: -31\n",
+            "@avg[1]: -7\n\n@hist:\n(..., 0)               4 |{0}|\n\n\
+             @lhist:\n(..., 0)               4 |{0}|\n\n\
+             @max: -1\n@min: -20\n@stats: {{ .count = 4, .average = -7, .total = -31 }}\n\
+             @sum: -31\n",
             "@".repeat(52)
         )
+    );
+}
+
+/// As bpftrace does, so that a script sees that it runs before anything was hit.
+#[test]
+fn a_map_without_keys_is_zero_before_anything_is_assigned() {
+    let mut world = World::new(
+        "BEGIN { print(@p); print(@c); print(@s); print(@a); print(@t); print(@h); print(@k); } \
+         kprobe:vfs_write { @p = arg0; @c = count(); @s = stats(arg0); @a = avg(arg0); \
+         @t = comm; @h = hist(1); @k[1] = 1; }",
+    );
+    world.tick();
+    assert_eq!(
+        world.out,
+        "@p: 0\n@c: 0\n@s: { .count = 0, .average = 0, .total = 0 }\n@a: 0\n@t: \n"
     );
 }
 
@@ -122,9 +139,9 @@ fn one_key_of_a_map_of_counts_is_taken_away_on_all_cpus() {
     world.out.clear();
     assert_eq!(
         world.maps(),
-        "@c[2]: 1\n\n@h[2]: \n[4, 8)                 1 \
+        "@c[2]: 1\n\n@h[2]:\n[4, 8)                 1 \
          |@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@|\n\n@p[2]: 6\n\n\
-         @s[2, cat]: count 1, average 6, total 6\n\n@z[1]: 0\n@z[2]: 6\n\n"
+         @s[2, cat]: { .count = 1, .average = 6, .total = 6 }\n\n@z[1]: 0\n@z[2]: 6\n\n"
     );
 }
 

@@ -3,7 +3,9 @@
 //! The texts are compared whole, because they are what a user learns the language from. Each has a
 //! cause and, if there is one, a next step.
 
-use super::fake::{Fake, compiled_with};
+use trace_interface::script::Attachment;
+
+use super::fake::{Fake, READ, compiled_with};
 use crate::Options;
 
 fn refusal(text: &str) -> String {
@@ -39,6 +41,55 @@ fn a_refusal_points_at_the_word() {
          1 | kprobe:vfs_wriet { @ = count(); }\n  |        ^^^^^^^^^\n  \
          = help: did you mean `vfs_write`?"
     );
+}
+
+#[test]
+fn a_probe_between_two_instructions_is_refused() {
+    assert_eq!(
+        refusal("begin { } kprobe:vfs_write+3 { @ = count(); }"),
+        "error: no instruction of `kernel::fs::vfs_write` begins at `+3`\n\
+         1 | begin { } kprobe:vfs_write+3 { @ = count(); }\n  |           ^^^^^^^^^^^^^^^^^^\n  \
+         = help: instructions begin at `+2` and at `+4`"
+    );
+    // Of a pattern those remain that have an instruction there.
+    let compiled = compiled_with(
+        "kprobe:vfs_*+3 { @ = count(); }",
+        &Fake::new(),
+        &Options::default(),
+    );
+    let [Attachment::Probe { addresses, .. }] = &compiled.unwrap().script.attachments[..] else {
+        panic!("another attachment");
+    };
+    assert_eq!(addresses, &[READ + 3]);
+}
+
+/// Ticks of the timer come each 4 ms, or as the command line says.
+#[test]
+fn a_profile_that_is_faster_than_the_ticks_is_refused() {
+    let with = |rate: &str, command_line: &str| {
+        let text = format!("profile:{rate} {{ @ = count(); }}");
+        compiled_with(&text, &Fake::new(), &Options::of_kernel(command_line)).err()
+    };
+    assert_eq!(
+        with("hz:1000", "loglevel=3").unwrap(),
+        "error: a CPU's timer ticks each 4 ms, and no profile runs more often\n\
+         1 | profile:hz:1000 { @ = count(); }\n  | ^^^^^^^^^^^^^^^\n  \
+         = help: ask for profile:hz:250 or less, or boot with `--append tick_ms=1`"
+    );
+    assert_eq!(with("hz:250", ""), None);
+    assert!(with("hz:251", "").is_some());
+    assert_eq!(with("hz:1000", "tick_ms=100 tick_ms=1"), None);
+    let faster = with("hz:1001", "tick_ms=1").unwrap();
+    assert!(
+        faster.ends_with("ask for profile:hz:1000 or less"),
+        "{faster}"
+    );
+    assert!(with("ms:99", "tick_ms=100").is_some());
+    // The kernel does not take these.
+    for wrong in ["tick_ms=0", "tick_ms=1001", "tick_ms=x"] {
+        assert!(with("hz:251", wrong).is_some(), "{wrong}");
+        assert_eq!(with("hz:250", wrong), None, "{wrong}");
+    }
 }
 
 #[test]
@@ -230,8 +281,8 @@ fn types_must_fit() {
     );
     assert_eq!(
         short("kprobe:vfs_write { @c[1] = lhist(arg0, 0, 1000, 1); delete(@c[1]); }"),
-        "this histogram has 1002 buckets; one of at most 256 can be deleted by its key | use a \
-         larger step, or clear the whole map: clear(@name)"
+        "this map has 1002 parts for each key; those of at most 256 can be deleted by the key | \
+         use a larger step, or clear the whole map: clear(@name)"
     );
     for bounds in [
         "0, 1001, 1",
@@ -267,8 +318,8 @@ fn types_must_fit() {
     );
     assert_eq!(
         short("begin { @a[1] = hist(1); print(len(@a)); }"),
-        "each bucket of a histogram is a key of its own, so the keys are not counted | count into \
-         another map beside it"
+        "each part of a histogram or a series is a key of its own, so the keys are not counted | \
+         count into another map beside it"
     );
     assert_eq!(
         short("begin { print(len(3)); }"),
@@ -325,6 +376,29 @@ fn letters_that_no_time_has_are_refused() {
             "{call}"
         );
     }
+}
+
+#[test]
+fn a_series_wants_numbers_of_the_text() {
+    let refused = |call: &str| {
+        let text = short(&format!("kprobe:vfs_write {{ @ = {call}; }}"));
+        text.split(" | ").next().unwrap().to_string()
+    };
+    let range = "this must be a number of the text, 1 to 9223372036854775807";
+    assert_eq!(refused("tseries(1, 0, 10)"), range);
+    assert_eq!(refused("tseries(1, -1, 10)"), range);
+    assert_eq!(refused("tseries(1, arg0, 10)"), range);
+    let intervals = "this must be a number of the text, 1 to 1000";
+    assert_eq!(refused("tseries(1, 1s, 0)"), intervals);
+    assert_eq!(refused("tseries(1, 1s, 1001)"), intervals);
+    assert_eq!(
+        refused("tseries(1, 1s, 10, \"stats\")"),
+        "values are not gathered so"
+    );
+    assert_eq!(
+        refused("tseries(1, 1s)"),
+        "`tseries` takes 3 arguments, and there are 2"
+    );
 }
 
 /// Not the message about an unknown function.

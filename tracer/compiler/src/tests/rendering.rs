@@ -50,7 +50,7 @@ fn a_histogram_has_a_row_for_each_power_of_two_between_its_ends() {
     hits(&mut world, &[0, 1, 5, 5, 1024, 2047]);
     let empty = " ".repeat(52);
     let half = format!("{}{}", "@".repeat(26), " ".repeat(26));
-    let mut rows = format!("@bytes: \n[0]                    1 |{half}|\n");
+    let mut rows = format!("@bytes:\n[0]                    1 |{half}|\n");
     rows += &format!("[1]                    1 |{half}|\n");
     rows += &format!("[2, 4)                 0 |{empty}|\n");
     rows += &format!("[4, 8)                 2 |{}|\n", "@".repeat(52));
@@ -80,7 +80,7 @@ fn negative_values_have_a_row_of_their_own_in_histograms() {
         world.call(&entry, &on_return);
     }
     let rows = format!(
-        "@[7]: \n(..., 0)               2 |{}|\n[0]                    0 |{}|\n\
+        "@[7]:\n(..., 0)               2 |{}|\n[0]                    0 |{}|\n\
          [1]                    1 |{}{}|\n\n",
         "@".repeat(52),
         " ".repeat(52),
@@ -103,7 +103,7 @@ fn a_linear_histogram_has_rows_below_and_above_its_range() {
         ("[35, ...)", 2),
     ];
     let rows = rows.map(|(label, count)| format!("{label:<16}{count:>8} |{}|\n", bar(count)));
-    assert_eq!(world.maps(), format!("@: \n{}\n", rows.concat()));
+    assert_eq!(world.maps(), format!("@:\n{}\n", rows.concat()));
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_number_without_a_sign_is_in_the_last_bucket_however_large_it_is() {
     let bar = "@".repeat(52);
     assert_eq!(
         world.maps(),
-        format!("@: \n{:<16}{:>8} |{bar}|\n\n", "[20, ...)", 2)
+        format!("@:\n{:<16}{:>8} |{bar}|\n\n", "[20, ...)", 2)
     );
 }
 
@@ -150,7 +150,8 @@ fn sums_extremes_averages_and_statistics() {
     hits(&mut world, &[10, -4_i64 as u64, 3]);
     assert_eq!(
         world.maps(),
-        "@a: 9\n@b[1]: 9\n\n@c: -4\n@d[1]: 10\n\n@e: 3\n@f[1]: count 3, average 3, total 9\n\n\
+        "@a: 9\n@b[1]: 9\n\n@c: -4\n@d[1]: 10\n\n@e: 3\n\
+         @f[1]: { .count = 3, .average = 3, .total = 9 }\n\n\
          @g[1]: 3\n\n@h: 18446744073709551612\n"
     );
 }
@@ -321,7 +322,7 @@ fn a_pair_of_probes_measures_a_duration() {
     world.call(&at(1000), &at(1250));
     assert_eq!(
         world.maps(),
-        format!("@ns: \n[256, 512)             1 |{}|\n\n", "@".repeat(52))
+        format!("@ns:\n[256, 512)             1 |{}|\n\n", "@".repeat(52))
     );
 }
 

@@ -6,17 +6,21 @@
 use alloc::{boxed::Box, format, rc::Rc};
 use core::ops::RangeInclusive;
 
-use trace_interface::{symbols::Register, view::Class};
+use trace_interface::{
+    shape::{Naming, Shape, StackForm},
+    symbols::Register,
+    view::Class,
+};
 use trace_language::{
     Diagnostic,
     tree::{Expression, ExpressionKind, Map as MapName, Name, Span},
 };
 
-use super::{SiteKind, Val, Values, words};
+use super::{Holds, SiteKind, Val, Values, Variable, library, words};
 use crate::{
     Lowered,
     functions::{self, Call, Role, map_and_key, text},
-    number::{Counted, Kind, Number, Space},
+    number::{Counted, Key, Kind, Number, Space},
 };
 
 /// The most bytes of a text that a program asks for.
@@ -26,7 +30,7 @@ const MOST_TEXT: u32 = 200;
 type Gives = fn(&mut Values<'_, '_>, Call<'_>) -> Lowered<Val>;
 
 /// See the module's text.
-pub(crate) const GIVEN: [(&str, Gives); 15] = [
+pub(crate) const GIVEN: [(&str, Gives); 25] = [
     ("str", string),
     ("buf", bytes),
     ("ksym", symbol),
@@ -37,9 +41,25 @@ pub(crate) const GIVEN: [(&str, Gives); 15] = [
     ("reg", register),
     ("kstack", |values, call| stack(values, call, 127)),
     ("ustack", |values, call| stack(values, call, 125)),
-    ("nsecs", |values, call| values.name("nsecs", call.span)),
+    ("nsecs", library::nanoseconds),
+    ("pid", library::task_number),
+    ("tid", library::task_number),
     ("strftime", time),
     ("strncmp", texts_differ),
+    ("strlen", library::text_length),
+    ("strerror", |values, call| {
+        library::named(values, call, Naming::Error)
+    }),
+    ("signal_name", |values, call| {
+        library::named(values, call, Naming::Signal)
+    }),
+    ("syscall_name", |values, call| {
+        library::named(values, call, Naming::SystemCall)
+    }),
+    ("bswap", library::swapped),
+    ("is_err", library::is_error),
+    ("delete", deleted),
+    ("find", find),
     ("len", length),
     ("has_key", has_key),
 ];
@@ -60,6 +80,10 @@ impl Values<'_, '_> {
         let word = &*name.text;
         if let Some((_, gives)) = GIVEN.iter().find(|(known, _)| *known == word) {
             return gives(self, call);
+        }
+        // A word of the language may stand as a call, too.
+        if arguments.is_empty() && words::WORDS.contains(&word) {
+            return self.name(word, span);
         }
         Err(match functions::named(word).map(|function| function.role) {
             Some(Role::Aggregation) => Diagnostic::new(
@@ -214,14 +238,34 @@ fn address_of_function(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<V
 /// `kstack(frames)` and `ustack(frames)`.
 fn stack(values: &mut Values<'_, '_>, call: Call<'_>, most: u32) -> Lowered<Val> {
     let word = &*call.name.text;
-    match call.arguments {
-        [] => values.name(word, call.span),
-        [_] if !values.has_code() => Err(words::no_code(word, call.span)),
-        [frames] => {
-            let frames = values.constant(frames, 1..=most)?;
-            Ok(values.stack(frames, word == "ustack"))
-        }
-        _ => call.refuse(),
+    if !values.has_code() {
+        return Err(words::no_code(word, call.span));
+    }
+    let (form, frames) = match call.arguments {
+        [] => (None, None),
+        [only] if matches!(only.kind, ExpressionKind::Name(_)) => (Some(only), None),
+        [frames] => (None, Some(frames)),
+        [form, frames] => (Some(form), Some(frames)),
+        _ => return call.refuse(),
+    };
+    let form = form.map_or(Ok(StackForm::default()), stack_form)?;
+    let frames = match frames {
+        Some(frames) => values.constant(frames, 1..=most)?,
+        None => values.tables.options.stack_frames,
+    };
+    Ok(values.stack(frames, word == "ustack", form))
+}
+
+fn stack_form(of: &Expression) -> Lowered<StackForm> {
+    match &of.kind {
+        ExpressionKind::Name(word) if word == "bpftrace" => Ok(StackForm::Functions),
+        ExpressionKind::Name(word) if word == "perf" => Ok(StackForm::Perf),
+        ExpressionKind::Name(word) if word == "raw" => Ok(StackForm::Raw),
+        _ => Err(Diagnostic::new(
+            of.span,
+            "this is no form of a call stack",
+            "the forms are bpftrace, perf and raw: kstack(perf, 3)",
+        )),
     }
 }
 
@@ -296,6 +340,111 @@ fn has_key(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
     }
 }
 
+/// Puts the value of a key into a variable, and tells whether it was there.
+fn find(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
+    let [of, key, to] = call.arguments else {
+        return call.refuse();
+    };
+    let ExpressionKind::Variable(name) = &to.kind else {
+        return call.refuse();
+    };
+    let Some(map) = map_and_key(of, core::slice::from_ref(key)) else {
+        return call.refuse();
+    };
+    let number = values.tables.map(&map.name);
+    let stored = values.key(number, &map)?;
+    let class = values.tables.maps[number as usize].class.clone();
+    let Class::Plain(shape) = class.unwrap_or(Class::Plain(Shape::Unsigned(8))) else {
+        return Err(Diagnostic::new(
+            map.span,
+            "the values of this map are kept on each CPU, so none is found in one step",
+            "write `if (has_key(@name, key)) { $value = @name[key]; … }`",
+        ));
+    };
+    let kind = values.tables.maps[number as usize].kind.clone();
+    let holds = match kind.or_else(|| Kind::in_map(&shape)) {
+        Some(kind) => Holds::Number(kind),
+        None => Holds::Stored(shape.clone()),
+    };
+    let mut room = shape.bytes().max(8);
+    let (place, fits) = match values.find(name) {
+        Some(variable) => {
+            let fits = match (&variable.holds, &holds) {
+                (Holds::Number(held), Holds::Number(new)) => {
+                    held == new || held.is_number() && new.is_number()
+                }
+                (Holds::Stored(held), Holds::Stored(new)) => {
+                    let made_at = (variable.made_at, values.site.address);
+                    // If it has no room yet, it has some the next time.
+                    let known = values.tables.variable(made_at, new);
+                    room = held.bytes();
+                    known.is_some_and(|known| known == *new || known.is_text())
+                }
+                _ => false,
+            };
+            (variable.place, fits)
+        }
+        None => {
+            let place = values.room(room, true);
+            values.scopes[0].push(Variable {
+                name: name.clone(),
+                place,
+                holds,
+                made_at: to.span.start,
+            });
+            (place, true)
+        }
+    };
+    if !fits {
+        return Err(Diagnostic::new(
+            to.span,
+            format!("`${name}` holds a value of another type than this map"),
+            "use another variable",
+        ));
+    }
+    let found = Number::Found {
+        map: number,
+        key: Box::new(Key { stored }),
+        to: place,
+        bytes: shape.bytes().min(room),
+        room,
+    };
+    let present = values.keys_present(stored);
+    let number = Number::select(present, found, Number::Constant(0));
+    Ok(Val::number(number, Kind::Boolean))
+}
+
+/// Takes a key away, and tells whether it was there.
+fn deleted(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
+    let [of, key @ ..] = call.arguments else {
+        return call.refuse();
+    };
+    let Some(map) = map_and_key(of, key) else {
+        return call.refuse();
+    };
+    let number = values.tables.map(&map.name);
+    let stored = values.key(number, &map)?;
+    let everywhere = match values.tables.maps[number as usize].class {
+        Some(Class::Plain(_)) | None => false,
+        Some(ref class) if class.parts().is_some() => {
+            return Err(Diagnostic::new(
+                call.span,
+                "this map keeps each key in parts, so it is not told whether one was there",
+                "write it as a statement: delete(@name[key]);",
+            ));
+        }
+        Some(_) => true,
+    };
+    let deleted = Number::Deleted {
+        map: number,
+        key: Box::new(Key { stored }),
+        everywhere,
+    };
+    let present = values.keys_present(stored);
+    let number = Number::select(present, deleted, Number::Constant(0));
+    Ok(Val::number(number, Kind::Boolean))
+}
+
 /// How many keys a map, frames a call stack, or elements a value of the source has.
 fn length(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
     let [of] = call.arguments else {
@@ -314,7 +463,7 @@ fn length(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
     match values.value(of)? {
         Val::Number(Counted {
             number,
-            kind: Kind::Stack { map, is_user },
+            kind: Kind::Stack { map, is_user, .. },
             present,
         }) => Ok(Val::Number(Counted {
             number: Number::Frames {
@@ -360,13 +509,11 @@ fn count_keys(values: &mut Values<'_, '_>, number: u32, map: &MapName, span: Spa
             "use it in interval:, begin or end",
         ));
     }
-    if matches!(
-        values.tables.maps[number as usize].class,
-        Some(Class::Histogram(_))
-    ) {
+    let class = &values.tables.maps[number as usize].class;
+    if class.as_ref().is_some_and(|class| class.parts().is_some()) {
         return Err(Diagnostic::new(
             map.span,
-            "each bucket of a histogram is a key of its own, so the keys are not counted",
+            "each part of a histogram or a series is a key of its own, so the keys are not counted",
             "count into another map beside it",
         ));
     }

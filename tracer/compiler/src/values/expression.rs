@@ -291,15 +291,15 @@ impl Values<'_, '_> {
             Target::Map(map) => {
                 let number = self.tables.plain_map(map, &Kind::SIGNED)?;
                 let key = self.key(number, map)?;
-                Ok(Val::number(
-                    Number::ElementStep {
-                        map: number,
-                        key: Box::new(Key { stored: key }),
-                        delta,
-                        value_before,
-                    },
-                    Kind::SIGNED,
-                ))
+                let step = Number::ElementStep {
+                    map: number,
+                    key: Box::new(Key { stored: key }),
+                    delta,
+                    value_before,
+                };
+                // A key that is not there is no key.
+                let step = Number::select(self.keys_present(key), step, Number::Constant(0));
+                Ok(Val::number(step, Kind::SIGNED))
             }
         }
     }

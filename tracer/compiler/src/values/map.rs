@@ -105,10 +105,10 @@ impl Values<'_, '_> {
         let key = self.key(number, map)?;
         let stored = Box::new(Key { stored: key });
         let is_there = match class {
-            Some(Class::Histogram(_)) => {
+            Some(class) if class.parts().is_some() => {
                 return Err(Diagnostic::new(
                     map.span,
-                    "a histogram is kept by buckets, so there is no key by itself",
+                    "a histogram or a series is kept in parts, so there is no key by itself",
                     "count in another map by the same key: `@n[KEY] = count();`",
                 ));
             }
@@ -130,7 +130,10 @@ impl Values<'_, '_> {
     pub(crate) fn is_no_value(&mut self, map: &MapName) -> bool {
         let number = self.tables.map(&map.name);
         let class = &self.tables.maps[number as usize].class;
-        matches!(class, Some(Class::Histogram(_) | Class::Statistics { .. }))
+        matches!(
+            class,
+            Some(Class::Histogram(_) | Class::Series(_) | Class::Statistics { .. })
+        )
     }
 
     /// The value of a map of counts and the like, over all CPUs as they are at that moment; 0 if
@@ -177,11 +180,15 @@ impl Values<'_, '_> {
                     "print it, or keep the one that you need: count(), avg() or sum()",
                 ));
             }
-            Class::Histogram(_) | Class::Plain(_) => {
+            Class::Histogram(_) | Class::Series(_) | Class::Plain(_) => {
+                let what = match class {
+                    Class::Series(_) => "a series in time",
+                    _ => "a histogram",
+                };
                 return Err(Diagnostic::new(
                     name.span,
                     format!(
-                        "`@{}` is a histogram, which is no value to calculate with",
+                        "`@{}` is {what}, which is no value to calculate with",
                         name.name.text
                     ),
                     "print it, or count in another map: `@n = count();`",

@@ -18,6 +18,7 @@ pub(crate) mod composite;
 mod expression;
 mod field;
 mod index;
+mod library;
 mod map;
 mod scalar;
 mod text;

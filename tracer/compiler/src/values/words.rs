@@ -5,7 +5,7 @@
 use alloc::format;
 
 use bpf::{AluOp, context::ARGUMENTS};
-use trace_interface::symbols::Register;
+use trace_interface::{shape::StackForm, symbols::Register};
 use trace_language::{Diagnostic, tree::Span};
 
 use super::{SiteKind, Val, Values};
@@ -17,9 +17,27 @@ use crate::{
 };
 
 /// The words that are always there.
-pub(crate) const WORDS: [&str; 17] = [
-    "pid", "tid", "comm", "cpu", "nsecs", "elapsed", "func", "probe", "kstack", "ustack", "retval",
-    "args", "arg0", "arg1", "arg2", "caller", "ip",
+pub(crate) const WORDS: [&str; 20] = [
+    "pid",
+    "tid",
+    "comm",
+    "cpu",
+    "nsecs",
+    "elapsed",
+    "func",
+    "probe",
+    "kstack",
+    "ustack",
+    "retval",
+    "args",
+    "arg0",
+    "arg1",
+    "arg2",
+    "caller",
+    "ip",
+    "ncpus",
+    "rand",
+    "probetype",
 ];
 
 impl Values<'_, '_> {
@@ -53,6 +71,11 @@ impl Values<'_, '_> {
             "tid" => thin(Number::Tid),
             "cpu" => thin(Number::Cpu),
             "comm" => Val::Comm,
+            "rand" => thin(Number::Random),
+            "ncpus" => {
+                let clock = self.tables.clock();
+                unsigned(Number::Cpus { clock })
+            }
             "nsecs" => {
                 let clock = self.tables.clock();
                 unsigned(Number::Nanoseconds { clock })
@@ -60,6 +83,14 @@ impl Values<'_, '_> {
             "elapsed" => {
                 let clock = self.tables.clock();
                 unsigned(Number::Elapsed { clock })
+            }
+            "probetype" => {
+                let (probe, _) = &self.tables.probes[usize::from(self.site.probe)];
+                let kind = match self.site.kind {
+                    SiteKind::Begin | SiteKind::End => "special",
+                    _ => probe.split(':').next().unwrap_or_default(),
+                };
+                Val::Literal(kind.into())
             }
             "func" | "ip" | "probe" | "kstack" | "ustack" | "caller" if !self.has_code() => {
                 if name == "probe" {
@@ -70,8 +101,10 @@ impl Values<'_, '_> {
             "func" => Val::number(self.ip(), Kind::Symbol { with_offset: false }),
             "ip" => Val::number(self.ip(), Kind::Symbol { with_offset: true }),
             "probe" => self.probe(),
-            "kstack" => self.stack(self.tables.options.stack_frames, false),
-            "ustack" => self.stack(self.tables.options.stack_frames, true),
+            "kstack" | "ustack" => {
+                let frames = self.tables.options.stack_frames;
+                self.stack(frames, name == "ustack", StackForm::default())
+            }
             "caller" => match self.site.kind {
                 SiteKind::Return => {
                     Val::number(Number::ReturnAddress, Kind::Symbol { with_offset: true })
@@ -133,9 +166,12 @@ impl Values<'_, '_> {
     }
 
     /// A call stack of the kernel or of the program.
-    pub(crate) fn stack(&mut self, frames: u32, is_user: bool) -> Val {
+    pub(crate) fn stack(&mut self, frames: u32, is_user: bool, form: StackForm) -> Val {
         let map = self.tables.stacks(frames, is_user);
-        Val::number(Number::Stack { map, is_user }, Kind::Stack { map, is_user })
+        Val::number(
+            Number::Stack { map, is_user },
+            Kind::Stack { map, is_user, form },
+        )
     }
 
     fn argument_register(&mut self, name: &str, number: usize, span: Span) -> Lowered<Val> {

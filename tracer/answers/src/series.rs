@@ -1,0 +1,173 @@
+//! Series in time: a value for each of the last intervals, and their pictures.
+//!
+//! ```text
+//!              0                                                   2
+//! hh:mm:ss.ms  |___________________________________________________|
+//! 10:41:46.700 |                         *                         | 1
+//! 10:41:46.800 *                                                   | 0
+//!              v___________________________________________________v
+//!              0                                                   2
+//! ```
+//!
+//! An interval is known by its number, which is the time divided by its length. A program keeps as
+//! many intervals as the series has, each in a slot, and takes a slot again for a later interval.
+//! The number in the slot tells which one it is of.
+
+use alloc::{collections::BTreeMap, string::String, vec::Vec};
+use core::fmt::{self, Write};
+
+use trace_interface::view::{Gathered, Series};
+
+use crate::time;
+
+/// The columns of the picture, with its two borders.
+const WIDTH: usize = 53;
+
+/// An interval, and what was in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interval {
+    /// Nanoseconds since 1970.
+    pub begin: i128,
+    /// None if nothing was.
+    pub value: Option<i128>,
+}
+
+impl Interval {
+    /// `1970-01-01 00:00:00.500000000`
+    pub fn start(&self) -> String {
+        let part = self.begin.rem_euclid(1_000_000_000);
+        alloc::format!("{}.{part:09}", time::format("%F %T", self.begin))
+    }
+}
+
+/// The last intervals that a map has, of whatever key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Latest(u64);
+
+impl Latest {
+    /// `words` are those of each slot.
+    pub(crate) fn of(slots: impl Iterator<Item = [u64; 4]>) -> Self {
+        Self(slots.map(|[number, ..]| number).max().unwrap_or(0))
+    }
+}
+
+/// What the CPUs have kept in an interval.
+struct Kept {
+    count: u64,
+    total: u64,
+    /// When the last value came.
+    at: u64,
+}
+
+/// The intervals of a key, from its first one to the latest of the map. A slot has the number of
+/// its interval and 1, how many values there were, what was kept of them, and when the last one
+/// came. `zero`: the time since 1970 when the clock was 0.
+pub(crate) fn intervals(
+    of: &Series,
+    slots: impl Iterator<Item = [u64; 4]>,
+    Latest(latest): Latest,
+    zero: i128,
+) -> Vec<Interval> {
+    let first = latest.saturating_sub(u64::from(of.intervals)) + 1;
+    let mut found: BTreeMap<u64, Kept> = BTreeMap::new();
+    for [number, count, total, at] in slots {
+        if number < first || count == 0 {
+            continue;
+        }
+        let kept = found.entry(number).or_insert(Kept {
+            count: 0,
+            total: 0,
+            at: 0,
+        });
+        match of.gathered {
+            Gathered::Sum | Gathered::Average => kept.total = kept.total.wrapping_add(total),
+            Gathered::Most | Gathered::Least => kept.total = kept.total.max(total),
+            Gathered::Last if kept.count == 0 || at >= kept.at => kept.total = total,
+            Gathered::Last => {}
+        }
+        kept.count = kept.count.wrapping_add(count);
+        kept.at = kept.at.max(at);
+    }
+    let Some(first) = found.keys().next().copied() else {
+        return Vec::new();
+    };
+    let interval = |number: u64| Interval {
+        begin: zero + i128::from(number - 1) * i128::from(of.nanoseconds),
+        value: found.get(&number).map(|kept| value(of, kept)),
+    };
+    (first..=latest).map(interval).collect()
+}
+
+fn value(of: &Series, kept: &Kept) -> i128 {
+    let number = |number: u64| match of.signed {
+        true => i128::from(number.cast_signed()),
+        false => i128::from(number),
+    };
+    // Turned so that the greatest wins: see `Class::Most`.
+    let turned_back = |number: u64| match of.signed {
+        true => number ^ 1 << 63,
+        false => number,
+    };
+    match of.gathered {
+        Gathered::Sum | Gathered::Last => number(kept.total),
+        Gathered::Average => number(kept.total) / i128::from(kept.count.max(1)),
+        Gathered::Most => number(turned_back(kept.total)),
+        Gathered::Least => number(turned_back(!kept.total)),
+    }
+}
+
+/// Draws the intervals, each with its newline.
+pub(crate) fn write(f: &mut fmt::Formatter<'_>, intervals: &[Interval]) -> fmt::Result {
+    let values = || intervals.iter().filter_map(|interval| interval.value);
+    let (Some(mut least), Some(mut most)) = (values().min(), values().max()) else {
+        return f.write_str("<no data>\n");
+    };
+    if least == most {
+        (least, most) = (least - 1, most + 1);
+    }
+    let length = match intervals {
+        [first, second, ..] => second.begin - first.begin,
+        _ => 0,
+    };
+    let (unit, part, digits) = match length {
+        1_000_000_000.. => ("", 1, 0),
+        1_000_000.. => (".ms", 1_000_000, 3),
+        1_000.. => (".us", 1_000, 6),
+        _ => (".ns", 1, 9),
+    };
+    let clock = match digits {
+        0 => 8,
+        digits => 9 + digits,
+    };
+    let column =
+        |value: i128, columns: usize| ((value - least) * columns as i128 / (most - least)) as usize;
+    let ends = {
+        let (least, most) = (alloc::format!("{least}"), alloc::format!("{most}"));
+        let blanks = WIDTH.saturating_sub(least.len() + most.len());
+        alloc::format!("{:clock$} {least}{:blanks$}{most}", "", "")
+    };
+    let line = "_".repeat(WIDTH - 2);
+    let head = alloc::format!("hh:mm:ss{unit}");
+    writeln!(f, "{ends}\n{head:clock$} |{line}|")?;
+    for interval in intervals {
+        let mut row = [b' '; WIDTH];
+        (row[0], row[WIDTH - 1]) = (b'|', b'|');
+        if least < 0 && most > 0 {
+            row[column(0, WIDTH).min(WIDTH - 1)] = b'.';
+        }
+        if let Some(value) = interval.value {
+            row[column(value, WIDTH - 1)] = b'*';
+        }
+        let mut shown = time::format("%T", interval.begin);
+        if digits > 0 {
+            let of_second = interval.begin.rem_euclid(1_000_000_000) / part;
+            write!(shown, ".{of_second:0digits$}")?;
+        }
+        let row: String = row.map(char::from).into_iter().collect();
+        match interval.value {
+            Some(value) => writeln!(f, "{shown:clock$} {row} {value}")?,
+            None => writeln!(f, "{shown:clock$} {row} -")?,
+        }
+    }
+    writeln!(f, "{:clock$} v{line}v\n{ends}", "")
+}
