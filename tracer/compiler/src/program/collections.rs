@@ -57,7 +57,7 @@ impl Code<'_, '_> {
                 ..
             } => {
                 let first = add(&word(pointer)?, skip);
-                return self.store_list((space, &first), &count, id, to, (of, *most), span);
+                self.store_list((space, &first), &count, id, to, (of, *most), span)
             }
             Collection::Ring {
                 pointer,
@@ -77,7 +77,7 @@ impl Code<'_, '_> {
                 let (node, height) = (self.kept_place(&node), self.kept_place(&height));
                 let (end, unreadable) = (self.asm.label(), self.asm.label());
                 self.branch_on(&Test::not_zero(count), false, end);
-                self.to_first_leaf(space, &tree, (node, height), unreadable);
+                self.go_to_first_leaf(space, &tree, (node, height), unreadable);
                 let leaf = Number::Own(node);
                 let stored = self.store_leaf(space, &tree, &leaf, (to, end), (of, *most), span);
                 self.end_of_elements(to, end, unreadable);
@@ -154,7 +154,7 @@ impl Code<'_, '_> {
     }
 
     /// Goes down from the root to the first leaf.
-    fn to_first_leaf(
+    fn go_to_first_leaf(
         &mut self,
         space: Space,
         tree: &Tree,

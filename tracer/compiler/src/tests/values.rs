@@ -71,11 +71,10 @@ fn memory_that_cannot_be_read_is_told_wherever_it_is_and_is_zero_as_a_number() {
          @[str(arg0)] = count(); @name[args.file.name] = count(); @words = args.words; }",
     );
     world.hit(&write_hit());
-    let elements = "-\n".repeat(1);
     assert_eq!(
         world.out,
         format!(
-            "{}<unreadable>\n{elements}<unreadable>\n\
+            "{}<unreadable>\n-\n<unreadable>\n\
              <unreadable>|<unreadable>|<unreadable>|<unreadable> |\n1\n0\n",
             "<unreadable>\n".repeat(13)
         )
