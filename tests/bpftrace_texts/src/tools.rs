@@ -28,7 +28,7 @@ pub fn hold(checkout: &Path, kernel: Option<&Path>) -> Result<()> {
     for path in &paths {
         let text = fs::read_to_string(path)?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        match compiled(&rules.renamed(&text), &[], &AnyKernel) {
+        match compiled(&rules.renamed(&text), &[], &AnyKernel::default()) {
             Outcome::Taken(_) => renamed += 1,
             Outcome::Refused { message, .. } => refused.add(&message, &name, ""),
         }

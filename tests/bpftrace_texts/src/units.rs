@@ -110,7 +110,7 @@ pub fn hold(checkout: &Path) -> Result<()> {
                 continue;
             }
             kept += 1;
-            let outcome = compiled(&rules.renamed(&text.program), &[], &AnyKernel);
+            let outcome = compiled(&rules.renamed(&text.program), &[], &AnyKernel::default());
             match (text.is_error, outcome) {
                 (false, Outcome::Taken(_)) => both_take += 1,
                 (true, Outcome::Refused { .. }) => both_refuse += 1,

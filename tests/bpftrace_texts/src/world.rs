@@ -1,9 +1,12 @@
 //! The made-up kernel: each function that is named exists, and its result is a number.
+//!
+//! A program is compiled for it and runs in a process. It reads registers and memory that are zero,
+//! so what it prints is the same each time.
 
-use std::{panic, rc::Rc};
+use std::{cell::RefCell, collections::BTreeMap, panic, rc::Rc};
 
 use script_world::{Hit, PLACE, World};
-use trace_answers::NoSymbols;
+use trace_answers::{Symbol, Symbolize};
 use trace_compiler::{Compiled, Options, compile};
 use trace_interface::{
     script::Attachment,
@@ -16,15 +19,31 @@ use trace_language::{Diagnostic, parse_with};
 
 /// How often each probe is hit in a run, and each interval comes.
 const ROUNDS: u64 = 5;
+/// The bytes of each function.
+const BYTES: u64 = 0x100;
 
-pub struct AnyKernel;
+#[derive(Clone, Default)]
+pub struct AnyKernel {
+    /// The functions that were asked for.
+    names: Rc<RefCell<BTreeMap<u64, String>>>,
+}
+
+impl Symbolize for AnyKernel {
+    fn symbol(&self, address: u64) -> Option<Symbol> {
+        let names = self.names.borrow();
+        let (begin, name) = names.range(..=address).next_back()?;
+        let offset = address - begin;
+        let name = name.clone();
+        (offset < BYTES).then_some(Symbol { name, offset })
+    }
+}
 
 /// A number for a name, so that two names are two places.
 fn address(name: &str) -> u64 {
     let number = name.bytes().fold(0_u64, |number, byte| {
         number.wrapping_mul(31).wrapping_add(u64::from(byte))
     });
-    PLACE + (number % 4096) * 0x100
+    PLACE + (number % 4096) * BYTES
 }
 
 fn unavailable(what: &str) -> Unavailable {
@@ -47,10 +66,13 @@ impl Kernel for AnyKernel {
             address: address(&name),
             symbol: name.clone(),
             path: name,
-            bytes: 0x100,
+            bytes: BYTES,
         };
         let mut functions: Vec<Function> = names.into_iter().map(function).collect();
         functions.sort_by_key(|function| function.address);
+        let known = functions.iter();
+        let known = known.map(|function| (function.address, function.symbol.clone()));
+        self.names.borrow_mut().extend(known);
         functions
     }
 
@@ -131,10 +153,10 @@ pub fn compiled(text: &str, arguments: &[&str], kernel: &dyn Kernel) -> Outcome 
 }
 
 /// What a program prints, with the maps at its end; None if the interpreter objects to it.
-pub fn printed(compiled: Compiled) -> Option<String> {
+pub fn printed(compiled: Compiled, kernel: &AnyKernel) -> Option<String> {
     let all = || {
         let Compiled { script, view, .. } = compiled;
-        let mut world = World::new(&script, view, Box::new(NoSymbols));
+        let mut world = World::new(&script, view, Box::new(kernel.clone()));
         let of = |world: &World, is: fn(&Attachment) -> bool| {
             let all = world.script.attachments.iter();
             all.filter(|attachment| is(attachment))

@@ -213,7 +213,9 @@ impl Presentation {
                 bad_loads,
             } => {
                 for map in self.by_name() {
-                    if let Some(entries) = self.latest.get(&map) {
+                    if let Some(entries) = self.latest.get(&map)
+                        && !self.view.hides_maps
+                    {
                         self.write_map(map, &self.entries(map, entries), symbols, out)?;
                     }
                 }
@@ -271,6 +273,11 @@ impl Presentation {
             let name = self.view.maps.get(map as usize)?.name.as_deref()?;
             Some((name, self.entries(map, self.latest.get(&map)?)))
         })
+    }
+
+    /// The maps that are shown when the script ends: all, unless it says that none is.
+    pub fn maps_at_end(&self) -> impl Iterator<Item = (&str, Vec<(Key, Value)>)> {
+        self.maps().filter(|_| !self.view.hides_maps)
     }
 
     /// The records of the program.

@@ -24,9 +24,10 @@ use trace_language::{
 };
 
 use crate::{
-    options::Options,
+    options::{Missing, Options},
     places::{self, Group},
     program::{Parts, Program},
+    settings,
     tables::{LOOPS, MOST_OPEN_LOOPS, Tables},
     values::{Shared, Site, SiteKind},
 };
@@ -36,6 +37,8 @@ pub struct Compiled {
     pub script: Script,
     /// How its answers are read.
     pub view: View,
+    /// Probes that were left out, because their places do not exist ([`Missing::Told`]).
+    pub missing: Vec<Diagnostic>,
     /// Where each attachment comes from. A probe may have several attachments.
     pub origins: Vec<Origin>,
 }
@@ -58,7 +61,8 @@ pub fn compile(
     kernel: &dyn Kernel,
     options: &Options,
 ) -> Result<Compiled, Vec<Diagnostic>> {
-    let mut compiler = Compiler::new(kernel, options);
+    let options = settings::with_settings(tree, options)?;
+    let mut compiler = Compiler::new(kernel, &options);
     // Each time something is learned, or it is the last one. Types only grow, so few are needed.
     const MOST_TIMES: usize = 8;
     for _ in 0..MOST_TIMES {
@@ -79,6 +83,7 @@ struct Compiler<'a> {
     programs: Vec<script::Program>,
     attachments: Vec<Attachment>,
     origins: Vec<Origin>,
+    missing: Vec<Diagnostic>,
     /// How the programs of a clause were made last, by its beginning.
     ways: BTreeMap<usize, Way>,
 }
@@ -121,6 +126,7 @@ impl<'a> Compiler<'a> {
             programs: Vec::new(),
             attachments: Vec::new(),
             origins: Vec::new(),
+            missing: Vec::new(),
             ways: BTreeMap::new(),
         }
     }
@@ -130,6 +136,7 @@ impl<'a> Compiler<'a> {
         self.programs.clear();
         self.attachments.clear();
         self.origins.clear();
+        self.missing.clear();
     }
 
     fn clause(&mut self, clause: &Clause) {
@@ -139,7 +146,7 @@ impl<'a> Compiler<'a> {
             if let ProbeKind::Tracepoint { group, event } = &probe.kind {
                 match places::of_sources(&mut self.tables, group, event, probe.span) {
                     Ok(found) => groups.extend(found),
-                    Err(error) => self.tables.error(error),
+                    Err(error) => self.missing(error),
                 }
                 continue;
             }
@@ -157,11 +164,19 @@ impl<'a> Compiler<'a> {
                         None => groups.push(group),
                     }
                 }
-                Err(error) => self.tables.error(error),
+                Err(error) => self.missing(error),
             }
         }
         for group in groups {
             self.attach(clause, &group);
+        }
+    }
+
+    /// Notes a probe whose place does not exist.
+    fn missing(&mut self, error: Diagnostic) {
+        match self.tables.options.missing_probes {
+            Missing::Refused => self.tables.error(error),
+            Missing::Told | Missing::Ignored => self.missing.push(error),
         }
     }
 
@@ -520,6 +535,10 @@ impl<'a> Compiler<'a> {
                 self.tables.error(error);
             }
         }
+        if self.attachments.is_empty() && self.tables.errors.is_empty() {
+            // Nothing would run.
+            self.tables.errors.append(&mut self.missing);
+        }
         if !self.tables.errors.is_empty() {
             self.tables
                 .errors
@@ -585,6 +604,11 @@ impl<'a> Compiler<'a> {
                     loops: self.tables.loops,
                 },
                 probes: self.tables.probes,
+                hides_maps: !self.tables.options.shows_maps,
+            },
+            missing: match self.tables.options.missing_probes {
+                Missing::Told => self.missing,
+                _ => Vec::new(),
             },
             origins: self.origins,
         })

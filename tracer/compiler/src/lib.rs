@@ -32,6 +32,7 @@ mod object;
 mod options;
 mod places;
 mod program;
+mod settings;
 mod sources;
 mod tables;
 mod types;
@@ -39,7 +40,7 @@ mod values;
 
 pub use compile::{Compiled, Origin, compile};
 pub use functions::{FUNCTIONS, Function, Role};
-pub use options::Options;
+pub use options::{Missing, Options};
 pub use sources::events;
 
 /// A part of the compiled text, or the reason why there is none.

@@ -2,6 +2,17 @@
 
 use trace_interface::script::TICK_NANOSECONDS;
 
+/// What becomes of a probe whose place does not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// The program is refused.
+    Refused,
+    /// The probe is left out, and told in [`Compiled::missing`](crate::Compiled::missing).
+    Told,
+    /// The probe is left out.
+    Ignored,
+}
+
 /// How a script is compiled.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -19,6 +30,10 @@ pub struct Options {
     pub stacks: u32,
     /// The most addresses for which a clause is compiled separately.
     pub most_places: usize,
+    /// Whether the maps are shown at the end.
+    pub shows_maps: bool,
+    /// What becomes of a probe whose place does not exist.
+    pub missing_probes: Missing,
     /// The time between two ticks of a CPU's timer. No profile runs more often.
     pub tick_nanoseconds: u64,
     /// Whether the stack has room for another level of the text
@@ -36,6 +51,8 @@ impl Default for Options {
             stack_frames: 48,
             stacks: 2048,
             most_places: 1024,
+            shows_maps: true,
+            missing_probes: Missing::Refused,
             tick_nanoseconds: TICK_NANOSECONDS,
             has_room: || true,
         }

@@ -13,6 +13,7 @@ mod maps;
 mod messages;
 mod rendering;
 mod series;
+mod settings;
 mod user;
 mod values;
 mod world;

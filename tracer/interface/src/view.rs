@@ -19,6 +19,8 @@ pub struct View {
     pub loops: Loops,
     /// The names of probes: the text, and whether a function's name follows.
     pub probes: Vec<(Rc<str>, bool)>,
+    /// The maps are not shown at the end.
+    pub hides_maps: bool,
 }
 
 /// Bytes of the common header of a record.

@@ -18,6 +18,7 @@
 
 extern crate alloc;
 
+mod depth;
 pub mod diagnostic;
 mod lexer;
 mod macros;
@@ -26,7 +27,6 @@ mod parts;
 mod print;
 pub mod tree;
 
+pub use depth::{BYTES_OF_LEVEL, MAX_DEPTH, no_room};
 pub use diagnostic::Diagnostic;
-pub use parser::{
-    BYTES_OF_LEVEL, MAX_DEPTH, no_room, parse, parse_expression, parse_with, parse_with_room,
-};
+pub use parser::{parse, parse_expression, parse_with, parse_with_room};

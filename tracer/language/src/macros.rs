@@ -16,8 +16,8 @@ use alloc::{format, string::String, vec::Vec};
 use core::fmt;
 
 use crate::{
+    depth::{MAX_DEPTH, no_room},
     diagnostic::Diagnostic,
-    parser::{MAX_DEPTH, no_room},
     tree::{
         Block, Expression, ExpressionKind, Map, Name, PatternKind, Span, Statement, StatementKind,
         Target, Tree,

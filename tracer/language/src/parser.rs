@@ -4,6 +4,8 @@
 //! PARSER-2. After a mistake the parser goes on after the next `;` or before the next `}`, always
 //!     at least a letter further, so that the rest of the text is checked, too.
 
+mod blocks;
+mod declarations;
 mod expressions;
 mod probes;
 mod statements;
@@ -13,20 +15,13 @@ pub(crate) use probes::is_plain_pattern;
 use alloc::{format, string::String, vec::Vec};
 
 use crate::{
+    depth::{MAX_DEPTH, no_room, too_deep},
     diagnostic::{Diagnostic, quoted},
     lexer::{self, Token},
-    macros::{self, Kind, Macro, Parameter},
-    tree::{Clause, Expression, Name, ReturnPart, Span, Tree},
+    macros::{self, Macro},
+    tree::{Clause, Expression, Name, ReturnPart, Setting, Span, Tree},
 };
 
-/// How deep blocks and expressions may be nested, together. A level takes up to 3.6 KiB of stack
-/// here (a parenthesis: `parentheses`, `ternary`, `unary` and `postfix` in an optimised build). So
-/// the deepest text takes 120 KiB, which the host has. The kernel's stacks have 32 KiB; there each
-/// level is checked ([`parse_with_room`]).
-pub const MAX_DEPTH: usize = 32;
-/// The stack that a level and what it calls need at most, here and in the compiler, where a level
-/// is 4 KiB.
-pub const BYTES_OF_LEVEL: usize = 8 << 10;
 /// More mistakes than this in one text are not reported.
 const MAX_DIAGNOSTICS: usize = 20;
 
@@ -69,7 +64,10 @@ pub fn parse_with_room(
     if !parser.diagnostics.is_empty() {
         return Err(parser.diagnostics);
     }
-    let mut tree = Tree { clauses };
+    let mut tree = Tree {
+        settings: parser.settings,
+        clauses,
+    };
     let mistakes = match parser.macros.is_empty() {
         true => Vec::new(),
         false => macros::expand(&mut tree, &parser.macros, has_room),
@@ -107,6 +105,7 @@ struct Parser<'a> {
     in_predicate: bool,
     /// Whether the stack has room for another level.
     has_room: fn() -> bool,
+    settings: Vec<Setting>,
     macros: Vec<Macro>,
     diagnostics: Vec<Diagnostic>,
 }
@@ -122,6 +121,7 @@ impl<'a> Parser<'a> {
             deepest: 0,
             in_predicate: false,
             has_room: || true,
+            settings: Vec::new(),
             macros: Vec::new(),
             diagnostics: Vec::new(),
         }
@@ -140,13 +140,20 @@ impl<'a> Parser<'a> {
                     return clauses;
                 }
                 Ok(Token::End) => return clauses,
-                Ok(Token::Word("macro")) => match self.declared_macro() {
+                Ok(Token::Word("macro")) => match declarations::declared_macro(self) {
                     Ok(of) => self.macros.push(of),
                     Err(mistake) => {
                         self.tell(mistake);
                         self.skip_clause();
                     }
                 },
+                Ok(Token::Word("config")) => {
+                    let is_first = clauses.is_empty() && self.macros.is_empty();
+                    if let Err(mistake) = declarations::config(self, is_first) {
+                        self.tell(mistake);
+                        self.skip_clause();
+                    }
+                }
                 _ => match self.clause() {
                     Ok(clause) => clauses.push(clause),
                     Err(mistake) => {
@@ -156,40 +163,6 @@ impl<'a> Parser<'a> {
                 },
             }
         }
-    }
-
-    /// `macro name($variable, @map, value) { … }`.
-    fn declared_macro(&mut self) -> Parsed<Macro> {
-        const HELP: &str = "write `macro name($variable, @map, value) { … }`";
-        self.take()?;
-        let name = self.word("the name of the macro", HELP)?;
-        let mut parameters = Vec::new();
-        if self.accept("(")? {
-            while !self.accept(")")? {
-                let (token, span) = self.take()?;
-                let (kind, text) = match token {
-                    Token::Variable(text) => (Kind::Variable, text),
-                    Token::Map(text) => (Kind::Map, text),
-                    Token::Word(text) if !is_keyword(text) => (Kind::Expression, text),
-                    _ => return Err(Diagnostic::new(span, "this is no parameter", HELP)),
-                };
-                let name = Name {
-                    text: text.into(),
-                    span,
-                };
-                parameters.push(Parameter { kind, name });
-                if self.peek()? != Token::Sign(")") {
-                    self.expect(",", HELP)?;
-                }
-            }
-        }
-        let body = self.block()?;
-        let body = self.as_value(body)?;
-        Ok(Macro {
-            name,
-            parameters,
-            body,
-        })
     }
 
     fn clause(&mut self) -> Parsed<Clause> {
@@ -423,23 +396,6 @@ impl<'a> Parser<'a> {
     fn skip_token(&mut self) {
         self.position = self.next_span().end;
     }
-}
-
-fn too_deep(span: Span) -> Diagnostic {
-    Diagnostic::new(
-        span,
-        format!("this is nested more than {MAX_DEPTH} deep"),
-        "keep a part of it in a variable: `$part = …;`",
-    )
-}
-
-/// The stack here is too small for what comes next.
-pub fn no_room(span: Span) -> Diagnostic {
-    Diagnostic::new(
-        span,
-        "this is nested too deep for the stack of the kernel's own prompt",
-        "keep a part of it in a variable: `$part = …;`, or use `cargo run -- trace` on the host",
-    )
 }
 
 /// Words that begin a statement or are values, so nothing else has such a name.

@@ -9,7 +9,8 @@ use crate::{
     parser::is_plain_pattern,
     tree::{
         Arm, Binary, Block, Clause, Expression, ExpressionKind, Map, Name, Pattern, PatternKind,
-        Probe, ProbeKind, ReturnPart, Statement, StatementKind, Target, Tree, TypeKind, TypeName,
+        Probe, ProbeKind, ReturnPart, Setting, Statement, StatementKind, Target, Tree, TypeKind,
+        TypeName,
     },
 };
 
@@ -47,6 +48,13 @@ impl Display for Quoted<'_> {
 
 impl Display for Tree {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if !self.settings.is_empty() {
+            f.write_str("config = { ")?;
+            for Setting { name, value } in &self.settings {
+                write!(f, "{} = {}; ", name.text, Quoted(&value.text))?;
+            }
+            f.write_str("}\n")?;
+        }
         list(f, &self.clauses, "\n")
     }
 }

@@ -49,7 +49,17 @@ pub struct Name {
 /// A whole program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
+    /// `config = { name = value; … }`.
+    pub settings: Vec<Setting>,
     pub clauses: Vec<Clause>,
+}
+
+/// `name = value`. What there is to set, only the compiler knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    pub name: Name,
+    /// A number, word or text, without its quotes.
+    pub value: Name,
 }
 
 /// `PROBES /PREDICATE/ { BODY }`, and for sessions `return /PREDICATE/ { BODY }` after it.

@@ -11,7 +11,11 @@ use trace_interface::script;
 use trace_language::{Diagnostic, parse_with, tree::Tree};
 
 use crate::{
-    Failure, calls, expect::Condition, options::Options, report::report, source::Source,
+    Failure, calls,
+    expect::Condition,
+    options::Options,
+    report::{report, warnings},
+    source::Source,
     timing::Timing,
 };
 
@@ -96,6 +100,12 @@ pub fn compile(
 ) -> Result<Plan, Failure> {
     let compiled = calls::compile_with_calls(options, source, &prepared.tree, symbols)
         .map_err(|mistakes| refusal(&mistakes, source))?;
+    if !compiled.missing.is_empty() {
+        eprintln!(
+            "{}",
+            warnings(&compiled.missing, &source.text, &source.name)
+        );
+    }
     let probes = calls::probes(
         &compiled.origins,
         &compiled.script.attachments,

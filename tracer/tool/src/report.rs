@@ -7,6 +7,15 @@ use trace_language::Diagnostic;
 
 /// The mistakes of a text, each with its lines.
 pub fn report(mistakes: &[Diagnostic], text: &str, name: &str) -> String {
+    shown(&Level::ERROR, mistakes, text, name)
+}
+
+/// What is wrong with a text that runs nevertheless, in the same way.
+pub fn warnings(mistakes: &[Diagnostic], text: &str, name: &str) -> String {
+    shown(&Level::WARNING, mistakes, text, name)
+}
+
+fn shown(level: &Level<'_>, mistakes: &[Diagnostic], text: &str, name: &str) -> String {
     let renderer = if stderr().is_terminal() {
         Renderer::styled()
     } else {
@@ -19,7 +28,7 @@ pub fn report(mistakes: &[Diagnostic], text: &str, name: &str) -> String {
         let place = Snippet::source(text)
             .path(name)
             .annotation(AnnotationKind::Primary.span(start..end));
-        let group = Level::ERROR.primary_title(&mistake.message).element(place);
+        let group = level.clone().primary_title(&mistake.message).element(place);
         let group = if mistake.help.is_empty() {
             group
         } else {

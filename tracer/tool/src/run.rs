@@ -326,7 +326,7 @@ impl Session<'_> {
             Event::Started { places } => json::number_of("attached_probes", "probes", *places),
             Event::Record(record) => json::printed(record, text, self.symbols),
             Event::Ended { totals, .. } => {
-                let maps = self.presentation.maps();
+                let maps = self.presentation.maps_at_end();
                 let maps = maps.map(|(name, entries)| json::map(name, &entries, self.symbols));
                 let lost: u64 = totals.lost.iter().map(|(_, count)| count).sum();
                 let lost = (lost != 0).then(|| json::number_of("lost_events", "events", lost));

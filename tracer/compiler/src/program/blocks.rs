@@ -2,8 +2,8 @@
 //!
 //! A value is described without an instruction, but a block is statements. So the blocks of a
 //! statement are made before it: each leaves its value in a variable of its own, which stands for
-//! it in the statement. A block that runs only sometimes (in a choice, or after `&&` and `||`) makes
-//! a branch of it.
+//! it in the statement. A block that runs only sometimes (in a choice, or after `&&` and `||`) gets
+//! a branch.
 //!
 //! BLOCKS-1. What stands before a block in a statement is calculated before it.
 

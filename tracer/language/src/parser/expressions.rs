@@ -6,8 +6,13 @@
 
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 
-use super::{MAX_DEPTH, Parsed, Parser, is_keyword, too_deep};
+use super::{
+    Parsed, Parser,
+    blocks::{as_value, if_value},
+    is_keyword,
+};
 use crate::{
+    depth::{MAX_DEPTH, too_deep},
     diagnostic::Diagnostic,
     lexer::{self, Token},
     tree::{
@@ -268,16 +273,16 @@ impl Parser<'_> {
                 self.take()?;
                 ExpressionKind::Boolean(word == "true")
             }
-            Token::Word("if") => return self.with_block(Self::if_value),
+            Token::Word("if") => return with_block(self, if_value),
             Token::Word(word) if is_keyword(word) => {
                 return Err(self.unexpected("a value", HELP));
             }
             Token::Word(_) => return self.name_or_call(),
             Token::Sign("(") => return self.parentheses(),
             Token::Sign("{") => {
-                return self.with_block(|parser| {
+                return with_block(self, |parser| {
                     let block = parser.block()?;
-                    parser.as_value(block)
+                    as_value(parser, block)
                 });
             }
             Token::Sign("&") => {
@@ -292,20 +297,6 @@ impl Parser<'_> {
             _ => return Err(self.unexpected("a value", HELP)),
         };
         self.node(kind, span, 0)
-    }
-
-    /// A value with blocks in it, which is as high as they are.
-    fn with_block(&mut self, parse: fn(&mut Self) -> Parsed<Expression>) -> Parsed<Tall> {
-        let in_predicate = core::mem::replace(&mut self.in_predicate, false);
-        let before = core::mem::replace(&mut self.deepest, self.depth);
-        let parsed = parse(self);
-        let height = self.deepest - self.depth;
-        self.deepest = self.deepest.max(before);
-        self.in_predicate = in_predicate;
-        Ok(Tall {
-            expression: parsed?,
-            height,
-        })
     }
 
     /// `@name[key, key]`, and the height of the keys.
@@ -592,6 +583,23 @@ fn array_length(parser: &mut Parser<'_>) -> Parsed<u64> {
             "",
         )),
     }
+}
+
+/// A value with blocks in it, which is as high as they are.
+fn with_block(
+    parser: &mut Parser<'_>,
+    parse: fn(&mut Parser<'_>) -> Parsed<Expression>,
+) -> Parsed<Tall> {
+    let in_predicate = core::mem::replace(&mut parser.in_predicate, false);
+    let before = core::mem::replace(&mut parser.deepest, parser.depth);
+    let parsed = parse(parser);
+    let height = parser.deepest - parser.depth;
+    parser.deepest = parser.deepest.max(before);
+    parser.in_predicate = in_predicate;
+    Ok(Tall {
+        expression: parsed?,
+        height,
+    })
 }
 
 /// The length of the path that a text begins with. Between angle brackets it includes all that

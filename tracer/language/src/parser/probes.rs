@@ -27,7 +27,7 @@ const KINDS: [&str; 10] = [
     "end",
 ];
 /// Words that bpftrace has and this tracer does not have, with the way out.
-const ABSENT: [(&[&str], &str); 12] = [
+const ABSENT: [(&[&str], &str); 11] = [
     (
         &["fentry", "kfunc", "f"],
         "write `kprobe:`; it gives the arguments by name, too",
@@ -57,10 +57,6 @@ const ABSENT: [(&[&str], &str); 12] = [
     (
         &["self", "test", "bench"],
         "begin the trace from a test, with `--expect`",
-    ),
-    (
-        &["config"],
-        "there is nothing to configure; options stand on the command line",
     ),
     (&["import"], "write its text into this program"),
     (

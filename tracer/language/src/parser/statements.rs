@@ -5,7 +5,7 @@
 
 use alloc::{boxed::Box, format, vec, vec::Vec};
 
-use super::{Parsed, Parser, expressions::target, is_keyword};
+use super::{Parsed, Parser, blocks::as_value, expressions::target, is_keyword};
 use crate::{
     diagnostic::Diagnostic,
     lexer::{self, Token},
@@ -95,7 +95,7 @@ impl Parser<'_> {
             }
             Token::Sign("{") => {
                 let block = self.block()?;
-                (StatementKind::Expression(self.as_value(block)?), true)
+                (StatementKind::Expression(as_value(self, block)?), true)
             }
             _ => (self.assignment()?, false),
         };
@@ -178,7 +178,7 @@ impl Parser<'_> {
         Ok(StatementKind::Let { variable, value })
     }
 
-    fn branch(&mut self) -> Parsed<StatementKind> {
+    pub(super) fn branch(&mut self) -> Parsed<StatementKind> {
         self.take()?;
         let condition = self.expression()?;
         let then = self.block()?;
@@ -203,90 +203,6 @@ impl Parser<'_> {
             then,
             otherwise,
         })
-    }
-
-    /// A block as a value: that of its last statement, unless this ends with `;`.
-    pub(super) fn as_value(&self, mut body: Block) -> Parsed<Expression> {
-        let span = body.span;
-        let value = match self.last_value(&body)? {
-            false => None,
-            true => match body.statements.pop() {
-                Some(Statement {
-                    kind: StatementKind::Expression(value),
-                    ..
-                }) => Some(value),
-                Some(Statement {
-                    kind:
-                        StatementKind::If {
-                            condition,
-                            then,
-                            otherwise: Some(otherwise),
-                        },
-                    span,
-                }) => Some(self.choice(condition, then, otherwise, span)?),
-                _ => None,
-            },
-        };
-        let kind = match value {
-            // `else if` has no braces.
-            Some(value) if value.span == span => value.kind,
-            value => ExpressionKind::Block {
-                body,
-                value: value.map(Box::new),
-            },
-        };
-        Ok(Expression { kind, span })
-    }
-
-    /// Whether the last statement of a block is its value.
-    fn last_value(&self, block: &Block) -> Parsed<bool> {
-        let Some(last) = block.statements.last() else {
-            return Ok(false);
-        };
-        let may_be = match &last.kind {
-            StatementKind::Expression(_) => true,
-            StatementKind::If { otherwise, .. } => otherwise.is_some(),
-            _ => false,
-        };
-        // So it is in `else if`.
-        let is_all = last.span.end == block.span.end;
-        let (next, _) = lexer::token(self.text, last.span.end)?;
-        Ok(may_be && (is_all || next == Token::Sign("}")))
-    }
-
-    fn choice(
-        &self,
-        condition: Expression,
-        then: Block,
-        otherwise: Block,
-        span: Span,
-    ) -> Parsed<Expression> {
-        let kind = ExpressionKind::Ternary {
-            condition: Box::new(condition),
-            then: Box::new(self.as_value(then)?),
-            otherwise: Box::new(self.as_value(otherwise)?),
-        };
-        Ok(Expression { kind, span })
-    }
-
-    /// `if condition { value } else { value }`.
-    pub(super) fn if_value(&mut self) -> Parsed<Expression> {
-        let start = self.start()?;
-        match self.nested(Self::branch)? {
-            StatementKind::If {
-                condition,
-                then,
-                otherwise: Some(otherwise),
-            } => {
-                let span = self.taken(start);
-                self.choice(condition, then, otherwise, span)
-            }
-            _ => Err(Diagnostic::new(
-                self.taken(start),
-                "without an `else`, this `if` has no value",
-                "write `if (condition) { value } else { other }`",
-            )),
-        }
     }
 
     fn unroll(&mut self) -> Parsed<StatementKind> {

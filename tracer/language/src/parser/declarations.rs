@@ -1,0 +1,82 @@
+//! What stands before the clauses: settings and macros.
+
+use alloc::vec::Vec;
+
+use super::{Parsed, Parser, blocks::as_value, is_keyword};
+use crate::{
+    diagnostic::Diagnostic,
+    lexer::{self, Token},
+    macros::{Kind, Macro, Parameter},
+    tree::{Name, Setting},
+};
+
+/// `config = { name = value; … }`, which stands first.
+pub(super) fn config(parser: &mut Parser<'_>, is_first: bool) -> Parsed<()> {
+    const HELP: &str = "write `config = { name = value; }` before all else";
+    let (_, span) = parser.take()?;
+    if !is_first || !parser.settings.is_empty() {
+        return Err(Diagnostic::new(
+            span,
+            "the settings do not stand first",
+            HELP,
+        ));
+    }
+    parser.expect("=", HELP)?;
+    parser.expect("{", HELP)?;
+    while !parser.accept("}")? {
+        let name = parser.word("the name of a setting", HELP)?;
+        parser.expect("=", HELP)?;
+        let (token, span) = parser.take()?;
+        let text = match token {
+            Token::Word(text) | Token::Number(text) => text.into(),
+            Token::String(text) => lexer::string(text, span)?,
+            _ => {
+                return Err(Diagnostic::new(
+                    span,
+                    "a setting is a number, a word or a text",
+                    HELP,
+                ));
+            }
+        };
+        let value = Name { text, span };
+        parser.settings.push(Setting { name, value });
+        if parser.peek()? != Token::Sign("}") {
+            parser.expect(";", HELP)?;
+        }
+    }
+    Ok(())
+}
+
+/// `macro name($variable, @map, value) { … }`.
+pub(super) fn declared_macro(parser: &mut Parser<'_>) -> Parsed<Macro> {
+    const HELP: &str = "write `macro name($variable, @map, value) { … }`";
+    parser.take()?;
+    let name = parser.word("the name of the macro", HELP)?;
+    let mut parameters = Vec::new();
+    if parser.accept("(")? {
+        while !parser.accept(")")? {
+            let (token, span) = parser.take()?;
+            let (kind, text) = match token {
+                Token::Variable(text) => (Kind::Variable, text),
+                Token::Map(text) => (Kind::Map, text),
+                Token::Word(text) if !is_keyword(text) => (Kind::Expression, text),
+                _ => return Err(Diagnostic::new(span, "this is no parameter", HELP)),
+            };
+            let name = Name {
+                text: text.into(),
+                span,
+            };
+            parameters.push(Parameter { kind, name });
+            if parser.peek()? != Token::Sign(")") {
+                parser.expect(",", HELP)?;
+            }
+        }
+    }
+    let body = parser.block()?;
+    let body = as_value(parser, body)?;
+    Ok(Macro {
+        name,
+        parameters,
+        body,
+    })
+}
