@@ -128,9 +128,9 @@ pub enum Helper {
     /// `(map, number)`: how many words the call stack of that number has; 0 if there is no such
     /// number, for example because it is a negated errno of [`Helper::StackId`].
     CountFrames,
-    /// `(&buffer, size, address, length)`: copies the first `length` bytes of kernel memory, at most
-    /// size. The rest of the buffer is zero. 0, or `EFAULT`, negated, with the buffer zero. Of a
-    /// length of 0 nothing is read, wherever the address is.
+    /// `(&buffer, size, address, length)`: copies the first `length` bytes of kernel memory, at
+    /// most size. The rest of the buffer is zero. 0, or `EFAULT`, negated, with the buffer zero. Of
+    /// a length of 0 nothing is read, wherever the address is.
     ReadPart,
     /// The same for user memory.
     ReadUserPart,
