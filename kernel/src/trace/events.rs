@@ -324,7 +324,7 @@ impl Events {
     /// Turns the events that `select` chooses on or off.
     ///
     /// # Errors
-    /// EINVAL if there is none; else that of the first one that cannot be turned on.
+    /// That of the first one that cannot be turned on. It is none if there are no such events.
     pub fn enable(&mut self, enabled: bool, select: impl Fn(&Name) -> bool) -> Result<(), Errno> {
         let mut result = Ok(());
         for entry in self.list.iter_mut().filter(|entry| select(&entry.name)) {

@@ -8,7 +8,7 @@ const RULES: [(&str, &str); 9] = [
     (
         "probes of user programs, counters, watchpoints, iterators: kinds that this kernel has not",
         r"(?x) (?: ^ | [\s,};/] ) (?: uprobe | uretprobe | usdt | software | hardware
-          | (?:async)?watchpoint | iter | [uUshw] | ur | aw | it ) : [\w/.*\d]",
+          | (?:async)?watchpoint | iter | [uUshw] | ur | aw | it ) : [\w/.*\d$\x22]",
     ),
     (
         "BTF: fentry, fexit, raw tracepoints, and fields that only the types of Linux have",
@@ -24,7 +24,7 @@ const RULES: [(&str, &str); 9] = [
         "code that runs while bpftrace compiles: comptime",
         r"\bcomptime\b",
     ),
-    ("functions in BPF: fn, __", r"(?:^|[};\n]\s*)fn\s+\w+\s*\("),
+    ("functions in BPF: fn", r"(?:^|[};\n]\s*)fn\s+\w+\s*\("),
     (
         "network addresses, groups of processes, shells, and what changes the kernel",
         r"(?x) \b(?: ntop | pton | macaddr | cgroup | cgroupid | cgroup_path | system | cat
@@ -39,6 +39,32 @@ const RULES: [(&str, &str); 9] = [
     ("lists of an architecture", r"\breg\("),
 ];
 
+/// Why a text that is an error there is right here: a reason, and what such a text has.
+const REASONS: [(&str, &str); 7] = [
+    ("`%r` shows any value here", r"%r"),
+    (
+        "what has its own value on each CPU can be read as one",
+        r"@\w*(?:\[1\])? = (?:count|sum|min|max|avg)\(",
+    ),
+    ("bounds of a loop are any expressions", r"\d\+1"),
+    (
+        "a loop of numbers is no callback, so arguments can be used in it",
+        r"\{ arg0 \}",
+    ),
+    (
+        "an entry and a return of one function stay two probes",
+        r"kretprobe:\S+ \{ \$x = arg0",
+    ),
+    (
+        "an entry of a map can be cleared by its key",
+        r"\b(?:clear|zero)\(@\w*\[",
+    ),
+    (
+        "an unrolled block is a loop, which may be long",
+        r"unroll\(101\)",
+    ),
+];
+
 /// An event of Linux; its fields are not those of another event.
 const EVENT: &str = r"\b(?:tracepoint|t):([\w*?]+):([\w*?]+)";
 /// What stands for an event that this kernel has not.
@@ -47,6 +73,7 @@ const SOME_EVENT: &str = "tracepoint:sched:sched_wakeup";
 /// The rules, ready to use.
 pub struct Rules {
     rules: Vec<(&'static str, Regex)>,
+    reasons: Vec<(&'static str, Regex)>,
     event: Regex,
 }
 
@@ -55,8 +82,15 @@ impl Rules {
         let regex = |text| Regex::new(text).expect("the rule can be read");
         Self {
             rules: RULES.map(|(name, text)| (name, regex(text))).into(),
+            reasons: REASONS.map(|(name, text)| (name, regex(text))).into(),
             event: regex(EVENT),
         }
+    }
+
+    /// Why a text that is an error there is taken here.
+    pub fn reason(&self, text: &str) -> &'static str {
+        let reason = self.reasons.iter().find(|(_, regex)| regex.is_match(text));
+        reason.map_or("NO REASON", |(name, _)| name)
     }
 
     /// The rule that leaves a text out.

@@ -30,7 +30,7 @@ enum Verdict {
 use Verdict::{Is, Message, Named};
 
 /// The files, and whether their tests only parse: a program that is valid there may mean nothing.
-const FILES: [(&str, Verdict, bool); 15] = [
+const FILES: [(&str, Verdict, bool); 14] = [
     ("parser", Named, true),
     ("type_checker", Named, false),
     ("type_resolver", Named, false),
@@ -44,7 +44,6 @@ const FILES: [(&str, Verdict, bool); 15] = [
     ("resource_analyser", Is("false"), false),
     ("attachpoint_passes", Message(0), true),
     ("named_param", Named, true),
-    ("portability_analyser", Is("1"), false),
     ("unstable_feature", Named, false),
 ];
 
@@ -114,7 +113,10 @@ pub fn hold(checkout: &Path) -> Result<()> {
             match (text.is_error, outcome) {
                 (false, Outcome::Taken(_)) => both_take += 1,
                 (true, Outcome::Refused { .. }) => both_refuse += 1,
-                (true, Outcome::Taken(_)) => taken_here.add(file, &text.place, &text.program),
+                (true, Outcome::Taken(_)) => {
+                    let reason = rules.reason(&text.program);
+                    taken_here.add(reason, &text.place, &text.program);
+                }
                 (false, Outcome::Refused { parsed: true, .. }) if only_parses => only_parsed += 1,
                 (false, Outcome::Refused { message, .. }) => {
                     refused_here.add(&kind_of(&message), &text.place, &text.program);

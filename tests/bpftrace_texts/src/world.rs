@@ -18,7 +18,7 @@ use trace_interface::{
 use trace_language::{Diagnostic, parse_with};
 
 /// How often each probe is hit in a run, and each interval comes.
-const ROUNDS: u64 = 5;
+const ROUNDS: u64 = 10;
 /// The bytes of each function.
 const BYTES: u64 = 0x100;
 
@@ -178,7 +178,9 @@ pub fn printed(compiled: Compiled, kernel: &AnyKernel) -> Option<String> {
         for end in of(&world, |it| matches!(it, Attachment::End { .. })) {
             attached(&mut world, &end, ROUNDS);
         }
-        world.maps()
+        // A blank line parts the maps from what was printed.
+        let said = core::mem::take(&mut world.out);
+        format!("{said}\n{}", world.maps())
     };
     panic::catch_unwind(panic::AssertUnwindSafe(all)).ok()
 }

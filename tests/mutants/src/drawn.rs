@@ -16,11 +16,12 @@ use crate::{tree::Tree, trial::Change};
 const VERSION: &str = "27.1.0";
 
 /// Packages that run on the host, so that its tests can notice.
-const PACKAGES: [&str; 23] = [
+const PACKAGES: [&str; 27] = [
     "abi",
     "block_heap",
     "bpf",
     "bpf_compiler",
+    "debug_info",
     "elf_program",
     "ramfs",
     "frame_bitmap",
@@ -29,8 +30,10 @@ const PACKAGES: [&str; 23] = [
     "kallsyms",
     "log_ring",
     "params",
+    "pictures",
     "probes",
     "prompt",
+    "recorder",
     "tracefs",
     "trace_language",
     "trace_maps",
@@ -39,6 +42,7 @@ const PACKAGES: [&str; 23] = [
     "trace_compiler",
     "trace_answers",
     "trace_wire",
+    "tracer",
     "unwind",
 ];
 

@@ -1,4 +1,7 @@
 //! The values of bytes that a program stored.
+//!
+//! A shape says how many bytes there are, and what they mean. Bytes that are missing count as
+//! zeros, so nothing here fails: a record that was cut has the value of its beginning.
 
 use alloc::{collections::BTreeMap, rc::Rc, string::String, vec::Vec};
 

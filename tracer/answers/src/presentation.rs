@@ -34,6 +34,8 @@ pub struct Presentation {
     /// Maps that were asked for and have not come: the map, entries, divisor, and the key.
     waiting: Vec<(u32, u64, u64, Option<Vec<u8>>)>,
     latest: BTreeMap<u32, Vec<MapEntry>>,
+    /// The last text that a program has printed does not end its line.
+    is_in_line: bool,
     clock: Option<Clock>,
 }
 
@@ -212,6 +214,9 @@ impl Presentation {
                 lost,
                 bad_loads,
             } => {
+                if core::mem::take(&mut self.is_in_line) {
+                    out.write_char('\n')?;
+                }
                 for map in self.by_name() {
                     if let Some(entries) = self.latest.get(&map)
                         && !self.view.hides_maps
@@ -378,6 +383,9 @@ impl Presentation {
             }
         };
         out.write_str(&text)?;
+        if !text.is_empty() {
+            self.is_in_line = !text.ends_with('\n');
+        }
         Ok(Event::Record(Recorded {
             cpu,
             tsc,

@@ -58,7 +58,7 @@ const fn function(
 
 /// See the module's text.
 #[rustfmt::skip]
-pub const FUNCTIONS: [Function; 45] = {
+pub const FUNCTIONS: [Function; 49] = {
     use Role::{Aggregation, Both, Effect, Value};
     [
         function(Effect, "printf", "printf(\"format\", value)",
@@ -117,10 +117,14 @@ pub const FUNCTIONS: [Function; 45] = {
             "0 if the texts begin with the same bytes"),
         function(Value, "strlen", "strlen(text)",
             "the bytes of a text"),
+        function(Value, "strcontains", "strcontains(text, part)",
+            "whether a text has another one in it"),
+        function(Value, "strstr", "strstr(text, part)",
+            "where a text has another one first, or -1"),
         function(Value, "strerror", "strerror(errno)",
             "what an error number means"),
         function(Value, "signal_name", "signal_name(number)",
-            "the name of a signal"),
+            "what a signal means, such as Killed"),
         function(Value, "syscall_name", "syscall_name(number)",
             "the name of a system call"),
         function(Value, "bswap", "bswap(number)",
@@ -129,6 +133,10 @@ pub const FUNCTIONS: [Function; 45] = {
             "whether an address is an error, from -4095 to -1"),
         function(Value, "find", "find(@map, key, $x)",
             "whether a map has a key, whose value goes into the variable"),
+        function(Value, "sizeof", "sizeof(TYPE) or sizeof(value)",
+            "the bytes of a type, or of a value as it is kept"),
+        function(Value, "offsetof", "offsetof(TYPE, field) or offsetof(value, field)",
+            "where a field begins in its type"),
         function(Value, "len", "len(@map) or len(kstack)",
             "how many keys, frames or elements there are"),
         function(Value, "has_key", "has_key(@map, key)",

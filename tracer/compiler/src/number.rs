@@ -128,6 +128,12 @@ pub(crate) enum Number {
         place: Place,
         bytes: u32,
     },
+    /// Where a text in the stack has another one for the first time: bytes from its beginning, or
+    /// -1. Each has so many bytes, of which the last is NUL.
+    Position {
+        text: (Place, u32),
+        part: (Place, u32),
+    },
     /// Copies a key's value, as many bytes, to a place in the stack, which zeros fill up. 1 if it
     /// was there, else 0, and the place stays as it was.
     Found {

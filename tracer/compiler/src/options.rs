@@ -1,6 +1,6 @@
 //! How a script is compiled.
 
-use trace_interface::script::TICK_NANOSECONDS;
+use trace_interface::{script::TICK_NANOSECONDS, shape::StackForm};
 
 /// What becomes of a probe whose place does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub struct Options {
     pub stacks: u32,
     /// The most addresses for which a clause is compiled separately.
     pub most_places: usize,
+    /// How a call stack is shown where the program does not say it.
+    pub stack_form: StackForm,
     /// Whether the maps are shown at the end.
     pub shows_maps: bool,
     /// What becomes of a probe whose place does not exist.
@@ -51,6 +53,7 @@ impl Default for Options {
             stack_frames: 48,
             stacks: 2048,
             most_places: 1024,
+            stack_form: StackForm::default(),
             shows_maps: true,
             missing_probes: Missing::Refused,
             tick_nanoseconds: TICK_NANOSECONDS,

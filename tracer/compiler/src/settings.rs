@@ -6,6 +6,7 @@
 
 use alloc::{borrow::Cow, format, string::String, vec::Vec};
 
+use trace_interface::shape::StackForm;
 use trace_language::{
     Diagnostic,
     tree::{Setting, Tree},
@@ -82,7 +83,12 @@ const SETTINGS: [(&str, Does); 26] = {
         ("perf_rb_pages", Nothing(Takes::Number)),
         ("symbol_source", Nothing(Takes::Anything)),
         ("max_type_res_iterations", Nothing(Takes::Anything)),
-        ("stack_mode", Word(&["bpftrace"], |_, _| ())),
+        ("stack_mode", Word(&["bpftrace", "perf", "raw"],
+            |options, word| options.stack_form = match word {
+                "perf" => StackForm::Perf,
+                "raw" => StackForm::Raw,
+                _ => StackForm::Functions,
+            })),
         ("unstable_tseries", Word(&["error", "warn", "enable"], |_, _| ())),
         ("unstable_dw_ustack", Word(&["error", "warn", "enable"], |_, _| ())),
     ]

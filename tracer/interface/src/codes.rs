@@ -86,10 +86,14 @@ const ERRORS: [(i32, &str); 44] = [
 /// From number 1 on.
 #[rustfmt::skip]
 const SIGNALS: [&str; 31] = [
-    "SIGHUP", "SIGINT", "SIGQUIT", "SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGKILL",
-    "SIGUSR1", "SIGSEGV", "SIGUSR2", "SIGPIPE", "SIGALRM", "SIGTERM", "SIGSTKFLT", "SIGCHLD",
-    "SIGCONT", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGURG", "SIGXCPU", "SIGXFSZ",
-    "SIGVTALRM", "SIGPROF", "SIGWINCH", "SIGIO", "SIGPWR", "SIGSYS",
+    "Hangup", "Interrupt", "Quit", "Illegal instruction", "Trace/breakpoint trap", "Aborted",
+    "Bus error", "Floating point exception", "Killed", "User defined signal 1",
+    "Segmentation fault", "User defined signal 2", "Broken pipe", "Alarm clock", "Terminated",
+    "Stack fault", "Child exited", "Continued", "Stopped (signal)", "Stopped",
+    "Stopped (tty input)", "Stopped (tty output)", "Urgent I/O condition",
+    "CPU time limit exceeded", "File size limit exceeded", "Virtual timer expired",
+    "Profiling timer expired", "Window changed", "I/O possible", "Power failure",
+    "Bad system call",
 ];
 
 #[rustfmt::skip]
@@ -132,9 +136,9 @@ mod tests {
         assert_eq!(name(Naming::Error, -2), None);
         assert_eq!(name(Naming::Error, 133), None);
         assert_eq!(name(Naming::Signal, 0), None);
-        assert_eq!(name(Naming::Signal, 1), Some("SIGHUP"));
-        assert_eq!(name(Naming::Signal, 9), Some("SIGKILL"));
-        assert_eq!(name(Naming::Signal, 31), Some("SIGSYS"));
+        assert_eq!(name(Naming::Signal, 1), Some("Hangup"));
+        assert_eq!(name(Naming::Signal, 9), Some("Killed"));
+        assert_eq!(name(Naming::Signal, 31), Some("Bad system call"));
         assert_eq!(name(Naming::Signal, 32), None);
         assert_eq!(name(Naming::SystemCall, 0), Some("read"));
         assert_eq!(name(Naming::SystemCall, 231), Some("exit_group"));

@@ -20,6 +20,7 @@ extern crate alloc;
 
 mod depth;
 pub mod diagnostic;
+mod directives;
 mod lexer;
 mod macros;
 mod parser;

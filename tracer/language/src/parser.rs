@@ -7,16 +7,18 @@
 mod blocks;
 mod declarations;
 mod expressions;
+mod named;
 mod probes;
 mod statements;
 
 pub(crate) use probes::is_plain_pattern;
 
-use alloc::{format, string::String, vec::Vec};
+use alloc::{format, string::String, vec, vec::Vec};
 
 use crate::{
     depth::{MAX_DEPTH, no_room, too_deep},
     diagnostic::{Diagnostic, quoted},
+    directives::without_directives,
     lexer::{self, Token},
     macros::{self, Macro},
     tree::{Clause, Expression, Name, ReturnPart, Setting, Span, Tree},
@@ -55,12 +57,16 @@ pub fn parse_with_room(
     arguments: &[&str],
     has_room: fn() -> bool,
 ) -> Result<Tree, Vec<Diagnostic>> {
-    let mut parser = Parser::new(text, arguments);
+    let (plain, definitions) = without_directives(text).map_err(|mistake| vec![mistake])?;
+    let mut parser = Parser::new(&plain, arguments);
     parser.has_room = has_room;
-    if text.starts_with("#!") {
-        parser.position = text.find('\n').unwrap_or(text.len());
+    for definition in definitions {
+        if let Err(mistake) = declarations::definition(&mut parser, text, &definition) {
+            parser.tell(mistake);
+        }
     }
     let clauses = parser.clauses();
+    parser.diagnostics.extend(named::unknown(&parser));
     if !parser.diagnostics.is_empty() {
         return Err(parser.diagnostics);
     }
@@ -93,7 +99,11 @@ pub fn parse_expression(text: &str, arguments: &[&str]) -> Result<Expression, Di
 
 struct Parser<'a> {
     text: &'a str,
-    arguments: &'a [&'a str],
+    /// The arguments of the program: those without a name, and the others.
+    arguments: Vec<&'a str>,
+    named: Vec<&'a str>,
+    /// The named ones that the program asks for.
+    options: Vec<named::Known>,
     /// The position of the first letter that is not taken.
     position: usize,
     /// The end of the token that was taken last.
@@ -112,9 +122,12 @@ struct Parser<'a> {
 
 impl<'a> Parser<'a> {
     fn new(text: &'a str, arguments: &'a [&'a str]) -> Self {
+        let (named, arguments) = arguments.iter().partition(|of| named::is_named(of));
         Self {
             text,
             arguments,
+            named,
+            options: Vec::new(),
             position: 0,
             end: 0,
             depth: 0,

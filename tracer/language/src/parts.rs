@@ -25,7 +25,8 @@ macro_rules! parts {
             | ExpressionKind::Unary { operand: only, .. }
             | ExpressionKind::Cast { operand: only, .. }
             | ExpressionKind::Block { value: Some(only), .. } => vec![& $($mut)? **only],
-            ExpressionKind::Index { of: first, index: second }
+            ExpressionKind::OrElse { value: first, otherwise: second }
+            | ExpressionKind::Index { of: first, index: second }
             | ExpressionKind::Binary { left: first, right: second, .. } => {
                 vec![& $($mut)? **first, & $($mut)? **second]
             }
@@ -51,10 +52,15 @@ impl Expression {
         parts!(&mut self.kind, iter_mut, mut)
     }
 
-    /// Whether it is a block, or a part of it is.
+    /// Whether it is a block or `a ?: b`, which need statements, or a part of it is.
     pub fn has_block(&self) -> bool {
-        matches!(self.kind, ExpressionKind::Block { .. })
-            || self.parts().into_iter().any(Self::has_block)
+        let needs = |kind: &ExpressionKind| {
+            matches!(
+                kind,
+                ExpressionKind::Block { .. } | ExpressionKind::OrElse { .. }
+            )
+        };
+        needs(&self.kind) || self.parts().into_iter().any(Self::has_block)
     }
 }
 

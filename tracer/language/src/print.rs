@@ -293,7 +293,7 @@ impl Display for Operand<'_> {
 /// How strongly the outermost part of an expression binds.
 fn strength(value: &Expression) -> u8 {
     match &value.kind {
-        ExpressionKind::Ternary { .. } => 0,
+        ExpressionKind::Ternary { .. } | ExpressionKind::OrElse { .. } => 0,
         // A statement that begins with a block ends with it.
         ExpressionKind::Block { .. } => 0,
         ExpressionKind::Binary { operation, .. } => operation.precedence(),
@@ -344,7 +344,9 @@ impl Display for Expression {
                 let least = operation.precedence();
                 // A choice has the strength of the weakest operator, and is one of nothing here.
                 let left_least = match left.kind {
-                    ExpressionKind::Ternary { .. } | ExpressionKind::Block { .. } => POSTFIX,
+                    ExpressionKind::Ternary { .. }
+                    | ExpressionKind::OrElse { .. }
+                    | ExpressionKind::Block { .. } => POSTFIX,
                     _ => least,
                 };
                 write!(
@@ -384,6 +386,13 @@ impl Display for Expression {
                     write!(f, "{before}{}={value}", name.text)?;
                 }
                 f.write_char(')')
+            }
+            ExpressionKind::OrElse { value, otherwise } => {
+                if strength(value) == 0 && !matches!(value.kind, ExpressionKind::Binary { .. }) {
+                    write!(f, "({value}) ?: {otherwise}")
+                } else {
+                    write!(f, "{value} ?: {otherwise}")
+                }
             }
             ExpressionKind::Block { body, value } => {
                 f.write_str("{ ")?;

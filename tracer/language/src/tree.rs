@@ -301,6 +301,11 @@ pub enum ExpressionKind {
     },
     /// `(a, b)`, `(a,)`, `()`.
     Tuple(Vec<Expression>),
+    /// `value ?: otherwise`: the value, unless it is zero or empty.
+    OrElse {
+        value: Box<Expression>,
+        otherwise: Box<Expression>,
+    },
     /// `{ statement; value }`: the statements run, then the value is calculated. It has none if
     /// its last statement ends with `;`, or is no value.
     Block {

@@ -53,6 +53,7 @@ const PROGRAMS: &[&str] = &[
     "kprobe:f/comm==\"a/ {\"/{@=count();}",
     "kprobe:f { { $a = 1; { let $b = 2; } } $x = { $a = 1; $a + 1 } * 2; _ = { }; }",
     "kprobe:f { print(if (1) { 2 } else if (3) { 4 } else { { 5; }; 6 }); 1 ? exit() : { 1; }; }",
+    "kprobe:f { for $i : 0..5 { for $kv : @m { print($i ?: $kv.0); } } }",
     "macro a { 1 } macro b($x, @y, z) { @y[z] = $x; a } kprobe:f { $n = b($n, @m, 5) + a() + a; }",
 ];
 
@@ -330,8 +331,8 @@ fn arguments_stand_for_their_parameters() {
     assert_eq!(value("$4"), "0");
     assert_eq!(value("$#"), "3");
     assert_eq!(
-        value("(str($1), str($4), str($2, 3))"),
-        "(str(\"12\"), str(\"\"), str(\"x y\", 3))"
+        value("(str($1), str($4), str($2, 3), str($1, 1), str($4, 4))"),
+        "(str(\"12\"), str(\"\"), str(\"x y\", 3), str(\"12\", 1), str(\"\", 4))"
     );
     let script = parse_with("kprobe:vfs_$1, kprobe:a$LT$b+$c { }", &["read"]);
     assert!(script.is_err());
@@ -343,6 +344,92 @@ fn arguments_stand_for_their_parameters() {
         script.unwrap().to_string(),
         "kprobe:vfs_read, interval:2000000000ns, kprobe:a$LT$b { }"
     );
+}
+
+/// What a program with these arguments becomes, or its first mistake.
+fn read(program: &str, arguments: &[&str]) -> String {
+    match parse_with(program, arguments) {
+        Ok(tree) => tree.to_string(),
+        Err(mistakes) => mistakes[0].message.clone() + "; " + &mistakes[0].help,
+    }
+}
+
+#[test]
+fn named_arguments_stand_for_their_options() {
+    let value = |call: &str, arguments: &[&str]| {
+        let read = read(&format!("begin {{ print({call}); }}"), arguments);
+        match read.strip_prefix("begin { print(") {
+            Some(rest) => rest.trim_end_matches(") }").to_owned(),
+            None => read,
+        }
+    };
+    for (call, arguments, expected) in [
+        ("getopt(\"a\")", &[][..], "false"),
+        ("getopt(\"a\")", &["--a"], "true"),
+        ("getopt(\"a\")", &["--a=0"], "false"),
+        ("getopt(\"a\", true)", &["--a=False"], "false"),
+        ("getopt(\"a\", 10)", &[], "10"),
+        ("getopt(\"a\", -10, \"text\")", &["--a=0x10"], "16"),
+        ("getopt(\"a\", 10)", &["--a=-7"], "-7"),
+        ("getopt(\"a\", \"b\")", &["--a=c=d"], "\"c=d\""),
+        (
+            "($1, getopt(\"a\", 1), $2, $#)",
+            &["x", "--a=2", "y"],
+            "(\"x\", 2, \"y\", 2)",
+        ),
+    ] {
+        assert_eq!(value(call, arguments), expected, "{call} {arguments:?}");
+    }
+    for (call, arguments, says) in [
+        (
+            "getopt(\"a\", 10)",
+            &["--a=x"][..],
+            "`--a` was given the value `x`",
+        ),
+        (
+            "getopt(\"a\", 10)",
+            &["--a"],
+            "`--a` was given the value ``",
+        ),
+        (
+            "getopt(\"a\", 10, \"much\")",
+            &["--b"],
+            "no option `--b`; it has --a (much)",
+        ),
+        ("1", &["--b"], "no option `--b`; it has none"),
+        ("getopt(10)", &[], "an option has a name"),
+        ("getopt(\"a\", $x)", &[], "an option has a name"),
+        (
+            "getopt(\"a\", 1) + getopt(\"a\", 2)",
+            &[],
+            "has another default",
+        ),
+    ] {
+        let told = value(call, arguments);
+        assert!(told.contains(says), "{call} {arguments:?}: {told}");
+    }
+}
+
+#[test]
+fn directives_choose_and_name() {
+    let text = "#!/usr/bin/env trace\n#ifndef BPFTRACE_HAVE_BTF\n#include <a.h>\nnonsense\n#else\n\
+                #include <b.h>\n#endif\n#define MOST 5\n#define LEAST (1 - 2)\n#define FLAG\n\
+                #ifdef FLAG\nbegin { print(MOST * LEAST); }\n#else\nnonsense\n#endif\n\
+                /* a\n# comment\n*/ end { }\n";
+    assert_eq!(read(text, &[]), "begin { print(5 * (1 - 2)) }\nend { }");
+    for (text, says) in [
+        ("#pragma once\nbegin { }", "there is no such directive"),
+        ("#define F(x) x\nbegin { }", "gives a name to a value"),
+        ("#define A 1 + 2\nbegin { }", "would tear this value apart"),
+        ("#ifdef A\nbegin { }", "this condition does not end"),
+        ("#else\nbegin { }", "there is no such directive"),
+    ] {
+        let told = read(text, &[]);
+        assert!(told.contains(says), "{text}: {told}");
+    }
+    // Places stay what they are.
+    let mistakes = parse_with("#include <a.h>\nbegin { $ }", &[]).unwrap_err();
+    assert_eq!(mistakes[0].span.start, 23);
 }
 
 #[test]
@@ -516,9 +603,9 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
         "macro name",
     ),
     (
-        "#include <x.h>\nkprobe:f { }",
-        "#include <x.h>",
-        "there is no preprocessor",
+        "#pragma x\nkprobe:f { }",
+        "#pragma x",
+        "there is no such directive here",
         "debug",
     ),
     (

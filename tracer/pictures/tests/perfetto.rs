@@ -4,7 +4,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use pictures::{Builder, Timeline, model::WallClock, perfetto};
+use pictures::{
+    Builder, Timeline,
+    model::{Run, WallClock},
+    perfetto,
+};
 use prost::Message;
 
 #[derive(Clone, PartialEq, Message)]
@@ -368,6 +372,84 @@ fn counters_losses_and_the_time_of_day_are_there() {
         [
             (Some(6), Some(900)),
             (Some(1), Some(1_700_000_000_000_000_000))
+        ]
+    );
+}
+
+/// The slices of each track nest: an end is that of the last begin, and no time goes back. A track
+/// of a processor holds one slice at a time, whatever the runs say.
+#[test]
+fn slices_of_a_processor_never_overlap() {
+    let run = |cpu, tid, begin, end| Run {
+        cpu,
+        tid,
+        begin,
+        end,
+    };
+    let mut builder = Builder::new();
+    for tid in 1..=4 {
+        builder.task(tid, tid, &format!("task{tid}"));
+    }
+    // Handed over in no order: one that overlaps its neighbour, one inside of another, two that
+    // begin at one time, one of no time, and one on another processor.
+    for run in [
+        run(0, 2, 15, 30),
+        run(0, 1, 10, 20),
+        run(0, 3, 22, 25),
+        run(1, 4, 12, 18),
+        run(0, 4, 30, 30),
+        run(0, 1, 40, 50),
+        run(0, 2, 40, 45),
+        run(1, 3, 11, 13),
+    ] {
+        builder.run(run);
+    }
+    let trace = decoded(&builder.finish());
+    let viewer = Viewer::new(&trace);
+    let mut open: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut ended: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut slices = 0;
+    for packet in &trace.packet {
+        let Some(event) = &packet.track_event else {
+            continue;
+        };
+        let (track, time) = (event.track_uuid.unwrap(), packet.timestamp.unwrap());
+        let name = viewer.tracks[&track].name.as_deref().unwrap();
+        match event.r#type {
+            Some(1) => {
+                let last = ended.get(&track).copied().unwrap_or(0);
+                assert!(
+                    time >= last,
+                    "{name}: a slice begins at {time}, before {last}"
+                );
+                assert_eq!(
+                    open.insert(track, time),
+                    None,
+                    "{name} holds two slices at {time}"
+                );
+                slices += 1;
+            }
+            Some(2) => {
+                let begin = open.remove(&track).expect("a slice that has begun");
+                assert!(
+                    time >= begin,
+                    "{name}: a slice ends at {time}, before {begin}"
+                );
+                ended.insert(track, time);
+            }
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+    assert_eq!((slices, open.len()), (8, 0));
+    // What the runs say where they do not overlap stays as it is.
+    let cpu = |track: &TrackDescriptor| track.name.as_deref() == Some("CPU 0");
+    assert_eq!(
+        viewer.track(cpu)[..4],
+        [
+            "10 begin run: task1",
+            "20 end",
+            "20 begin run: task2",
+            "30 end"
         ]
     );
 }

@@ -325,6 +325,14 @@ fn lose(pictures: &mut Pictures, recording: &Recording, strange: u64) {
 mod tests {
     use super::*;
     use pictures::text::{Tree, tree};
+    use std::mem::offset_of;
+    use trace_ring::{
+        layout::{
+            self as ring_layout, HEADER_BYTES, Header, MAGIC, PAGE_HEADER_BYTES, Position,
+            RECORD_HEADER_BYTES, Shared, Writing, state,
+        },
+        limits::PAGE_BYTES,
+    };
 
     #[test]
     fn the_programs_are_taken_by_the_verifier() {
@@ -381,6 +389,94 @@ mod tests {
         let last = place("f2(arg0 = 0x1e, arg1 = 0x1f, arg2 = 0x20)");
         assert!(outer < inner && inner < last, "{text}");
         assert!(text[last..].contains("never returned"), "{text}");
+    }
+
+    /// The memory of a ring of one page with these records: their times and payloads.
+    fn ring(records: &[(u64, Vec<u8>)]) -> Vec<u8> {
+        let mut page = vec![0; PAGE_HEADER_BYTES];
+        for (number, (tsc, payload)) in (0_u64..).zip(records) {
+            let word = state::COMMITTED | (payload.len() as u64) << 8 | number << 32;
+            page.extend(word.to_le_bytes());
+            page.extend(tsc.to_le_bytes());
+            page.extend(payload);
+            page.resize(page.len().next_multiple_of(8), 0);
+        }
+        let end = Position::new(records.len() as u32, page.len() as u32);
+        page.resize(PAGE_BYTES, 0);
+        let mut ring = vec![0; HEADER_BYTES];
+        let description = [
+            MAGIC,
+            ring_layout::VERSION,
+            HEADER_BYTES as u64,
+            PAGE_BYTES as u64,
+            PAGE_HEADER_BYTES as u64,
+            RECORD_HEADER_BYTES as u64,
+            PAGE_BYTES as u64,
+        ];
+        let words = (0..).step_by(8).zip(description).chain([
+            (
+                offset_of!(Header, writing) + offset_of!(Writing, committed),
+                end.0,
+            ),
+            (
+                offset_of!(Header, shared) + offset_of!(Shared, oldest),
+                Position::new(0, PAGE_BYTES as u32).0,
+            ),
+        ]);
+        for (at, word) in words {
+            ring[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        ring.extend(page);
+        ring
+    }
+
+    /// A record as the kernel leaves it: how many bytes of it are used, and the bytes.
+    fn recorded(bytes: &[u8]) -> Vec<u8> {
+        [&(bytes.len() as u64).to_le_bytes(), bytes].concat()
+    }
+
+    /// Each ring is in the order of time by itself. Together they are only if they are sorted.
+    #[test]
+    fn records_of_several_cpus_come_in_the_order_of_time() {
+        let comm = u64::from_le_bytes(*b"worker\0\0");
+        let entry = |tid, function| recorded(&bytes(ENTRY, tid, &[function, 1, 2, 3, comm, 0]));
+        let leave = |tid, function| recorded(&bytes(RETURN, tid, &[function, 0]));
+        let recording = read(&[
+            ring(&[
+                (1000, entry(7, 1)),
+                (4000, leave(7, 1)),
+                (5000, entry(8, 3)),
+            ]),
+            ring(&[
+                (2000, entry(8, 2)),
+                (3000, leave(8, 2)),
+                (6000, entry(7, 4)),
+            ]),
+        ]);
+        assert_eq!((recording.earlier, &recording.damaged[..]), (0, &[][..]));
+        let order: Vec<_> = recording.records.iter().map(|r| (r.tsc, r.cpu)).collect();
+        let cpus = [
+            (1000, 0),
+            (2000, 1),
+            (3000, 1),
+            (4000, 0),
+            (5000, 0),
+            (6000, 1),
+        ];
+        assert_eq!(order, cpus);
+        let timeline = timeline(&recording, 1_000_000_000, |address| format!("f{address}"));
+        assert_eq!(timeline.lost, []);
+        let last = Tree {
+            last: Some(2),
+            from_end: true,
+            ..Tree::default()
+        };
+        let text = tree(&timeline, last);
+        let place = |what: &str| {
+            text.find(what)
+                .unwrap_or_else(|| panic!("no {what}: {text}"))
+        };
+        assert!(place("f3(") < place("f4("), "{text}");
     }
 
     #[test]

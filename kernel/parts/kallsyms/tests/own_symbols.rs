@@ -5,6 +5,7 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+use elf::{ElfBytes, endian::LittleEndian};
 use kallsyms::{Binding, LookupError, Symbol, SymbolKind, Table};
 use std::{
     arch::global_asm,
@@ -30,6 +31,14 @@ sized_routine_inside:
     .size sized_routine, . - sized_routine
     .weak weak_alias
     .set weak_alias, sized_routine
+    .globl second_of_equals, first_of_equals
+    .type second_of_equals, @function
+    .type first_of_equals, @function
+second_of_equals:
+first_of_equals:
+    ret
+    .size second_of_equals, . - second_of_equals
+    .size first_of_equals, . - first_of_equals
 unsized_routine:
     nop
     nop
@@ -298,6 +307,30 @@ fn alias_is_found_by_name_and_the_stronger_symbol_by_address() {
     assert_eq!((alias.start, alias.size), (routine.start, routine.size));
     assert_eq!(alias.letter(), 'W');
     assert_eq!(TABLE.symbol_at(alias.start).unwrap().name, "sized_routine");
+}
+
+/// The linker may order symbols as it likes, so the file itself is asked which one comes first.
+#[test]
+fn the_first_of_equal_symbols_in_the_file_names_the_address() {
+    let names = ["first_of_equals", "second_of_equals"];
+    let elf = ElfBytes::<LittleEndian>::minimal_parse(&FILE).unwrap();
+    let (symbols, texts) = elf.symbol_table().unwrap().unwrap();
+    let mut in_file = symbols.iter().filter_map(|symbol| {
+        let name = texts.get(symbol.st_name as usize).unwrap();
+        names.into_iter().find(|equal| *equal == name)
+    });
+    let (first, second) = (in_file.next().unwrap(), in_file.next().unwrap());
+    assert_eq!((lookup(first).start, lookup(first).size), {
+        let other = lookup(second);
+        (other.start, other.size)
+    });
+    let at = lookup(first).start;
+    assert_eq!(TABLE.symbol_at(at).unwrap().name, first);
+    let listed = TABLE.functions().filter(|function| function.start == at);
+    assert_eq!(
+        listed.map(|function| function.name).collect::<Vec<_>>(),
+        [first]
+    );
 }
 
 #[test]

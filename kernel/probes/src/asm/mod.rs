@@ -244,15 +244,24 @@ pub unsafe extern "C" fn finish<P: Host>(site: *const Site, regs: *mut PtRegs) {
     P::probes().finish(guard, site, regs);
 }
 
-/// Called by `kretprobe_trampoline`.
+/// Called by `kretprobe_trampoline`. The frame is aligned as the stack of the probed code is, so
+/// handlers get a copy where that is at no multiple of 8.
 ///
 /// # Safety
 /// `regs` is the frame that the trampoline has built, and the guard is held.
 pub unsafe extern "C" fn on_return<P: Host>(regs: *mut PtRegs) -> u64 {
     // SAFETY: by the contract; the assembly drops the guard itself.
     let guard = ManuallyDrop::new(unsafe { P::this_cpu().held() });
-    // SAFETY: by the contract; the frame is on this stack and nothing else knows it.
-    P::probes().leave_call(&guard, unsafe { &mut *regs })
+    if regs.is_aligned() {
+        // SAFETY: by the contract; the frame is on this stack and nothing else knows it.
+        return P::probes().leave_call(&guard, unsafe { &mut *regs });
+    }
+    // SAFETY: as above.
+    let mut copy = unsafe { regs.read_unaligned() };
+    let ret_addr = P::probes().leave_call(&guard, &mut copy);
+    // SAFETY: as above.
+    unsafe { regs.write_unaligned(copy) };
+    ret_addr
 }
 
 /// Called by detours that were entered with the guard up.

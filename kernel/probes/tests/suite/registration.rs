@@ -333,6 +333,16 @@ fn a_batch_is_registered_whole_or_not_at_all() {
     assert_eq!(list().len(), 3);
     PROBES.unregister_batch(&good).unwrap();
 
+    // In the order of the array: the last one of an address is the newest there.
+    let older = probe("add", 0);
+    let newer = leak(Kprobe::new().symbol("add").pre(pre::<2>));
+    for (batch, order) in [([older, newer], [2, 1]), ([newer, older], [1, 2])] {
+        PROBES.register_batch(&batch).unwrap();
+        add(1, 1);
+        assert_eq!(journal::take(), order);
+        PROBES.unregister_batch(&batch).unwrap();
+    }
+
     let resident = probe("add", 0);
     PROBES.register(resident).unwrap();
     let disabled = leak(Kprobe::new().symbol("neighbour").pre(pre::<2>).disabled());

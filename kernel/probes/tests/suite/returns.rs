@@ -5,7 +5,10 @@
 //! instances than calls. A call that is not followed is counted, and returns all the same. All
 //! registers but those that a handler changes survive the way back.
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::{
+    hint::black_box,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use probes::{EntryVerdict, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs};
 
@@ -444,6 +447,11 @@ fn two_kretprobes_of_one_function_run_out_separately() {
 fn a_call_on_an_unaligned_stack_finds_its_way_home() {
     let _machine = boot();
     fn note_ip(_: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
+        // A reference is aligned, also where the stack is not.
+        assert_eq!(
+            black_box(core::ptr::from_mut(regs).addr()) % align_of::<PtRegs>(),
+            0
+        );
         journal::note(regs.ip);
     }
     let caller = Code::new(|start| {

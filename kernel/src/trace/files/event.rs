@@ -2,13 +2,14 @@
 //!
 //! [`OF_EVENTS`] puts them into the tree when an event comes, and takes them away when it goes. An
 //! open file may outlive its event. It has the event's name and number, and says ENODEV when the
-//! list has no such event any more, also if another one has the name by now.
+//! list has no such event any more, also if another one has the name by now. The file of a group
+//! says so when the list has no event of the group.
 //!
 //! # Contexts
 //! Task context, may sleep. Each use takes the lock of the list. [`OF_EVENTS`] is called under it.
 
 use alloc::string::String;
-use core::fmt::Write;
+use core::{fmt::Write, ops::DerefMut};
 
 use fallible::{copied, written};
 use tracefs::{
@@ -28,7 +29,7 @@ use crate::{
     },
     time::ktime_get,
     trace::{
-        events::{EVENTS, Name, Watcher},
+        events::{EVENTS, Events, Name, Watcher},
         names::KernelSymbols,
         shared::Shared,
     },
@@ -155,22 +156,33 @@ impl VirtualFile for EventFile {
     }
 }
 
-/// The file `enable` of a group.
+/// The file `enable` of a group. Without events there is no group, and it says ENODEV.
 struct GroupFile {
     group: String,
 }
 
+impl GroupFile {
+    fn has(&self, (group, _): &Name) -> bool {
+        *group == self.group
+    }
+
+    /// The list of events, if it has some of the group.
+    fn events(&self) -> Result<impl DerefMut<Target = Events>, Errno> {
+        let events = EVENTS.lock();
+        let is_there = events.iter().any(|(name, _)| self.has(name));
+        is_there.then_some(events).ok_or(Errno::ENODEV)
+    }
+}
+
 impl VirtualFile for GroupFile {
     fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
-        let enabled = EVENTS.lock().enabled(|(group, _)| *group == self.group);
+        let enabled = self.events()?.enabled(|name| self.has(name));
         Ok(writeln!(out, "{enabled}")?)
     }
 
     fn store(&self, data: &[u8]) -> Result<(), Errno> {
         let enabled = switch(data)?;
-        EVENTS
-            .lock()
-            .enable(enabled, |(group, _)| *group == self.group)
+        self.events()?.enable(enabled, |name| self.has(name))
     }
 }
 

@@ -33,7 +33,7 @@ use kernel::{
     probes::{
         Kprobe, PROBES, PreVerdict, PtRegs, jprobe, register, register_jprobe, unregister_jprobe,
     },
-    symbols,
+    symbols::{self, SymbolKind},
     task::{schedule, scheduler::is_to_preempt_before_hit},
 };
 use probes::{
@@ -124,6 +124,9 @@ assembly! {
     // A loop to +3.
     opt_loop: "mov rax, rdi", "2: dec rsi", "jnz 2b", "ret";
     opt_fill: "nop", "rep stosb", "mov rax, rdi", "ret";
+    // Leaves its caller as well unless it is told to stay.
+    opt_leaves: "lea rax, [rdi + rdi]", "test rsi, rsi", "jnz 2f", "add rsp, 16", "2: ret";
+    opt_is_left: "sub rsp, 8", "call opt_leaves", "add rsp, 8", "ret";
     opt_load: "mov rax, [rdi]", "mov rdx, [rsi]", "add rax, rdx", "ret";
 }
 
@@ -167,6 +170,18 @@ fn count(_probe: &Kprobe, _regs: &mut PtRegs) -> PreVerdict {
 
 fn after(_probe: &Kprobe, _regs: &mut PtRegs, _flags: u64) {
     HITS.fetch_add(1000, SeqCst);
+}
+
+/// A probe on text of the boot keeps its breakpoint, though the code would take a jump: the text is
+/// freed later.
+#[guest_test(cmdline = "early=kretprobe_example kretprobe_example.func=kernel::init::finish_boot")]
+fn text_of_the_boot_gets_no_jump() {
+    let boot = symbols::lookup_name("kernel::init::finish_boot").unwrap();
+    assert_eq!(boot.kind, SymbolKind::Init);
+    assert_eq!(marks(boot.name, 0), "[GONE]");
+    assert_eq!(PROBES.detours_in_use(), 0);
+    kernel::module::unload("kretprobe_example").unwrap();
+    assert_eq!(read(LIST), "");
 }
 
 /// A jump instead of a breakpoint: no trap, the mark in the list, and the original bytes for who

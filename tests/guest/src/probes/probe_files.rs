@@ -215,6 +215,7 @@ fn list_marks_probes_on_freed_text() {
     let symbol = symbols::lookup_name("kernel::init::finish_boot").unwrap();
     let line = format!("{:016x}  k  {}+0x0    [GONE]\n", symbol.start, symbol.name);
     assert_eq!(read(LIST), line);
+    assert_eq!(PROBES.detours_in_use(), 0, "it had no jump either");
     // The knob leaves it alone: its memory is not mapped any more.
     drop(KnobOff::new());
     assert_eq!(read(LIST), line);

@@ -434,6 +434,74 @@ fn files_of_a_deleted_event_say_so() {
     clean_up();
 }
 
+/// Each file of a group that is gone with its last event, and each of the event.
+#[guest_test]
+fn files_of_a_group_that_is_gone_say_so() {
+    clean_up();
+    echo("p:gone/one traced_function n=%di:u64", "kprobe_events").unwrap();
+    let opened = [
+        ("enable", true),
+        ("one/enable", true),
+        ("one/filter", true),
+        ("one/trigger", true),
+        ("one/id", false),
+        ("one/format", false),
+        ("one/hist", false),
+        ("one/profile", false),
+    ]
+    .map(|(name, writable)| {
+        let flags = if writable { open::RDWR } else { open::RDONLY };
+        let file = fs::open(&path(&format!("events/gone/{name}")), flags).unwrap();
+        (name, writable, file)
+    });
+    echo("", "kprobe_events").unwrap();
+    assert!(!exists("events/gone"));
+    for (name, writable, file) in opened {
+        let mut buf = [0; 16];
+        assert_eq!(file.read_at(0, &mut buf), Err(Errno::ENODEV), "{name}");
+        if writable {
+            assert_eq!(file.write_at(0, b"1"), Err(Errno::ENODEV), "{name}");
+        }
+    }
+    clean_up();
+}
+
+/// Values other than the number of hits are added up for each key.
+#[guest_test]
+fn a_histogram_adds_values_up_by_its_keys() {
+    clean_up();
+    echo(
+        "p:s traced_function parity=\\1:u8 number=%di:u64 half=%di:b8@0/64",
+        "kprobe_events",
+    )
+    .unwrap();
+    echo(
+        "hist:keys=half:vals=number,parity:sort=number.descending",
+        "events/kprobes/s/trigger",
+    )
+    .unwrap();
+    for number in [3, 0x103, 0x1_0000_0003, 5] {
+        call(number);
+    }
+    let text = show("events/kprobes/s/hist");
+    let entries: Vec<_> = text.lines().filter(|line| line.starts_with('{')).collect();
+    let words = |line: &str| line.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(
+        entries.into_iter().map(words).collect::<Vec<_>>(),
+        [
+            "{ half: 3 } hitcount: 3 number: 4294967561 parity: 3",
+            "{ half: 5 } hitcount: 1 number: 5 parity: 1",
+        ],
+        "{text}"
+    );
+    echo(
+        "!hist:keys=half:vals=number,parity:sort=number.descending",
+        "events/kprobes/s/trigger",
+    )
+    .unwrap();
+    clean_up();
+}
+
 #[guest_test]
 fn format_tells_where_the_fields_are() {
     clean_up();

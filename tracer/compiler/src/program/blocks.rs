@@ -109,6 +109,14 @@ impl Program<'_, '_> {
                 *expression = variable(name);
                 Ok(())
             }
+            ExpressionKind::OrElse { value, otherwise } => {
+                let name = self.hidden(span);
+                let new = self.value_for(value)?;
+                self.declare(&name, new, true, value.span)?;
+                let known = variable(name);
+                *expression = self.choose(&known, &known, otherwise, span)?;
+                Ok(())
+            }
             ExpressionKind::Ternary {
                 condition,
                 then,

@@ -34,6 +34,7 @@ impl Code<'_, '_> {
                 self.load(number);
             }
             Number::Length { place, bytes } => self.length(*place, *bytes),
+            Number::Position { text, part } => self.position(*text, *part),
             Number::Alu(..) | Number::Extended { .. } | Number::Swapped { .. } => {
                 self.arithmetic(number);
             }
@@ -210,18 +211,6 @@ impl Code<'_, '_> {
             }
             _ => {}
         }
-    }
-
-    /// How many bytes a text in the stack has. The verifier need not know how many.
-    fn length(&mut self, place: Place, bytes: u32) {
-        let end = self.asm.label();
-        self.asm.opaque_zero(Reg::R0);
-        for at in 0..bytes {
-            self.asm.load(Reg::R1, place.at(at), 1, false);
-            self.asm.branch(Condition::Equal, Reg::R1, 0, end);
-            self.asm.alu(AluOp::Add, Reg::R0, 1);
-        }
-        self.asm.place(end);
     }
 
     /// Numbers that a condition makes.

@@ -136,7 +136,7 @@ fn print(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
     match map_of(of) {
         _ if rest.len() > 2 => call.refuse_for("print(@map)"),
         Some(map) if map.keys.is_empty() => print_map(program, map, rest),
-        Some(map) if rest.is_empty() && program.values().is_no_value(map) => {
+        Some(map) if rest.is_empty() && program.values().tables.is_only_printed(map) => {
             print_entry(program, map)
         }
         Some(_) if rest.is_empty() => print_value(program, of, call.span),

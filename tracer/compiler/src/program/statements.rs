@@ -30,6 +30,12 @@ impl Program<'_, '_> {
     pub(crate) fn try_statement(&mut self, statement: &Statement) -> Lowered<()> {
         let span = statement.span;
         self.values().check_room(span)?;
+        if let StatementKind::Let { variable, .. }
+        | StatementKind::For { variable, .. }
+        | StatementKind::ForEach { variable, .. } = &statement.kind
+        {
+            self.check_new(variable)?;
+        }
         match &statement.kind {
             StatementKind::Assign {
                 target,
@@ -136,7 +142,10 @@ impl Program<'_, '_> {
                 Ok(())
             }
             StatementKind::Match { value, arms } => self.match_arms(value, arms),
-            StatementKind::Return(_) => {
+            StatementKind::Return(value) => {
+                if let Some(value) = value {
+                    self.code.count(value)?;
+                }
                 self.leave_block();
                 Ok(())
             }

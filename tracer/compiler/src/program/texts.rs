@@ -2,14 +2,14 @@
 //!
 //! Both texts are stored as ones that zeros fill up. So they are equal if all their bytes are.
 
-use bpf::{Condition, Reg};
+use bpf::{AluOp, Condition, Reg};
 use trace_interface::shape::Shape;
 use trace_language::tree::Span;
 
 use super::{code::Code, store::does_not_fit};
 use crate::{
     Lowered,
-    asm::Label,
+    asm::{Asm, Label},
     memory::Place,
     values::{Copy, Either, Val},
 };
@@ -68,6 +68,60 @@ impl Code<'_, '_> {
         self.asm.place(end);
         self.values.memory.release(mark);
         Ok(())
+    }
+
+    /// How many bytes a text in the stack has. The verifier need not know how many.
+    pub(crate) fn length(&mut self, place: Place, bytes: u32) {
+        let end = self.asm.label();
+        self.asm.opaque_zero(Reg::R0);
+        for at in 0..bytes {
+            self.asm.load(Reg::R1, place.at(at), 1, false);
+            self.asm.branch(Condition::Equal, Reg::R1, 0, end);
+            self.asm.alu(AluOp::Add, Reg::R0, 1);
+        }
+        self.asm.place(end);
+    }
+
+    /// Searches a text in another one: from each byte on, as far as the two are equal.
+    pub(crate) fn position(&mut self, (text, bytes): (Place, u32), (part, room): (Place, u32)) {
+        let [from, same, next, none, found] = core::array::from_fn(|_| self.asm.label());
+        let byte = |asm: &mut Asm, dst: Reg, of: Place, index: Reg| {
+            asm.address(dst, of);
+            asm.alu(AluOp::Add, dst, index);
+            let (base, offset) = (dst, 0);
+            asm.load(dst, Place { base, offset }, 1, false);
+        };
+        self.asm.mov(Reg::R2, 0);
+        self.asm.place(from);
+        self.asm.mov(Reg::R3, 0);
+        self.asm.place(same);
+        byte(&mut self.asm, Reg::R4, part, Reg::R3);
+        self.asm.branch(Condition::Equal, Reg::R4, 0, found);
+        self.asm.mov(Reg::R1, Reg::R2);
+        self.asm.alu(AluOp::Add, Reg::R1, Reg::R3);
+        let end_of = bytes.cast_signed();
+        self.asm
+            .branch(Condition::AboveOrEqual, Reg::R1, end_of, none);
+        byte(&mut self.asm, Reg::R5, text, Reg::R1);
+        self.asm.branch(Condition::NotEqual, Reg::R5, Reg::R4, next);
+        self.asm.alu(AluOp::Add, Reg::R3, 1);
+        self.asm
+            .branch(Condition::Below, Reg::R3, room.cast_signed(), same);
+        self.asm.jump(found);
+        self.asm.place(next);
+        // A part that goes on when the text has ended is nowhere.
+        self.asm.branch(Condition::Equal, Reg::R5, 0, none);
+        self.asm.alu(AluOp::Add, Reg::R2, 1);
+        self.asm.branch(Condition::Below, Reg::R2, end_of, from);
+        self.asm.place(none);
+        self.asm.mov(Reg::R2, -1);
+        self.asm.place(found);
+        // All ways look the same to the verifier from here on.
+        self.asm.opaque_zero(Reg::R0);
+        self.asm.alu(AluOp::Add, Reg::R0, Reg::R2);
+        for reg in [Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R5] {
+            self.asm.mov(reg, 0);
+        }
     }
 
     /// Stores any text as one that zeros fill up.

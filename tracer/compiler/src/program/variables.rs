@@ -77,6 +77,19 @@ impl Program<'_, '_> {
         Ok(())
     }
 
+    /// Refuses a declaration of a name that is a variable's already: which one a reader meant is
+    /// easily mistaken.
+    pub(crate) fn check_new(&mut self, name: &Name) -> Lowered<()> {
+        match self.values().find(&name.text) {
+            None => Ok(()),
+            Some(_) => Err(Diagnostic::new(
+                name.span,
+                format!("there is a variable `${}` already", name.text),
+                "give the new one another name, or assign to it without `let`",
+            )),
+        }
+    }
+
     /// Makes a variable of the block that has no value yet, as `let $name;` does. It holds what the
     /// first assignment says, which is known the next time, and until then a zero of that.
     pub(crate) fn declare_unset(&mut self, name: &Name) -> Lowered<()> {

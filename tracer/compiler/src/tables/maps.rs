@@ -102,6 +102,16 @@ impl Tables<'_> {
         }
     }
 
+    /// Whether a map holds what expressions cannot have.
+    pub(crate) fn is_only_printed(&mut self, map: &MapName) -> bool {
+        let number = self.map(&map.name);
+        let class = &self.maps[number as usize].class;
+        matches!(
+            class,
+            Some(Class::Histogram(_) | Class::Series(_) | Class::Statistics { .. })
+        )
+    }
+
     /// A map of plain numbers, for `++`.
     pub(crate) fn plain_map(&mut self, map: &MapName, kind: &Kind) -> Lowered<u32> {
         let number = self.map(&map.name);

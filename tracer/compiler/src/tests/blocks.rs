@@ -24,7 +24,7 @@ fn a_block_has_the_value_of_its_last_expression() {
 
 #[test]
 fn variables_of_a_block_are_its_own() {
-    let text = "let $x = 1; { let $x = 2; print($x); } print($x);";
+    let text = "{ let $x = 2; print($x); } let $x = 1; print($x);";
     assert_eq!(printed(text), "2\n1\n");
     assert_eq!(
         printed("let $x = { let $x = 5; $x + 1 }; print($x);"),
@@ -127,4 +127,38 @@ fn a_variable_without_a_value_gets_the_type_of_its_first_assignment() {
         &Options::default(),
     );
     assert!(refused.is_err_and(|refusal| refusal.contains("`$x` has no value here")));
+}
+
+#[test]
+fn a_name_is_declared_once() {
+    for body in [
+        "let $x = 1; let $x = 2;",
+        "$x = 1; { let $x = 2; }",
+        "let $i = 1; for ($i : 0..3) { }",
+        "for ($i : 0..3) { let $i = 1; }",
+    ] {
+        let text = format!("begin {{ {body} }}");
+        let refused = compiled_with(&text, &Fake::new(), &Options::default());
+        let refusal = refused.err().unwrap_or_else(|| panic!("{text} is taken"));
+        assert!(refusal.contains("already"), "{text}: {refusal}");
+    }
+}
+
+#[test]
+fn find_tells_the_type_of_a_variable() {
+    let text = "@m[1] = \"abc\"; let $v; if (find(@m, 1, $v)) { print($v); } \
+                let $w; if (!find(@m, 2, $w)) { printf(\"<%s>\\n\", $w); }";
+    assert_eq!(printed(text), "abc\n<>\n");
+}
+
+#[test]
+fn a_value_or_another_is_calculated_once() {
+    assert_eq!(
+        printed("print(5 ?: 6); print(0 ?: 6); print(0 ?: 0 ?: 7);"),
+        "5\n6\n7\n"
+    );
+    assert_eq!(
+        printed("$n = 0; print($n++ ?: 9); print($n); print($n++ ?: 9); print($n);"),
+        "9\n1\n1\n2\n"
+    );
 }

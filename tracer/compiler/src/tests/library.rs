@@ -1,4 +1,8 @@
 //! Values of the functions of bpftrace's library.
+//!
+//! Each is calculated by a program at a hit, whose arguments are in two registers, and printed.
+//! What is expected was calculated by hand, or is what Linux prints. A text is in the memory of the
+//! machine.
 
 use std::collections::BTreeSet;
 
@@ -93,7 +97,7 @@ fn numbers_are_shown_by_their_names() {
     }
     assert_eq!(
         world.maps(),
-        "@[SIGINT]: 1\n@[SIGKILL]: 1\n@[Unknown signal 99]: 1\n\n"
+        "@[Interrupt]: 1\n@[Killed]: 1\n@[Unknown signal 99]: 1\n\n"
     );
 }
 
@@ -113,6 +117,70 @@ fn texts_have_a_length() {
         ..Hit::default()
     });
     assert_eq!(world.out, "5\n5\n0\n3\n4\n3\n0\nlong\n");
+}
+
+#[test]
+fn texts_are_searched() {
+    let mut world = World::new(
+        "kprobe:vfs_write { $t = str(arg0, 16); print((strstr($t, \"hello\"), strstr($t, \"lo\"), \
+         strstr($t, \"lot\"), strstr($t, \"\"), strstr($t, \"o\\0x\"), strstr(comm, \"t\"))); \
+         print((strcontains($t, comm), strcontains($t, str(arg1, 8)), strcontains(\"ababac\", \
+         str(arg1, 8)), strcontains(str(0, 8), $t), strcontains(str(0, 8), str(0, 8)))); \
+         if (strcontains(comm, \"ca\")) { print(\"yes\"); } }",
+    );
+    world
+        .memory
+        .push((0xffff_8000_0000_4000, b"hello\0lot\0abac\0".to_vec()));
+    world.hit(&Hit {
+        registers: vec![(Di, 0xffff_8000_0000_4000), (Si, 0xffff_8000_0000_400a)],
+        ..Hit::default()
+    });
+    assert_eq!(
+        world.out,
+        "(0, 3, -1, 0, 4, 2)\n(false, false, true, false, true)\nyes\n"
+    );
+    assert_eq!(
+        printed(
+            "print((strcontains(\"ababac\", \"abac\"), strcontains(\"hello\\0test\", \"test\"), \
+             strcontains(\"\", \"\"), strstr(\"ab\", \"abc\")));",
+            0,
+            0
+        ),
+        "(true, false, true, -1)\n"
+    );
+}
+
+#[test]
+fn types_and_values_have_sizes_and_fields_offsets() {
+    assert_eq!(
+        printed(
+            "print((sizeof(uint8), sizeof(int16), sizeof(u32), sizeof(int64_t), sizeof(bool), \
+             sizeof(typeof(int32)), sizeof((int16)arg0), sizeof(arg0), sizeof(\"abc\"), \
+             sizeof(comm)));",
+            0,
+            0
+        ),
+        "(1, 2, 4, 8, 1, 4, 2, 8, 4, 16)\n"
+    );
+    assert_eq!(
+        printed(
+            "print((sizeof(File), offsetof(File, inode), offsetof(typeof(File), pos), \
+             offsetof(File, mode), offsetof(File, name)));",
+            0,
+            0
+        ),
+        "(40, 0, 8, 17, 24)\n"
+    );
+}
+
+#[test]
+fn a_variable_without_a_type_takes_what_is_found() {
+    let mut world = World::new(
+        "kprobe:vfs_write { @t[1] = comm; @n[1] = -2; let $t; let $n; \
+         if (find(@t, 1, $t)) { print($t); } if (find(@n, 1, $n)) { print($n); } }",
+    );
+    world.hit(&Hit::default());
+    assert_eq!(world.out, "cat\n-2\n");
 }
 
 #[test]

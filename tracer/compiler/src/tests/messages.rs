@@ -359,6 +359,14 @@ fn keys_of_64_bytes_fit_beside_no_bucket() {
 }
 
 #[test]
+fn a_field_of_another_value_has_no_offset() {
+    assert_eq!(
+        short("kprobe:vfs_write { print(offsetof(File, inode.links)); }"),
+        "this field is not at a fixed place in the value | name a field of the structure itself"
+    );
+}
+
+#[test]
 fn letters_that_no_time_has_are_refused() {
     let next = "use C's letters, such as %Y-%m-%d %H:%M:%S, %f for microseconds, and %% for a \
                 percent sign";

@@ -106,6 +106,38 @@ fn a_linear_histogram_has_rows_below_and_above_its_range() {
     assert_eq!(world.maps(), format!("@:\n{}\n", rows.concat()));
 }
 
+/// A number with a sign may lie below a range that begins at 0 or below.
+#[test]
+fn a_negative_number_is_in_the_row_below_the_range_or_in_its_own() {
+    let bar = |count: usize| format!("{}{}", "@".repeat(26 * count), " ".repeat(52 - 26 * count));
+    for (value, bits) in [("(int64)arg0", u64::MAX), ("(int32)arg0", u32::MAX.into())] {
+        for (bounds, rows) in [
+            ("0, 10, 5", &[("(..., 0)", 2), ("[0, 5)", 1)][..]),
+            (
+                "-1, 3, 2",
+                &[("[-1, 1)", 2), ("[1, 3)", 0), ("[3, ...)", 1)],
+            ),
+        ] {
+            let mut world = World::new(&format!(
+                "kprobe:vfs_write {{ @ = lhist({value}, {bounds}); }}"
+            ));
+            hits(
+                &mut world,
+                &[bits, if bounds.starts_with('0') { bits } else { 0 }, 4],
+            );
+            let rows = rows.iter();
+            let rows =
+                rows.map(|(label, count)| format!("{label:<16}{count:>8} |{}|\n", bar(*count)));
+            let rows: String = rows.collect();
+            assert_eq!(
+                world.maps(),
+                format!("@: \n{rows}\n"),
+                "lhist({value}, {bounds})"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_number_without_a_sign_is_in_the_last_bucket_however_large_it_is() {
     let mut world = World::new("kprobe:vfs_write { @ = lhist(arg0, 0, 20, 10); }");
@@ -292,6 +324,14 @@ fn exit_tells_its_status() {
     let mut world = World::new("BEGIN { exit(3); } END { printf(\"bye\\n\"); }");
     world.tick();
     assert_eq!((world.status, &*world.out), (Some(3), "bye\n"));
+}
+
+#[test]
+fn the_books_have_a_line_of_their_own() {
+    let mut world = World::new("BEGIN { printf(\"no end\"); @a = 1; } END { printf(\"\"); }");
+    world.tick();
+    let text = world.end();
+    assert!(text.starts_with("no end\n@a: 1\n"), "{text}");
 }
 
 #[test]

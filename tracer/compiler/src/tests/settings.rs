@@ -20,6 +20,10 @@ fn a_setting_is_obeyed() {
     let mut world = World::new("config = { BPFTRACE_PRINT_MAPS_ON_EXIT=1; } begin { @m = 1; }");
     world.tick();
     assert_eq!(world.maps(), "@m: 1\n");
+    let text = "config = { stack_mode = raw } kprobe:vfs_write { print(kstack(1)); }";
+    let mut world = World::new(text);
+    world.hit(&Default::default());
+    assert_eq!(world.out.trim(), "ffff800000001001");
     let world = World::new("config = { max_map_keys = 7; } begin { @m[1] = 1; }");
     let map = world
         .script

@@ -16,11 +16,12 @@ use trace_language::{
     tree::{Expression, ExpressionKind, Map as MapName, Name, Span},
 };
 
-use super::{Holds, SiteKind, Val, Values, Variable, library, words};
+use super::{Holds, SiteKind, Val, Values, Variable, library, sizes, words};
 use crate::{
     Lowered,
     functions::{self, Call, Role, map_and_key, text},
     number::{Counted, Key, Kind, Number, Space},
+    tables::Unset,
 };
 
 /// The most bytes of a text that a program asks for.
@@ -30,7 +31,7 @@ const MOST_TEXT: u32 = 200;
 type Gives = fn(&mut Values<'_, '_>, Call<'_>) -> Lowered<Val>;
 
 /// See the module's text.
-pub(crate) const GIVEN: [(&str, Gives); 25] = [
+pub(crate) const GIVEN: [(&str, Gives); 29] = [
     ("str", string),
     ("buf", bytes),
     ("ksym", symbol),
@@ -47,6 +48,8 @@ pub(crate) const GIVEN: [(&str, Gives); 25] = [
     ("strftime", time),
     ("strncmp", texts_differ),
     ("strlen", library::text_length),
+    ("strstr", library::position),
+    ("strcontains", library::contains),
     ("strerror", |values, call| {
         library::named(values, call, Naming::Error)
     }),
@@ -60,6 +63,8 @@ pub(crate) const GIVEN: [(&str, Gives); 25] = [
     ("is_err", library::is_error),
     ("delete", deleted),
     ("find", find),
+    ("sizeof", sizes::size),
+    ("offsetof", sizes::offset),
     ("len", length),
     ("has_key", has_key),
 ];
@@ -248,7 +253,7 @@ fn stack(values: &mut Values<'_, '_>, call: Call<'_>, most: u32) -> Lowered<Val>
         [form, frames] => (Some(form), Some(frames)),
         _ => return call.refuse(),
     };
-    let form = form.map_or(Ok(StackForm::default()), stack_form)?;
+    let form = form.map_or(Ok(values.tables.options.stack_form), stack_form)?;
     let frames = match frames {
         Some(frames) => values.constant(frames, 1..=most)?,
         None => values.tables.options.stack_frames,
@@ -368,8 +373,29 @@ fn find(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
     };
     let mut room = shape.bytes().max(8);
     let (place, fits) = match values.find(name) {
+        Some(variable) if matches!(variable.holds, Holds::Nothing) => {
+            let unset = match &holds {
+                Holds::Number(kind) => Unset::Number(kind.clone()),
+                _ => Unset::Stored(shape.clone()),
+            };
+            let made_at = (variable.made_at, values.site.address);
+            values.tables.unset.insert(made_at, unset);
+            // The next time it begins with zero.
+            values.tables.learned = true;
+            (values.room(room, true), true)
+        }
         Some(variable) => {
             let fits = match (&variable.holds, &holds) {
+                (Holds::Nothing, holds) => {
+                    let unset = match holds {
+                        Holds::Number(kind) => Unset::Number(kind.clone()),
+                        _ => Unset::Stored(shape.clone()),
+                    };
+                    let made_at = (variable.made_at, values.site.address);
+                    values.tables.unset.insert(made_at, unset);
+                    values.tables.learned = true;
+                    true
+                }
                 (Holds::Number(held), Holds::Number(new)) => {
                     held == new || held.is_number() && new.is_number()
                 }

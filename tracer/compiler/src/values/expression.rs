@@ -66,10 +66,10 @@ impl Values<'_, '_> {
                 Val::Tuple(items?)
             }
             // The program makes blocks before it asks.
-            ExpressionKind::Block { .. } => {
+            ExpressionKind::Block { .. } | ExpressionKind::OrElse { .. } => {
                 return Err(Diagnostic::new(
                     span,
-                    "a block cannot stand here",
+                    "neither a block nor `?:` can stand here",
                     "keep its value in a variable first: `$value = { … };`",
                 ));
             }

@@ -1,6 +1,10 @@
 //! Functions of bpftrace's library that calculate from numbers and texts.
+//!
+//! What is known before the hit is calculated here, and the rest becomes a [`Number`]. Texts are
+//! put into the stack first, where zeros fill them up, so that the program may look at each byte.
+//! Errors, signals and system calls stay numbers, whose names the reader knows.
 
-use alloc::{boxed::Box, format, string::ToString};
+use alloc::{boxed::Box, format, string::ToString, vec::Vec};
 
 use bpf::Condition;
 use trace_interface::{
@@ -127,11 +131,68 @@ pub(super) fn text_length(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowere
             Number::Constant(end as u64)
         }
         (value, _) => {
-            let (place, bytes) = values.text_in_stack(value, of.span);
+            let (place, bytes) = text_in_stack(values, value, of.span);
             Number::Length { place, bytes }
         }
     };
     Ok(Val::number(number, Kind::UNSIGNED))
+}
+
+/// `strstr(text, part)`: where the part is for the first time, or -1.
+pub(super) fn position(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
+    Ok(Val::number(searched(values, call)?, Kind::SIGNED))
+}
+
+/// `strcontains(text, part)`: whether it is anywhere.
+pub(super) fn contains(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
+    let position = searched(values, call)?;
+    let is = Test::compare(Condition::GreaterOrEqual, position, Number::Constant(0));
+    Ok(Val::number(Number::test(is), Kind::Boolean))
+}
+
+fn searched(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Number> {
+    /// Steps of the verifier, for each byte of the text and of the part.
+    const STEPS: u32 = 12;
+    const MOST_STEPS: u32 = 50_000;
+    let [text, part] = call.arguments else {
+        return call.refuse();
+    };
+    let mut texts = Vec::new();
+    for of in [text, part] {
+        let value = values.value(of)?;
+        if !values.is_text(&value) {
+            return Err(Diagnostic::new(
+                of.span,
+                "this is no text",
+                "str(address) makes a text of an address",
+            ));
+        }
+        texts.push(value);
+    }
+    if let [Val::Literal(text), Val::Literal(part)] = &texts[..] {
+        let until_nul = |text: &str| text.split('\0').next().unwrap_or_default().to_string();
+        let at = until_nul(text).find(&until_nul(part));
+        let at = at.map_or(-1, |at| at as i64);
+        return Ok(Number::Constant(at.cast_unsigned()));
+    }
+    let bytes: u32 = texts.iter().map(|of| values.text_bytes(of)).product();
+    if bytes.saturating_mul(STEPS) > MOST_STEPS {
+        return Err(Diagnostic::new(
+            call.span,
+            "these texts are too long to be searched at a probe",
+            "take less of them: str(address, 32)",
+        ));
+    }
+    let mut places = texts.into_iter().zip([text, part]);
+    let mut place = || {
+        places
+            .next()
+            .map(|(of, at)| text_in_stack(values, of, at.span))
+    };
+    match (place(), place()) {
+        (Some(text), Some(part)) => Ok(Number::Position { text, part }),
+        _ => call.refuse(),
+    }
 }
 
 /// `pid(curr_ns)` and the like. There is one name space of tasks, so both words mean the same.
@@ -163,20 +224,18 @@ fn is_word(of: &ExpressionKind, words: &[&str]) -> bool {
     matches!(of, ExpressionKind::Name(name) if words.contains(&&**name))
 }
 
-impl Values<'_, '_> {
-    /// A text in the stack, as one that zeros fill up, and its bytes there.
-    pub(crate) fn text_in_stack(&mut self, value: Val, span: Span) -> (Place, u32) {
-        let bytes = self.text_bytes(&value).next_multiple_of(8);
-        let empty = Val::Literal("".into());
-        let either = Either {
-            test: value.present(),
-            then: value,
-            otherwise: empty,
-        };
-        let shape = Shape::Text(bytes);
-        match self.copied(Copied::Either(Box::new(either)), shape, span) {
-            Val::Stored { place, .. } => (place, bytes),
-            _ => (Place::stack(0), 0),
-        }
+/// A text in the stack, as one that zeros fill up, and its bytes there.
+fn text_in_stack(values: &mut Values<'_, '_>, value: Val, span: Span) -> (Place, u32) {
+    let bytes = values.text_bytes(&value).next_multiple_of(8);
+    let empty = Val::Literal("".into());
+    let either = Either {
+        test: value.present(),
+        then: value,
+        otherwise: empty,
+    };
+    let shape = Shape::Text(bytes);
+    match values.copied(Copied::Either(Box::new(either)), shape, span) {
+        Val::Stored { place, .. } => (place, bytes),
+        _ => (Place::stack(0), 0),
     }
 }

@@ -126,16 +126,6 @@ impl Values<'_, '_> {
         Ok(self.keys_present(key).and(Test::not_zero(is_there)))
     }
 
-    /// Whether a map holds what expressions cannot have: it can only be printed.
-    pub(crate) fn is_no_value(&mut self, map: &MapName) -> bool {
-        let number = self.tables.map(&map.name);
-        let class = &self.tables.maps[number as usize].class;
-        matches!(
-            class,
-            Some(Class::Histogram(_) | Class::Series(_) | Class::Statistics { .. })
-        )
-    }
-
     /// The value of a map of counts and the like, over all CPUs as they are at that moment; 0 if
     /// nothing was counted.
     fn gathered(&self, map: u32, class: &Class, key: usize, name: &MapName) -> Lowered<Val> {

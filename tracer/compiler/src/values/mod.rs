@@ -21,6 +21,7 @@ mod index;
 mod library;
 mod map;
 mod scalar;
+mod sizes;
 mod text;
 mod variable;
 pub(crate) mod words;

@@ -103,7 +103,7 @@ impl Values<'_, '_> {
             "probe" => self.probe(),
             "kstack" | "ustack" => {
                 let frames = self.tables.options.stack_frames;
-                self.stack(frames, name == "ustack", StackForm::default())
+                self.stack(frames, name == "ustack", self.tables.options.stack_form)
             }
             "caller" => match self.site.kind {
                 SiteKind::Return => {

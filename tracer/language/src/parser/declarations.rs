@@ -1,13 +1,14 @@
 //! What stands before the clauses: settings and macros.
 
-use alloc::vec::Vec;
+use alloc::{format, vec::Vec};
 
-use super::{Parsed, Parser, blocks::as_value, is_keyword};
+use super::{Parsed, Parser, blocks::as_value, is_keyword, parse_expression};
 use crate::{
     diagnostic::Diagnostic,
+    directives::Definition,
     lexer::{self, Token},
     macros::{Kind, Macro, Parameter},
-    tree::{Name, Setting},
+    tree::{ExpressionKind, Name, Setting},
 };
 
 /// `config = { name = value; … }`, which stands first.
@@ -79,4 +80,44 @@ pub(super) fn declared_macro(parser: &mut Parser<'_>) -> Parsed<Macro> {
         parameters,
         body,
     })
+}
+
+/// The macro that `#define NAME value` makes. In C the text of the value stands in place of the
+/// name, so here it is a value that no operator around it can tear apart.
+pub(super) fn definition(
+    parser: &mut Parser<'_>,
+    text: &str,
+    definition: &Definition,
+) -> Parsed<()> {
+    let name = Name {
+        text: text[definition.name.range()].into(),
+        span: definition.name,
+    };
+    if text[definition.value.range()].trim().is_empty() {
+        return Ok(());
+    }
+    // Blanks before it leave its places what they are.
+    let value = format!(
+        "{}{}",
+        " ".repeat(definition.value.start),
+        &text[definition.value.range()]
+    );
+    let body = parse_expression(&value, &parser.arguments)?;
+    if matches!(
+        body.kind,
+        ExpressionKind::Binary { .. } | ExpressionKind::Ternary { .. }
+    ) && !text[definition.value.range()].trim().starts_with('(')
+    {
+        return Err(Diagnostic::new(
+            definition.value,
+            "operators around the name would tear this value apart",
+            "put it into parentheses",
+        ));
+    }
+    parser.macros.push(Macro {
+        name,
+        parameters: Vec::new(),
+        body,
+    });
+    Ok(())
 }

@@ -9,7 +9,7 @@ use alloc::{boxed::Box, format, string::String, vec::Vec};
 use super::{
     Parsed, Parser,
     blocks::{as_value, if_value},
-    is_keyword,
+    is_keyword, named,
 };
 use crate::{
     depth::{MAX_DEPTH, too_deep},
@@ -49,6 +49,16 @@ impl Parser<'_> {
         let condition = self.operators()?;
         if !self.accept("?")? {
             return Ok(condition);
+        }
+        if self.accept(":")? {
+            let otherwise = self.nested(Self::ternary)?;
+            let parts = condition.height.max(otherwise.height);
+            let span = condition.expression.span.to(otherwise.expression.span);
+            let kind = ExpressionKind::OrElse {
+                value: Box::new(condition.expression),
+                otherwise: Box::new(otherwise.expression),
+            };
+            return self.node(kind, span, parts);
         }
         let then = self.nested(Self::ternary)?;
         self.expect(":", "a choice is written `condition ? value : other`")?;
@@ -373,6 +383,10 @@ impl Parser<'_> {
             &format!("the arguments of `{}` end with it", name.text),
         )?;
         let span = name.span.to(end);
+        if name.text == "getopt" {
+            let expression = named::value(self, &name, arguments, span)?;
+            return self.node(expression.kind, span, 1);
+        }
         self.node(ExpressionKind::Call { name, arguments }, span, height)
     }
 
@@ -655,7 +669,7 @@ fn tidy(path: &str) -> String {
 }
 
 /// The number that an argument of the program is, if it is one.
-fn number_given(text: &str) -> Option<u64> {
+pub(super) fn number_given(text: &str) -> Option<u64> {
     let (negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),
         None => (false, text),

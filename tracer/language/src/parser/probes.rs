@@ -106,16 +106,6 @@ impl Parser<'_> {
 
     fn probe(&mut self) -> Parsed<Probe> {
         let start = self.start()?;
-        if self.text[start..].starts_with('#') {
-            let line = self.text[start..].lines().next().unwrap_or_default();
-            self.position = start + line.len();
-            return Err(Diagnostic::new(
-                Span::new(start, self.position),
-                "there is no preprocessor",
-                "types come from the kernel's debug information by their names; write numbers \
-                 where you would name them",
-            ));
-        }
         let help = || format!("there are {}", listed(&KINDS));
         let provider = self.word("a probe", &help())?;
         let kind = match provider.text.as_str() {

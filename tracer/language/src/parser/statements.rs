@@ -225,7 +225,7 @@ impl Parser<'_> {
     fn range(&mut self) -> Parsed<StatementKind> {
         const HELP: &str = "write `for ($i : 0..10) { … }`, or `for ($kv : @map) { … }`";
         self.take()?;
-        self.expect("(", HELP)?;
+        let in_parentheses = self.accept("(")?;
         let variable = self.variable()?;
         self.expect(":", HELP)?;
         let from = self.expression()?;
@@ -238,13 +238,18 @@ impl Parser<'_> {
                     "the end of `..` is not reached: for 1, 2 and 3 write `1..4`",
                 ));
             }
-            Token::Sign(")") if matches!(from.kind, ExpressionKind::Map(_)) => {
+            Token::Sign(")" | "{") if matches!(from.kind, ExpressionKind::Map(_)) => {
+                if in_parentheses {
+                    self.expect(")", HELP)?;
+                }
                 return self.for_each(variable, from);
             }
             _ => return Err(self.unexpected("`..`", HELP)),
         };
         let to = self.expression()?;
-        self.expect(")", HELP)?;
+        if in_parentheses {
+            self.expect(")", HELP)?;
+        }
         let body = self.block()?;
         Ok(StatementKind::For {
             variable,
@@ -269,7 +274,6 @@ impl Parser<'_> {
                 ),
             ));
         }
-        self.expect(")", "")?;
         let body = self.block()?;
         Ok(StatementKind::ForEach {
             variable,

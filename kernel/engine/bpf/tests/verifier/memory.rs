@@ -1,4 +1,7 @@
-//! The kernel's memory, and values of maps.
+//! The kernel's memory, values of maps, and the stack at places that are not known.
+//!
+//! What may be null is compared before it is used. An index that is known to be inside needs no
+//! comparison, so the tests are also about what is known, and when it ends to be known.
 
 use super::*;
 
@@ -149,4 +152,54 @@ fn a_lookup_with_a_known_index_is_not_null() {
     assert_eq!(verified.facts()[6].most_index, Some(3));
     let verified = takes(masked(-1));
     assert_eq!(verified.facts()[6].most_index, None);
+}
+
+/// A store somewhere in the stack may have changed any of it: what was known of the bytes that it
+/// reaches is known no more, and what was known of the others still is.
+#[test]
+fn a_store_at_an_unknown_offset_leaves_no_known_index_behind() {
+    let lookup = |first: i32, store: fn(&mut Builder)| {
+        move |b: &mut Builder| {
+            b.store(R10, -16, Size::B8, 0)
+                .store(R10, -8, Size::B8, 1)
+                .load_register(R3, Register::Di)
+                .alu(AluOp::And, R3, 4)
+                .alu(AluOp::Add, R3, R10)
+                .alu(AluOp::Add, R3, first);
+            store(b);
+            b.load_map(R1, ARRAY)
+                .mov(R2, R10)
+                .alu(AluOp::Add, R2, -8)
+                .call(Helper::MapLookup)
+                .store(R0, 0, Size::B8, 1)
+                .exit(0);
+        }
+    };
+    fn number(b: &mut Builder) {
+        b.store(R3, 0, Size::B4, 7);
+    }
+    fn atomic(b: &mut Builder) {
+        b.mov(R4, 7).push(atomic_add(R3, 0, Size::B4, R4));
+    }
+    fn by_helper(b: &mut Builder) {
+        b.load_register(R5, Register::Si)
+            .mov(R1, R3)
+            .mov(R2, 4)
+            .mov(R3, R5)
+            .call(Helper::ReadKernel);
+    }
+    let stores: [(fn(&mut Builder), usize); 3] = [(number, 1), (atomic, 2), (by_helper, 5)];
+    for (store, insns) in stores {
+        refuses(
+            &format!(
+                "insn {}, `*(u64 *)(r0 + 0) = 1`: expected a pointer into the program's own \
+                 memory in r0, found a value of map 0 or null; compare it with 0 first, and leave \
+                 if it is",
+                10 + insns
+            ),
+            lookup(-8, store),
+        );
+        let verified = takes(lookup(-16, store));
+        assert_eq!(verified.facts()[9 + insns].most_index, Some(1));
+    }
 }

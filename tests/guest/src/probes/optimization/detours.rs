@@ -6,7 +6,8 @@
 //! itself: faults, backtraces, breakpoints, and code that a handler sends elsewhere.
 
 use super::{
-    HITS, address, breakpoints, count, is_jump, opt_add, opt_load, opt_recursion, opt_rust,
+    HITS, address, breakpoints, count, is_jump, opt_add, opt_is_left, opt_load, opt_recursion,
+    opt_rust,
 };
 use crate::platform::suite::flags::{AC, DF, IF, MASKED, PLAIN, STATUS};
 use crate::tools::jumps::{Optimization, byte_at};
@@ -392,6 +393,41 @@ fn return_probes_need_no_trap() {
     );
     assert_eq!(breakpoints(), traps);
     drop(without);
+}
+
+/// A call that never returns leaves its frame behind. The next call from the same place or from one
+/// above it finds that out, gives the instance back and counts it, by the detour of a plain return
+/// probe and by that of one with an entry handler.
+#[guest_test]
+fn abandoned_calls_are_found_at_the_next_one() {
+    #[inline(never)]
+    fn further_down(a: u64) -> u64 {
+        black_box(opt_is_left(black_box(a), black_box(0)) + 1)
+    }
+    fn enter(_: &mut KretprobeInstance<()>, _: &mut PtRegs) -> EntryVerdict {
+        EntryVerdict::Track
+    }
+    let plain = || Kretprobe::<()>::new().symbol("opt_leaves").maxactive(4);
+    for probe in [plain(), plain().entry(enter)] {
+        let probe = register(Box::new(probe.handler(|_, _| {}))).unwrap();
+        assert!(is_jump("opt_leaves"));
+        let stale = PROBES.stale_instances();
+        let found = || PROBES.stale_instances() - stale;
+        assert_eq!(opt_is_left(black_box(1), black_box(0)), 2);
+        assert_eq!(found(), 0, "it may still return");
+        for again in 1..=10 {
+            assert_eq!(opt_is_left(black_box(again), black_box(0)), 2 * again);
+            assert_eq!((found(), probe.hits()), (again, 0), "from the same place");
+        }
+        assert_eq!(further_down(2), 5);
+        assert_eq!(found(), 10, "the one above it may still return");
+        assert_eq!(opt_is_left(black_box(3), black_box(1)), 6);
+        assert_eq!((found(), probe.hits()), (12, 1), "both are below this one");
+        assert_eq!(probe.nmissed(), 0);
+        assert_eq!(opt_is_left(black_box(4), black_box(1)), 8);
+        assert_eq!((found(), probe.hits(), probe.nmissed()), (12, 2, 0));
+        drop(probe);
+    }
 }
 
 /// A fault in a displaced instruction is one at the original's address, for the probe's own fault

@@ -400,6 +400,33 @@ fn a_string_of_any_length_at_any_address_is_recorded() {
     echo("256", "buffer_size_kb").unwrap();
 }
 
+/// Strings that fit one by one, and not together: the record is there, the first one is whole, the
+/// one at its end is cut, and for the one after it there is no room, which Linux shows like this.
+#[guest_test]
+fn strings_that_are_longer_than_a_record_together_are_cut_at_its_end() {
+    /// Without the common header, the probed address and the places of three strings.
+    const ROOM: usize = MOST_RECORD_BYTES as usize - 16 - 3 * 4;
+    let [text, _] = texts_of(ROOM / 2 + 100);
+    let zero_ended = [text.as_bytes(), b"\0"].concat();
+    for place in ["p", "r"] {
+        let (room, arguments) = match place {
+            "p" => (ROOM, ["+0(%si)"; 3]),
+            // One more address, and a text that is there at the return.
+            _ => (ROOM - 8, ["+0($arg2)"; 3]),
+        };
+        let arguments = arguments.map(|from| format!("{from}:string")).join(" ");
+        let seen = recorded(&format!("{place} traced_function"), &arguments, || {
+            traced_function(0, zero_ended.as_ptr());
+        });
+        let cut = &text[..room - zero_ended.len() - 1];
+        assert_eq!(
+            seen,
+            format!("arg1=\"{text}\" arg2=\"{cut}\" arg3=(fault)"),
+            "{place}"
+        );
+    }
+}
+
 /// Another CPU makes a string longer and shorter while it is measured and copied.
 #[guest_test]
 fn a_string_that_changes_meanwhile_stays_inside_its_record() {

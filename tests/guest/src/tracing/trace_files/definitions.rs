@@ -504,6 +504,42 @@ fn a_group_says_x_while_some_of_its_events_are_on() {
     clean_up();
 }
 
+/// Those of all groups, the kernel's own among them.
+#[guest_test]
+fn the_topmost_enable_turns_all_events_on_and_off() {
+    clean_up();
+    append(
+        "p:m/one traced_function\np:n/two traced_other",
+        "kprobe_events",
+    )
+    .unwrap();
+    let listed = show("available_events");
+    let events: Vec<_> = (listed.lines())
+        .map(|line| line.split_once(':').expect(line))
+        .collect();
+    let own = events
+        .iter()
+        .filter(|(group, _)| !["m", "n"].contains(group));
+    assert!(own.count() > 0, "{listed}");
+    echo("1", "events/m/one/enable").unwrap();
+    for state in ["1", "0"] {
+        echo(state, "events/enable").unwrap();
+        for (group, event) in &events {
+            let file = format!("events/{group}/{event}/enable");
+            assert_eq!(show(&file), format!("{state}\n"), "{file}");
+        }
+        assert_eq!(show("events/enable"), format!("{state}\n"));
+        buffer::clear(None);
+        call(1);
+        let hit = lines()
+            .iter()
+            .filter(|line| line.starts_with("one: "))
+            .count();
+        assert_eq!(hit, usize::from(state == "1"));
+    }
+    clean_up();
+}
+
 #[guest_test]
 fn set_event_lists_and_chooses_events() {
     clean_up();

@@ -5,9 +5,12 @@
 //! and the statistics count them.
 
 use super::*;
+use crate::tools::jumps::Optimization;
+use alloc::sync::Arc;
 use kernel::{
     arch::{percpu, smp, traps},
-    task::kthread::spawn_kthread_on,
+    sync::SpinLock,
+    task::{TaskState, kthread::spawn_kthread_on, schedule},
 };
 use x86_64::instructions::interrupts;
 
@@ -70,6 +73,78 @@ fn letters_tell_of_interrupts() {
         [task, task, off, off, interrupt, interrupt, task, task],
         "{text}"
     );
+    clean_up();
+}
+
+/// The letter between these two: another task is to have the CPU as soon as this one may be
+/// preempted. The task that calls has set that itself, so that no tick decides it.
+#[guest_test]
+fn a_letter_tells_that_another_task_is_to_have_the_cpu() {
+    for jumps in [true, false] {
+        clean_up();
+        let _knob = Optimization::set(jumps);
+        define("p:seen traced_function number=%di:u64");
+        interrupts::without_interrupts(|| {
+            let before = percpu::this().need_resched();
+            call(u64::from(before));
+            percpu::this().set_need_resched();
+            call(1);
+        });
+        let text = show("trace");
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        let seen: Vec<_> = lines
+            .map(|line| (&line[32..33], line.ends_with("number=1")))
+            .collect();
+        let expected = |(letter, waits): &(&str, bool)| *letter == if *waits { "n" } else { "." };
+        assert!(seen.len() == 2 && seen.iter().all(expected), "{text}");
+        assert!(
+            seen.iter().any(|(_, waits)| !waits),
+            "no hit without it: {text}"
+        );
+    }
+    clean_up();
+}
+
+/// A reader that sleeps because there is nothing to read is woken by the next record and gets it,
+/// from the file of all CPUs and from that of one.
+#[guest_test]
+fn a_reader_that_waits_gets_the_next_record() {
+    for name in ["trace_pipe", "per_cpu/cpu0/trace_pipe"] {
+        clean_up();
+        define("p:late traced_function number=%di:u64");
+        let read = Arc::new(SpinLock::new(String::new()));
+        let reader = {
+            let read = read.clone();
+            spawn_kthread_on(1 << 1, "reader", move || {
+                let pipe = fs::open(&path(name), open::RDONLY).unwrap();
+                let mut buf = vec![0; 512];
+                for _ in 0..2 {
+                    let len = pipe.read_at(0, &mut buf).unwrap();
+                    *read.lock() += str::from_utf8(&buf[..len]).unwrap();
+                }
+            })
+            .unwrap()
+        };
+        for number in [8, 9] {
+            while reader.state() != TaskState::Sleeping {
+                schedule();
+            }
+            assert_eq!(read.lock().lines().count(), number - 8, "{name}");
+            on_cpu(0, move || call(number as u64));
+            while read.lock().lines().count() < number - 7 {
+                schedule();
+            }
+        }
+        reader.wait_released();
+        let text = read.lock().clone();
+        let ends = |(line, number): (&str, &str)| line.ends_with(number);
+        assert!(
+            text.lines().zip([" number=8", " number=9"]).all(ends),
+            "{name}: {text}"
+        );
+        // Both are taken out.
+        assert_eq!(lines(), [""; 0], "{name}");
+    }
     clean_up();
 }
 

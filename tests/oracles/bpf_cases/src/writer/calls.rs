@@ -5,8 +5,9 @@
 
 use bpf::{
     AluOp, Condition, Helper, Insn, MapIndex, MapKind, ProgramKind,
-    Reg::{self, R0, R1, R2, R3, R4, R6, R10},
+    Reg::{self, R0, R1, R2, R3, R4, R5, R6, R10},
     STACK_BYTES, Size,
+    context::Register,
 };
 
 use super::{Holds, SAVED, Writer};
@@ -219,8 +220,34 @@ impl Writer<'_> {
                 value,
             });
         }
+        if self.random.one_in(8) {
+            self.blur(offset);
+        }
         self.stack_pointer(dst, offset);
         true
+    }
+
+    /// Stores a number in one half of the slot at `offset` or the other, as a register of the
+    /// machine says: what the slot held before is not known any more.
+    fn blur(&mut self, offset: i16) {
+        let half = self.random.of(&Register::ALL).offset();
+        self.insns.push(Insn::Load {
+            dst: R5,
+            base: R6,
+            offset: half,
+            size: Size::B8,
+            signed: false,
+        });
+        self.alu(AluOp::And, R5, 4);
+        self.alu(AluOp::Add, R5, R10);
+        self.set(R5, Holds::Nothing);
+        let value = imm(self.random).into();
+        self.insns.push(Insn::Store {
+            base: R5,
+            offset,
+            size: Size::B4,
+            value,
+        });
     }
 
     /// Writes a block for the case that `r0` is not null and holds this.
