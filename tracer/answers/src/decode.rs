@@ -1,5 +1,8 @@
 //! The values of bytes that a program stored.
 //!
+//! A shape tells how the bytes are read, and nothing else is asked. Bytes that are not there count
+//! as zeros. What could not be read at the hit has a mark of its own in each shape.
+//!
 //! A shape says how many bytes there are, and what they mean. Bytes that are missing count as
 //! zeros, so nothing here fails: a record that was cut has the value of its beginning.
 

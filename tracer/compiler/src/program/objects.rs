@@ -50,7 +50,7 @@ impl Code<'_, '_> {
         }
         let stored = match (shape, &object.at) {
             // The object itself is in memory that may not be there.
-            (Shape::Behind(of), At::Memory { .. }) => self.store_behind(object, to, of, span),
+            (Shape::Behind(of), At::Memory { .. }) => store_behind(self, object, to, of, span),
             (Shape::Behind(of), _) if !self.values.types().leads_on(object.type_id) => {
                 self.asm.store_constant(to, 1, 1);
                 self.store_object(object, to.at(1), of, span)
@@ -59,9 +59,9 @@ impl Code<'_, '_> {
                 Shape::Counted(_) | Shape::Bytes(_) | Shape::List { .. } | Shape::Slots { .. },
                 At::Memory { .. },
             ) => {
-                let object = &self.once(object);
+                let object = &once(self, object);
                 let stored = self.store_object(object, to, shape, span);
-                self.mark_if_unreadable(object, to);
+                mark_if_unreadable(self, object, to);
                 stored
             }
             _ => self.store_object(object, to, shape, span),
@@ -82,7 +82,7 @@ impl Code<'_, '_> {
             return Ok(());
         }
         let mark = self.values.memory.mark();
-        let object = self.once(object);
+        let object = once(self, object);
         let object = &self.values.types().unwrapped(&object);
         let described = self.values.types().describe(object.type_id);
         match (&*described, shape) {
@@ -90,12 +90,12 @@ impl Code<'_, '_> {
                 let address = object.read(0, 8, false).ok_or_else(|| missing(span))?;
                 let content =
                     Object::in_memory(*id, (object.space(), address), Test::Constant(true));
-                self.store_behind(&content, to, of, span)?;
+                store_behind(self, &content, to, of, span)?;
             }
             (_, Shape::Behind(of)) => {
                 let content = self.values.types().shared_content(object, span)?;
                 let content = content.ok_or_else(|| missing(span))?;
-                self.store_behind(&content, to, of, span)?;
+                store_behind(self, &content, to, of, span)?;
             }
             (_, Shape::Counted(most) | Shape::Bytes(most)) => {
                 self.store_run(object, *most, to, span)?;
@@ -119,11 +119,11 @@ impl Code<'_, '_> {
                     self.store_bytes(object, 0, shape.bytes().into(), to, span)?;
                 } else {
                     let items = core::iter::repeat_n(&**item, *stored as usize);
-                    self.store_items(object, *of, to, items, span)?;
+                    store_items(self, object, *of, to, items, span)?;
                 }
             }
             (Type::Array { of, .. }, Shape::Items { items, .. }) => {
-                self.store_items(object, *of, to, items.iter(), span)?;
+                store_items(self, object, *of, to, items.iter(), span)?;
             }
             (Type::Struct(_), Shape::Duration) => {
                 let field = |name| self.values.types().field_at(object.type_id, &[name]);
@@ -150,73 +150,6 @@ impl Code<'_, '_> {
             }
             _ => self.store_bytes(object, 0, shape.bytes().into(), to, span)?,
         }
-        self.values.memory.release(mark);
-        Ok(())
-    }
-
-    /// Marks a text or list without elements whose own length cannot be read.
-    fn mark_if_unreadable(&mut self, object: &Object, to: Place) {
-        let Some(address) = object.address() else {
-            return;
-        };
-        let (end, unreadable) = (self.asm.label(), self.asm.label());
-        self.asm.load(Reg::R0, to, 8, false);
-        self.asm.branch(Condition::NotEqual, Reg::R0, 0, end);
-        let size = Number::Constant(self.values.types().size(object.type_id));
-        self.can_read((object.space(), &address), &size, unreadable);
-        self.asm.jump(end);
-        self.asm.place(unreadable);
-        self.asm.store_constant(to, 8, UNREADABLE);
-        self.asm.place(end);
-    }
-
-    /// The same object, with the way to it gone.
-    fn once(&mut self, object: &Object) -> Object {
-        match &object.at {
-            At::Memory {
-                space,
-                address,
-                offset,
-            } if !address.is_cheap() => Object {
-                at: At::Memory {
-                    space: *space,
-                    address: self.keep(address),
-                    offset: *offset,
-                },
-                ..object.clone()
-            },
-            _ => object.clone(),
-        }
-    }
-
-    /// 1 and an object in memory, or nothing if that cannot be read.
-    fn store_behind(&mut self, object: &Object, to: Place, of: &Shape, span: Span) -> Lowered<()> {
-        let mark = self.values.memory.mark();
-        let end = self.asm.label();
-        let size = self.values.types().size(object.type_id);
-        let object = &self.once(object);
-        if let Some(address) = object.address().filter(|_| size > 0) {
-            let place = (object.space(), &address);
-            if of.is_number() && size == u64::from(of.bytes()) && matches!(size, 1 | 2 | 4 | 8) {
-                // A number that is not zero has been read.
-                let read = self.asm.label();
-                let number = object
-                    .read(0, size as u8, false)
-                    .ok_or_else(|| missing(span))?;
-                self.store_number(&number, to.at(1), size as u8);
-                self.asm.branch(Condition::NotEqual, Reg::R0, 0, read);
-                self.can_read(place, &Number::Constant(size), end);
-                self.asm.place(read);
-                self.asm.store_constant(to, 1, 1);
-                self.asm.place(end);
-                self.values.memory.release(mark);
-                return Ok(());
-            }
-            self.can_read(place, &Number::Constant(size), end);
-        }
-        self.asm.store_constant(to, 1, 1);
-        self.store_object(object, to.at(1), of, span)?;
-        self.asm.place(end);
         self.values.memory.release(mark);
         Ok(())
     }
@@ -259,24 +192,6 @@ impl Code<'_, '_> {
         self.asm.place(unreadable);
         self.asm.store_constant(to, 8, UNREADABLE);
         self.asm.place(end);
-        Ok(())
-    }
-
-    /// The elements of an array, each in its shape.
-    fn store_items<'s>(
-        &mut self,
-        object: &Object,
-        of: TypeId,
-        to: Place,
-        items: impl Iterator<Item = &'s Shape>,
-        span: Span,
-    ) -> Lowered<()> {
-        let size = self.values.types().size(of);
-        let mut place = to;
-        for (index, shape) in (0..).zip(items) {
-            self.store_object(&object.part(of, size * index), place, shape, span)?;
-            place = place.at(shape.bytes());
-        }
         Ok(())
     }
 
@@ -427,4 +342,95 @@ pub(crate) fn bytes_of(count: &Number, most: u32, size: u64) -> Number {
     let is_less = Test::compare(Condition::Below, count.clone(), most.clone());
     let stored = Number::select(is_less, count.clone(), most);
     Number::alu(AluOp::Mul, stored, Number::Constant(size))
+}
+
+/// Marks a text or list without elements whose own length cannot be read.
+fn mark_if_unreadable(code: &mut Code<'_, '_>, object: &Object, to: Place) {
+    let Some(address) = object.address() else {
+        return;
+    };
+    let (end, unreadable) = (code.asm.label(), code.asm.label());
+    code.asm.load(Reg::R0, to, 8, false);
+    code.asm.branch(Condition::NotEqual, Reg::R0, 0, end);
+    let size = Number::Constant(code.values.types().size(object.type_id));
+    code.can_read((object.space(), &address), &size, unreadable);
+    code.asm.jump(end);
+    code.asm.place(unreadable);
+    code.asm.store_constant(to, 8, UNREADABLE);
+    code.asm.place(end);
+}
+
+/// The same object, with the way to it gone.
+fn once(code: &mut Code<'_, '_>, object: &Object) -> Object {
+    match &object.at {
+        At::Memory {
+            space,
+            address,
+            offset,
+        } if !address.is_cheap() => Object {
+            at: At::Memory {
+                space: *space,
+                address: code.keep(address),
+                offset: *offset,
+            },
+            ..object.clone()
+        },
+        _ => object.clone(),
+    }
+}
+
+/// 1 and an object in memory, or nothing if that cannot be read.
+fn store_behind(
+    code: &mut Code<'_, '_>,
+    object: &Object,
+    to: Place,
+    of: &Shape,
+    span: Span,
+) -> Lowered<()> {
+    let mark = code.values.memory.mark();
+    let end = code.asm.label();
+    let size = code.values.types().size(object.type_id);
+    let object = &once(code, object);
+    if let Some(address) = object.address().filter(|_| size > 0) {
+        let place = (object.space(), &address);
+        if of.is_number() && size == u64::from(of.bytes()) && matches!(size, 1 | 2 | 4 | 8) {
+            // A number that is not zero has been read.
+            let read = code.asm.label();
+            let number = object
+                .read(0, size as u8, false)
+                .ok_or_else(|| missing(span))?;
+            code.store_number(&number, to.at(1), size as u8);
+            code.asm.branch(Condition::NotEqual, Reg::R0, 0, read);
+            code.can_read(place, &Number::Constant(size), end);
+            code.asm.place(read);
+            code.asm.store_constant(to, 1, 1);
+            code.asm.place(end);
+            code.values.memory.release(mark);
+            return Ok(());
+        }
+        code.can_read(place, &Number::Constant(size), end);
+    }
+    code.asm.store_constant(to, 1, 1);
+    code.store_object(object, to.at(1), of, span)?;
+    code.asm.place(end);
+    code.values.memory.release(mark);
+    Ok(())
+}
+
+/// The elements of an array, each in its shape.
+fn store_items<'s>(
+    code: &mut Code<'_, '_>,
+    object: &Object,
+    of: TypeId,
+    to: Place,
+    items: impl Iterator<Item = &'s Shape>,
+    span: Span,
+) -> Lowered<()> {
+    let size = code.values.types().size(of);
+    let mut place = to;
+    for (index, shape) in (0..).zip(items) {
+        code.store_object(&object.part(of, size * index), place, shape, span)?;
+        place = place.at(shape.bytes());
+    }
+    Ok(())
 }

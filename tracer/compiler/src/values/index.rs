@@ -1,4 +1,7 @@
-//! Elements of slices, arrays, vectors, and of what pointers lead to.
+//! Elements of slices, arrays, collections, and of what pointers lead to.
+//!
+//! An element is a value in memory of its own, whose place is computed. One past the end is not
+//! there, so what is calculated with it is not there, either.
 
 use alloc::format;
 
@@ -11,7 +14,7 @@ use crate::{
     Lowered,
     number::{Counted, Kind, Number, Test},
     object::{At, Object},
-    types::{library::Collection, missing, type_name},
+    types::{Types, library::Collection, missing, type_name},
 };
 
 /// Elements that follow one another in memory.
@@ -152,7 +155,8 @@ impl Values<'_, '_> {
                     capacity,
                     of,
                 }) => {
-                    return self.of_ring(
+                    return of_ring(
+                        self.types(),
                         [pointer, length, head, capacity],
                         of,
                         object,
@@ -166,38 +170,37 @@ impl Values<'_, '_> {
         };
         Ok(Found::Elements(Elements { of, first, count }))
     }
-
-    /// An element of a ring, whose pointer, length, head and capacity are at these offsets.
-    fn of_ring(
-        &mut self,
-        places: [u64; 4],
-        of: TypeId,
-        object: &Object,
-        index: &Counted,
-        span: Span,
-    ) -> Lowered<Found> {
-        let words = places.map(|at| object.read(at, 8, false));
-        let [Some(first), Some(count), Some(head), Some(capacity)] = words else {
-            return Err(missing(span));
-        };
-        let at = Number::alu(AluOp::Add, head, index.number.clone());
-        let is_inside = Test::compare(Condition::Below, at.clone(), capacity.clone());
-        let wrapped = Number::alu(AluOp::Sub, at.clone(), capacity);
-        let at = Number::select(is_inside, at, wrapped);
-        let size = Number::Constant(self.types().size(of));
-        let offset = Number::alu(AluOp::Mul, at, size);
-        let address = Number::alu(AluOp::Add, first, offset);
-        let inside = Test::compare(Condition::Below, index.number.clone(), count);
-        let present = object
-            .present
-            .clone()
-            .and(index.present.clone())
-            .and(inside);
-        let place = (object.space(), address);
-        Ok(Found::Element(Object::in_memory(of, place, present)))
-    }
 }
 
+/// An element of a ring, whose pointer, length, head and capacity are at these offsets.
+fn of_ring(
+    types: &Types<'_>,
+    places: [u64; 4],
+    of: TypeId,
+    object: &Object,
+    index: &Counted,
+    span: Span,
+) -> Lowered<Found> {
+    let words = places.map(|at| object.read(at, 8, false));
+    let [Some(first), Some(count), Some(head), Some(capacity)] = words else {
+        return Err(missing(span));
+    };
+    let at = Number::alu(AluOp::Add, head, index.number.clone());
+    let is_inside = Test::compare(Condition::Below, at.clone(), capacity.clone());
+    let wrapped = Number::alu(AluOp::Sub, at.clone(), capacity);
+    let at = Number::select(is_inside, at, wrapped);
+    let size = Number::Constant(types.size(of));
+    let offset = Number::alu(AluOp::Mul, at, size);
+    let address = Number::alu(AluOp::Add, first, offset);
+    let inside = Test::compare(Condition::Below, index.number.clone(), count);
+    let present = object
+        .present
+        .clone()
+        .and(index.present.clone())
+        .and(inside);
+    let place = (object.space(), address);
+    Ok(Found::Element(Object::in_memory(of, place, present)))
+}
 fn no_elements(of: &Type, span: Span) -> Diagnostic {
     Diagnostic::new(span, format!("{} has no elements", type_name(of)), "")
 }

@@ -36,6 +36,7 @@ use crate::{
     memory::{Memory, Place},
     number::{Counted, Kind, Number, Space, Test},
     object::{At, Object},
+    options::Options,
     sources::EventSource,
     tables::Tables,
     types::{Types, shape::Room},
@@ -293,7 +294,13 @@ impl<'c, 'a> Values<'c, 'a> {
     /// How a value is stored in a key, a map or a variable. `may_miss`: with a mark whether it is
     /// there.
     pub(crate) fn shape(&self, value: &Val, may_miss: bool) -> Shape {
-        self.shape_in(Room::Stack, value, may_miss)
+        shape_in(
+            self.types(),
+            self.tables.options,
+            Room::Stack,
+            value,
+            may_miss,
+        )
     }
 
     /// A value as it is printed, and how it is stored for that: whole if it gets room, else as a
@@ -310,54 +317,14 @@ impl<'c, 'a> Values<'c, 'a> {
             true => value,
             false => self.simplified(value, span),
         };
-        let shape = self.shape_in(room.unwrap_or(Room::Record), &value, true);
+        let shape = shape_in(
+            self.types(),
+            self.tables.options,
+            room.unwrap_or(Room::Record),
+            &value,
+            true,
+        );
         (value, shape)
-    }
-
-    fn shape_in(&self, room: Room, value: &Val, may_miss: bool) -> Shape {
-        let (shape, present) = match value {
-            Val::Number(Counted {
-                kind: Kind::Literal,
-                number,
-                ..
-            }) if number
-                .constant()
-                .is_some_and(|number| number.cast_signed() < 0) =>
-            {
-                return Shape::Signed(8);
-            }
-            Val::Number(counted) => (counted.kind.shape(), Some(&counted.present)),
-            Val::Literal(text) => {
-                let most = self.tables.options.text_bytes.max(8);
-                let bytes = (text.len() as u32 + 1).next_multiple_of(8).min(most);
-                return Shape::Text(bytes);
-            }
-            Val::Comm => return Shape::Text(COMM_BYTES),
-            Val::Text { most, present, .. } => {
-                (Shape::Text(most.next_multiple_of(8)), Some(present))
-            }
-            Val::Bytes { most, .. } => return Shape::Bytes(*most),
-            Val::Object(object) => (self.types().shape_of(object, room), Some(&object.present)),
-            Val::Stored { shape, .. } | Val::Element { shape, .. } => return shape.clone(),
-            Val::Tuple(items) => {
-                return Shape::Tuple(
-                    items
-                        .iter()
-                        .map(|item| self.shape_in(room, item, may_miss))
-                        .collect(),
-                );
-            }
-            Val::Record(fields) => {
-                let field =
-                    |(name, value): &(Rc<str>, Val)| (name.clone(), self.shape(value, may_miss));
-                return Shape::Record(fields.iter().map(field).collect());
-            }
-        };
-        match present {
-            Some(Test::Constant(true)) | None => shape,
-            Some(_) if may_miss => Shape::Maybe(alloc::boxed::Box::new(shape)),
-            Some(_) => shape,
-        }
     }
 
     pub(crate) fn is_text(&self, value: &Val) -> bool {
@@ -365,5 +332,60 @@ impl<'c, 'a> Values<'c, 'a> {
             Val::Object(object) => self.types().is_text(object.type_id),
             other => other.is_text(),
         }
+    }
+}
+
+/// How a value is stored in a room.
+fn shape_in(
+    types: &Types<'_>,
+    options: &Options,
+    room: Room,
+    value: &Val,
+    may_miss: bool,
+) -> Shape {
+    let (shape, present) = match value {
+        Val::Number(Counted {
+            kind: Kind::Literal,
+            number,
+            ..
+        }) if number
+            .constant()
+            .is_some_and(|number| number.cast_signed() < 0) =>
+        {
+            return Shape::Signed(8);
+        }
+        Val::Number(counted) => (counted.kind.shape(), Some(&counted.present)),
+        Val::Literal(text) => {
+            let most = options.text_bytes.max(8);
+            let bytes = (text.len() as u32 + 1).next_multiple_of(8).min(most);
+            return Shape::Text(bytes);
+        }
+        Val::Comm => return Shape::Text(COMM_BYTES),
+        Val::Text { most, present, .. } => (Shape::Text(most.next_multiple_of(8)), Some(present)),
+        Val::Bytes { most, .. } => return Shape::Bytes(*most),
+        Val::Object(object) => (types.shape_of(object, room), Some(&object.present)),
+        Val::Stored { shape, .. } | Val::Element { shape, .. } => return shape.clone(),
+        Val::Tuple(items) => {
+            return Shape::Tuple(
+                items
+                    .iter()
+                    .map(|item| shape_in(types, options, room, item, may_miss))
+                    .collect(),
+            );
+        }
+        Val::Record(fields) => {
+            let field = |(name, value): &(Rc<str>, Val)| {
+                (
+                    name.clone(),
+                    shape_in(types, options, room, value, may_miss),
+                )
+            };
+            return Shape::Record(fields.iter().map(field).collect());
+        }
+    };
+    match present {
+        Some(Test::Constant(true)) | None => shape,
+        Some(_) if may_miss => Shape::Maybe(alloc::boxed::Box::new(shape)),
+        Some(_) => shape,
     }
 }
