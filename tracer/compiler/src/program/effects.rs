@@ -3,7 +3,7 @@
 //! All have one signature, and [`DONE`] names them. How they are called is in [`crate::functions`].
 //! Most write a record: the kernel acts on its request, and the reader shows it.
 
-use alloc::{format, rc::Rc, string::String, vec::Vec};
+use alloc::{boxed::Box, format, rc::Rc, string::String, vec::Vec};
 
 use trace_interface::{
     script::Request,
@@ -27,6 +27,8 @@ use crate::{
 
 /// How many texts of a list are joined, as elsewhere.
 const MOST_JOINED: u32 = 16;
+/// The most bytes of each, so that a record has room for all.
+const MOST_OF_JOINED: u32 = 64;
 
 /// A function that does something.
 type Does = fn(&mut Program<'_, '_>, Call<'_>) -> Lowered<()>;
@@ -276,7 +278,12 @@ fn join(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
                 number, present, ..
             } = program.values().as_number(array, span)?;
             let array = Number::select(present, number, Number::Constant(0));
-            let most = program.values().tables.options.text_bytes;
+            let most = program
+                .values()
+                .tables
+                .options
+                .text_bytes
+                .min(MOST_OF_JOINED);
             let texts = program.code.read_pointers(&array, MOST_JOINED);
             let text = |address: Number| Val::Text {
                 present: Test::NotZero(address.clone()),
@@ -299,6 +306,7 @@ fn join(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
             ));
         }
         let (item, shape) = program.values().printed(item, Some(Room::Record), span);
+        let shape = for_joining(shape);
         places.push((offset, shape.clone()));
         offset += shape.bytes();
         stored.push((item, shape, span));
@@ -308,6 +316,16 @@ fn join(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
         values: places,
     };
     program.record(record, stored, span)
+}
+
+/// A text with less room, because there are many.
+fn for_joining(shape: Shape) -> Shape {
+    match shape {
+        Shape::Counted(most) => Shape::Counted(most.min(MOST_OF_JOINED)),
+        Shape::Maybe(of) => Shape::Maybe(Box::new(for_joining(*of))),
+        Shape::Behind(of) => Shape::Behind(Box::new(for_joining(*of))),
+        shape => shape,
+    }
 }
 
 fn time(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {

@@ -20,6 +20,9 @@ use super::{
 };
 use crate::object::{At, Gaps, Object};
 
+/// The most bytes that are stored of a text that is a part of a value.
+const MOST_INSIDE: u32 = 64;
+
 /// The most elements that are stored of a list of which no limit says less.
 const MOST_ELEMENTS: u32 = 64;
 
@@ -56,7 +59,7 @@ const OF_RECORD: [Limits; 7] = {
         }
     }
     [
-        limits(8, 24, 64, true),
+        limits(8, 24, MOST_INSIDE, true),
         limits(MOST_DEPTH, 12, 64, true),
         limits(MOST_DEPTH, 8, 40, true),
         limits(5, 4, 32, true),
@@ -96,7 +99,7 @@ impl Types<'_> {
             let limits = Limits {
                 depth: MOST_DEPTH,
                 elements: 1,
-                text: options.text_bytes,
+                text: MOST_INSIDE,
                 follows: false,
             };
             let shaper = shaper(limits, options.slice_bytes);
@@ -120,7 +123,7 @@ impl Types<'_> {
         }
         let mut shape = Shape::Deeper;
         for mut limits in OF_RECORD {
-            limits.text = limits.text.max(8).min(options.text_bytes);
+            limits.text = limits.text.min(options.text_bytes);
             let shaper = shaper(limits, options.slice_bytes);
             shape = match room {
                 Room::Text if self.is_bytes(object.type_id) => Shape::Bytes(options.slice_bytes),
@@ -242,7 +245,7 @@ impl Shaper<'_, '_> {
                 Shape::Behind(Box::new(self.shape(*to, depth + 1, None)))
             }
             Type::Pointer { .. } => Shape::Address,
-            Type::Str => Shape::Counted(self.limits.text),
+            Type::Str => self.text(depth),
             Type::Slice { of } => self.list(Form::List, self.shape(*of, depth + 1, None)),
             Type::Array { of, count } => self.array(*of, *count, depth, gaps),
             Type::Struct(of) => self.structure(id, of, depth, gaps),
@@ -275,6 +278,14 @@ impl Shaper<'_, '_> {
                 .is_some_and(|tag| gaps.lacks(tag.offset, tag.bytes.into())),
             _ => true,
         }
+    }
+
+    /// A text. Of one that is a part of a value fewer bytes are stored, because there may be many.
+    fn text(&self, depth: u32) -> Shape {
+        Shape::Counted(match depth {
+            0 => self.types.options.text_bytes,
+            _ => self.limits.text,
+        })
     }
 
     /// How many elements of that shape are stored.
@@ -329,7 +340,7 @@ impl Shaper<'_, '_> {
     fn structure(&self, id: TypeId, of: &Struct, depth: u32, gaps: Option<Gaps<'_>>) -> Shape {
         let types = self.types;
         if types.is_text(id) {
-            return Shape::Counted(self.limits.text);
+            return self.text(depth);
         }
         if let Some(collection) = types.collection(id) {
             return self.collection(&collection, depth);

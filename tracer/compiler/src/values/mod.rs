@@ -36,7 +36,6 @@ use crate::{
     memory::{Memory, Place},
     number::{Counted, Kind, Number, Space, Test},
     object::{At, Object},
-    options::Options,
     sources::EventSource,
     tables::Tables,
     types::{Types, shape::Room},
@@ -294,13 +293,7 @@ impl<'c, 'a> Values<'c, 'a> {
     /// How a value is stored in a key, a map or a variable. `may_miss`: with a mark whether it is
     /// there.
     pub(crate) fn shape(&self, value: &Val, may_miss: bool) -> Shape {
-        shape_in(
-            self.types(),
-            self.tables.options,
-            Room::Stack,
-            value,
-            may_miss,
-        )
+        shape_in(self.types(), Room::Stack, value, may_miss)
     }
 
     /// A value as it is printed, and how it is stored for that: whole if it gets room, else as a
@@ -317,13 +310,7 @@ impl<'c, 'a> Values<'c, 'a> {
             true => value,
             false => self.simplified(value, span),
         };
-        let shape = shape_in(
-            self.types(),
-            self.tables.options,
-            room.unwrap_or(Room::Record),
-            &value,
-            true,
-        );
+        let shape = shape_in(self.types(), room.unwrap_or(Room::Record), &value, true);
         (value, shape)
     }
 
@@ -336,13 +323,7 @@ impl<'c, 'a> Values<'c, 'a> {
 }
 
 /// How a value is stored in a room.
-fn shape_in(
-    types: &Types<'_>,
-    options: &Options,
-    room: Room,
-    value: &Val,
-    may_miss: bool,
-) -> Shape {
+fn shape_in(types: &Types<'_>, room: Room, value: &Val, may_miss: bool) -> Shape {
     let (shape, present) = match value {
         Val::Number(Counted {
             kind: Kind::Literal,
@@ -356,9 +337,7 @@ fn shape_in(
         }
         Val::Number(counted) => (counted.kind.shape(), Some(&counted.present)),
         Val::Literal(text) => {
-            let most = options.text_bytes.max(8);
-            let bytes = (text.len() as u32 + 1).next_multiple_of(8).min(most);
-            return Shape::Text(bytes);
+            return Shape::Text((text.len() as u32 + 1).next_multiple_of(8));
         }
         Val::Comm => return Shape::Text(COMM_BYTES),
         Val::Text { most, present, .. } => (Shape::Text(most.next_multiple_of(8)), Some(present)),
@@ -369,16 +348,13 @@ fn shape_in(
             return Shape::Tuple(
                 items
                     .iter()
-                    .map(|item| shape_in(types, options, room, item, may_miss))
+                    .map(|item| shape_in(types, room, item, may_miss))
                     .collect(),
             );
         }
         Val::Record(fields) => {
             let field = |(name, value): &(Rc<str>, Val)| {
-                (
-                    name.clone(),
-                    shape_in(types, options, room, value, may_miss),
-                )
+                (name.clone(), shape_in(types, room, value, may_miss))
             };
             return Shape::Record(fields.iter().map(field).collect());
         }
