@@ -591,6 +591,32 @@ mod tests {
         check_nesting(&timeline);
     }
 
+    /// The record of the second call says that it ended before the first one did.
+    #[test]
+    fn a_whole_call_ends_no_earlier_than_the_record_before_it() {
+        let mut builder = Builder::new();
+        let whole = |function: &str, begin, end| Call {
+            tid: 1,
+            cpu_at_entry: Some(0),
+            cpu_at_return: Some(1),
+            function: function.into(),
+            begin,
+            end,
+            seen: Seen::Whole,
+            arguments: Vec::new(),
+            result: None,
+            depth: 0,
+        };
+        builder.call(whole("inner", 20, 100));
+        builder.call(whole("outer", 10, 90));
+        let timeline = builder.finish();
+        assert_eq!(
+            shown(&timeline),
+            ["outer 10..100 Whole", " inner 20..100 Whole"]
+        );
+        check_nesting(&timeline);
+    }
+
     #[test]
     fn a_task_runs_where_its_last_record_was() {
         let mut builder = Builder::new();

@@ -325,6 +325,27 @@ fn tasks_are_threads_of_their_processes() {
     );
 }
 
+/// Tasks of the kernel have no process: each has a track by its name, and none a parent.
+#[test]
+fn tasks_without_a_process_have_tracks_of_their_own() {
+    let mut builder = Builder::new();
+    for (tid, name) in [(0, "idle"), (9, "reaper")] {
+        builder.task(tid, 0, name);
+        builder.entry(100, tid, 0, "work", Vec::new());
+        builder.exit(200, tid, 0, "work", None);
+    }
+    let viewer = Viewer::new(&decoded(&builder.finish()));
+    for name in ["idle", "reaper"] {
+        let named = |track: &TrackDescriptor| track.name.as_deref() == Some(name);
+        assert_eq!(
+            viewer.track(named),
+            ["100 begin call: work cpu=0u", "200 end"]
+        );
+    }
+    let is_apart = |track: &TrackDescriptor| track.process.is_none() && track.thread.is_none();
+    assert!(viewer.tracks.values().all(is_apart), "{:?}", viewer.tracks);
+}
+
 #[test]
 fn processors_show_their_tasks() {
     let viewer = Viewer::new(&decoded(&example()));
