@@ -38,6 +38,7 @@ impl Values<'_, '_> {
             Val::Element { .. } => composite::at_hand(self, value, span),
             value => value,
         };
+        let index = composite::once(self, index, span);
         if let Some(part) = composite::part_at(self, &value, &index, span)? {
             return Ok(part);
         }
