@@ -3,6 +3,7 @@
 //! The types of maps are known only after all their assignments are seen. So the text is gone
 //! through again until nothing new is learned about them ([`Tables::learned`]).
 
+mod declared;
 mod maps;
 
 use alloc::{borrow::ToOwned, collections::BTreeMap, format, rc::Rc, string::String, vec::Vec};
@@ -19,6 +20,7 @@ use trace_language::{
     tree::{self, Span},
 };
 
+use self::declared::Declared;
 use crate::{names, number::Kind, options::Options, types::Types};
 
 /// A map of the script.
@@ -32,6 +34,7 @@ pub(crate) struct Map {
     pub(crate) keys: Option<Vec<Shape>>,
     /// What the numbers of a plain map are.
     pub(crate) kind: Option<Kind>,
+    pub(crate) declared: Option<Declared>,
 }
 
 /// A variable without a first value: the kind of its first assignment.
@@ -136,6 +139,7 @@ impl<'a> Tables<'a> {
                 class: None,
                 keys: None,
                 kind: None,
+                declared: None,
             });
             self.maps.len() - 1
         });
@@ -185,6 +189,7 @@ impl<'a> Tables<'a> {
                 class: None,
                 keys: None,
                 kind: None,
+                declared: None,
             });
             self.learned = true;
             self.maps.len() - 1

@@ -131,7 +131,7 @@ fn a_negative_number_is_in_the_row_below_the_range_or_in_its_own() {
             let rows: String = rows.collect();
             assert_eq!(
                 world.maps(),
-                format!("@: \n{rows}\n"),
+                format!("@:\n{rows}\n"),
                 "lhist({value}, {bounds})"
             );
         }
