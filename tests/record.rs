@@ -77,11 +77,42 @@ fn without_a_program_the_last_calls_are_a_tree() {
     let calls = shown.lines().filter(|line| line.contains("  cpu ")).count();
     assert_eq!(calls, 3, "{shown}");
     let last = shown.lines().last().unwrap_or_default();
+    // By the names and types of the source: octal 755 is 493.
+    let (_, call) = last.split_once("sys_mkdir(path = ").unwrap_or_default();
     assert!(
-        last.contains("sys_mkdir(") && last.contains("never returned"),
+        call.ends_with(", mode = 493)  … (never returned)"),
         "{shown}"
     );
     assert!(said.contains("the guest failed"), "{said}");
+}
+
+/// Functions without arguments or without a result have none, and others have their own.
+#[test]
+fn the_last_calls_have_the_values_of_the_source() {
+    let functions = ["--functions", "kernel::syscall::*"];
+    let (shown, _) = last_words(&[&["--record", "--last", "500"], &functions[..]].concat());
+    let calls = |name: &str| {
+        let lines = shown
+            .lines()
+            .filter(|line| line.contains(&format!(" {name}(")));
+        let texts = lines.map(|line| line.split("  ").find(|part| part.contains(name)).unwrap());
+        texts
+            .map(|text| text.trim_start().to_owned())
+            .collect::<Vec<_>>()
+    };
+    // The workload is the third task and asks for itself and for each of its children.
+    let pids = calls("sys_getpid");
+    assert!(!pids.is_empty(), "{shown}");
+    assert!(
+        pids.iter().all(|call| call.starts_with("sys_getpid() = ")),
+        "{pids:?}"
+    );
+    let exits = calls("sys_exit_group");
+    assert!(
+        exits.contains(&"sys_exit_group(code = 0)".into()),
+        "{shown}"
+    );
+    assert!(!shown.contains("arg0"), "{shown}");
 }
 
 /// The file that was asked for is there, though there is nothing to be shown.

@@ -15,6 +15,7 @@ use bpf::{
     AluOp, Builder, Condition, Helper, MapDef, MapIndex, MapKind, ProgramKind, Reg::*, Size,
     context::Register,
 };
+use debug_info::DebugInfo;
 use object::{Object, ObjectSymbol};
 use tests::{Session, built::kernel, processors::for_guest};
 use trace_interface::{
@@ -747,10 +748,8 @@ fn the_last_calls_of_a_dead_kernel_are_a_tree() {
     };
     let recording = recorder::read(&run.rings);
     assert_eq!(recording.damaged, []);
-    let timeline = recorder::timeline(&recording, *tsc_hz, |address| {
-        let at = addresses.iter().position(|other| *other == address);
-        at.map_or_else(|| format!("{address:#x}"), |at| names[at].into())
-    });
+    let symbols = DebugInfo::open(&kernel.debug_elf).unwrap();
+    let timeline = recorder::timeline(&recording, *tsc_hz, &recorder::Sources::new(&symbols));
     let tree = pictures::text::tree(&timeline, pictures::text::Tree::default());
     let last = tree.lines().rfind(|line| line.contains("cpu ")).unwrap();
     assert!(last.contains("never returned"), "{tree}");
@@ -758,8 +757,9 @@ fn the_last_calls_of_a_dead_kernel_are_a_tree() {
     let forks = timeline
         .calls
         .iter()
-        .filter(|call| call.function == "do_fork");
+        .filter(|call| call.function.ends_with("::do_fork"));
     assert_eq!(forks.count(), 1, "{tree}");
+    assert!(tree.contains("sys_getpid() = 4"), "{tree}");
 }
 
 /// The compiler in the kernel: what it prints, what it refuses, and how Ctrl-C ends it.

@@ -40,7 +40,7 @@ const RULES: [(&str, &str); 9] = [
 ];
 
 /// Why a text that is an error there is right here: a reason, and what such a text has.
-const REASONS: [(&str, &str); 7] = [
+const REASONS: [(&str, &str); 12] = [
     ("`%r` shows any value here", r"%r"),
     (
         "what has its own value on each CPU can be read as one",
@@ -63,6 +63,17 @@ const REASONS: [(&str, &str); 7] = [
         "an unrolled block is a loop, which may be long",
         r"unroll\(101\)",
     ),
+    (
+        "an entry of a histogram can be printed",
+        r"print\(@x\[1\]\)",
+    ),
+    ("a row of a histogram may be below zero", r"lhist\(-10"),
+    ("a text is true if it is not empty", r"!\x220"),
+    (
+        "a parameter of a macro may be called like a word of the language",
+        r"macro test\(pid\)",
+    ),
+    ("no feature is unstable here", r"unstable_\w+=error"),
 ];
 
 /// An event of Linux; its fields are not those of another event.

@@ -95,7 +95,7 @@ fn program(test: &Test, plain: &Regex) -> Result<(String, Vec<String>), &'static
     }
     let expected = |(item, value): &(String, String)| {
         item.starts_with("EXPECT")
-            && ["stdin:", "ERROR", "WARNING"]
+            && ["stdin:", "ERROR", "WARNING", "bpftrace", "Attached"]
                 .iter()
                 .any(|it| value.contains(it))
     };

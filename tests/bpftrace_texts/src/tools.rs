@@ -8,7 +8,7 @@ use debug_info::DebugInfo;
 use crate::{
     groups::Groups,
     rules::Rules,
-    world::{AnyKernel, Outcome, compiled},
+    world::{AnyKernel, Outcome, Renamed, compiled},
 };
 
 /// Compiles the tools, for a real kernel, too, if there is one, and prints the figures.
@@ -28,7 +28,11 @@ pub fn hold(checkout: &Path, kernel: Option<&Path>) -> Result<()> {
     for path in &paths {
         let text = fs::read_to_string(path)?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        match compiled(&rules.renamed(&text), &[], &AnyKernel::default()) {
+        let with_some = match &kernel {
+            Some(kernel) => compiled(&rules.renamed(&text), &[], &Renamed(kernel)),
+            None => compiled(&rules.renamed(&text), &[], &AnyKernel::default()),
+        };
+        match with_some {
             Outcome::Taken(_) => renamed += 1,
             Outcome::Refused { message, .. } => refused.add(&message, &name, ""),
         }

@@ -146,6 +146,9 @@ impl Drawn {
             commands.push(match package {
                 "hit_path" => "-p tests --test kernel_text".into(),
                 "prompt" => "-p tests --test prompt".into(),
+                "debug_info" => "-p tests --test debug_info".into(),
+                "pictures" | "tracer" => "-p tests --test trace --test tools".into(),
+                "recorder" => "-p tests --test record".into(),
                 _ if package.starts_with("trace_") => format!("{GUEST} -- trace_"),
                 _ => GUEST.into(),
             });

@@ -12,7 +12,9 @@
 
 use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
-use bpf::{Cost, MOST_ENTRY_BYTES, MOST_INSNS, MOST_MAPS, MapDef, ProgramKind, verifier};
+use bpf::{
+    Cost, MOST_ENTRY_BYTES, MOST_INSNS, MOST_MAPS, MapDef, ProgramKind, STACK_BYTES, verifier,
+};
 use trace_interface::{
     script::{self, Attachment, Script},
     symbols::Kernel,
@@ -413,7 +415,9 @@ impl<'a> Compiler<'a> {
             if !part.memory.fits() {
                 self.tables.error(Diagnostic::new(
                     clause.span,
-                    "its variables, keys and values need more than 512 bytes of stack",
+                    format!(
+                        "its variables, keys and values need more than {STACK_BYTES} bytes of stack"
+                    ),
                     "use fewer variables and shorter texts, or make two clauses of it",
                 ));
                 return None;

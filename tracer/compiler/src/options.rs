@@ -21,7 +21,8 @@ pub struct Options {
     pub debug_info: bool,
     /// The most keys of a map; of one for each CPU, on each.
     pub map_keys: u32,
-    /// The most bytes that are kept of a text.
+    /// The most bytes that are kept of a text, a multiple of 8; of one inside of another value, at
+    /// most 64.
     pub text_bytes: u32,
     /// The most bytes that are kept of the elements of a slice or an array.
     pub slice_bytes: u32,
@@ -48,7 +49,7 @@ impl Default for Options {
         Self {
             debug_info: true,
             map_keys: 4096,
-            text_bytes: 64,
+            text_bytes: 200,
             slice_bytes: 64,
             stack_frames: 48,
             stacks: 2048,
@@ -63,6 +64,12 @@ impl Default for Options {
 }
 
 impl Options {
+    /// How many bytes are kept of a text: whole words, because texts are copied by words.
+    pub(crate) fn set_text_bytes(&mut self, bytes: u32) {
+        const MOST: u32 = 1 << 16;
+        self.text_bytes = bytes.min(MOST).next_multiple_of(8);
+    }
+
     /// For a kernel with that command line.
     pub fn of_kernel(command_line: &str) -> Self {
         const LONGEST_MS: u64 = 1000;

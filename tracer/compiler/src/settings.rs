@@ -56,8 +56,8 @@ const SETTINGS: [(&str, Does); 26] = {
     [
         ("max_map_keys", Number(|options, number| options.map_keys = number)),
         ("map_keys_max", Number(|options, number| options.map_keys = number)),
-        ("max_strlen", Number(|options, number| options.text_bytes = number)),
-        ("strlen", Number(|options, number| options.text_bytes = number)),
+        ("max_strlen", Number(Options::set_text_bytes)),
+        ("strlen", Number(Options::set_text_bytes)),
         ("print_maps_on_exit", Truth(|options, is| options.shows_maps = is)),
         ("missing_probes", Word(&["error", "warn", "ignore"],
             |options, word| options.missing_probes = match word {

@@ -1,4 +1,7 @@
 //! Lines of the source, and the code that begins there.
+//!
+//! Files are named as users name them: by the end of their path, without the directories of the
+//! machine that built the kernel.
 
 use crate::{
     image::{Image, Unit},

@@ -1,5 +1,6 @@
 //! The scopes of a function: its arguments and variables, its blocks, the copies of other functions
-//! in it.
+//! in it. The code of a scope lies within that of the scope around it, in one piece or in several,
+//! and two scopes that are side by side share no code.
 
 use std::ops::Range;
 
@@ -185,5 +186,99 @@ pub fn location<'a>(session: &Session<'a>, found: &Found<'a>) -> Location {
         Location::Nowhere
     } else {
         Location::List(list)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scope(entry: u64, kind: ScopeKind, ranges: &[(u64, u64)], inner: Vec<Scope>) -> Scope {
+        Scope {
+            entry,
+            kind,
+            ranges: ranges.iter().map(|(begin, end)| *begin..*end).collect(),
+            locals: Vec::new(),
+            inner,
+        }
+    }
+
+    /// A function with a block, in which a copy of another function is in two pieces, and a second
+    /// copy after it that has a copy in turn.
+    fn function() -> Scope {
+        let copy = |origin| ScopeKind::Inlined {
+            origin,
+            file: 1,
+            line: 7,
+        };
+        let pieces = [(0x20, 0x28), (0x40, 0x48)];
+        let first = scope(3, copy(30), &pieces, Vec::new());
+        let block = scope(2, ScopeKind::Block, &[(0x18, 0x48)], vec![first]);
+        let deep = scope(5, copy(50), &[(0x58, 0x5c)], Vec::new());
+        let second = scope(4, copy(40), &[(0x50, 0x60)], vec![deep]);
+        scope(1, ScopeKind::Function, &[(0x10, 0x80)], vec![block, second])
+    }
+
+    #[test]
+    fn scopes_around_an_address_are_those_whose_code_it_is() {
+        let function = function();
+        let around = |address| -> Vec<u64> {
+            let scopes = function.around(address).into_iter();
+            scopes.map(|scope| scope.entry).collect()
+        };
+        for (address, entries) in [
+            (0x10, &[1][..]),
+            (0x17, &[1]),
+            // The first byte of a range belongs to it, and the one after it does not.
+            (0x18, &[1, 2]),
+            (0x20, &[1, 2, 3]),
+            (0x27, &[1, 2, 3]),
+            // Between the pieces of a copy is not in it.
+            (0x28, &[1, 2]),
+            (0x40, &[1, 2, 3]),
+            (0x48, &[1]),
+            (0x50, &[1, 4]),
+            (0x58, &[1, 4, 5]),
+            (0x5c, &[1, 4]),
+            (0x60, &[1]),
+        ] {
+            assert_eq!(around(address), entries, "{address:#x}");
+        }
+        assert!(function.contains(0x7f) && !function.contains(0x80) && !function.contains(0xf));
+    }
+
+    #[test]
+    fn each_scope_is_visited_once_and_outer_ones_first() {
+        let function = function();
+        let mut entries = Vec::new();
+        function.each(&mut |scope| entries.push(scope.entry));
+        assert_eq!(entries, [1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn the_place_of_a_variable_is_the_one_that_holds_at_the_address() {
+        let list = Location::List(vec![
+            (0x10..0x20, vec![1]),
+            (0x20..0x30, vec![2]),
+            (0x28..0x40, vec![3]),
+        ]);
+        let found = |address| list.at(address).map(|expression| expression[0]);
+        for (address, expression) in [
+            (0xf, None),
+            (0x10, Some(1)),
+            (0x1f, Some(1)),
+            (0x20, Some(2)),
+            // Of two that hold, the first one.
+            (0x28, Some(2)),
+            (0x30, Some(3)),
+            (0x3f, Some(3)),
+            (0x40, None),
+        ] {
+            assert_eq!(found(address), expression, "{address:#x}");
+        }
+        assert_eq!(Location::Fixed(vec![9]).at(0), Some(&[9][..]));
+        assert_eq!(Location::Nowhere.at(0x10), None);
+        // A constant is in no place.
+        assert_eq!(Location::Constant(vec![1]).at(0x10), None);
     }
 }

@@ -105,6 +105,14 @@ impl DebugInfo {
         })
     }
 
+    /// The names of the arguments of the function that begins at an address, in their order. None:
+    /// the debug information does not describe it.
+    pub fn arguments(&self, function: u64) -> Option<Vec<String>> {
+        let (_, known) = self.known(function).ok()?;
+        let arguments = known.scope.locals.iter().filter(|local| local.argument);
+        Some(arguments.map(|local| local.name.clone()).collect())
+    }
+
     pub(crate) fn static_variable(&self, path: &str) -> Result<Variable, Unavailable> {
         let pattern = Pattern::new(path);
         let session = self.session();

@@ -197,17 +197,6 @@ impl Shape {
         }
     }
 
-    /// The same with less of a text or of bytes, so that a key has room for more than one.
-    pub fn for_key(self) -> Self {
-        const MOST: u32 = 40;
-        match self {
-            Self::Text(bytes) => Self::Text(bytes.min(MOST + 8)),
-            Self::Counted(most) => Self::Counted(most.min(MOST)),
-            Self::Bytes(most) => Self::Bytes(most.min(MOST)),
-            other => other,
-        }
-    }
-
     /// Whether some of its bytes are not stored for all values.
     pub fn varies(&self) -> bool {
         match self {

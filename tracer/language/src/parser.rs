@@ -92,6 +92,10 @@ pub fn parse_with_room(
 pub fn parse_expression(text: &str, arguments: &[&str]) -> Result<Expression, Diagnostic> {
     let mut parser = Parser::new(text, arguments);
     let expression = parser.expression()?;
+    // Statements of a block tell their mistakes and go on.
+    if !parser.diagnostics.is_empty() {
+        return Err(parser.diagnostics.remove(0));
+    }
     match parser.peek()? {
         Token::End => Ok(expression),
         _ => Err(parser.unexpected("the end of the expression", "")),

@@ -591,6 +591,32 @@ mod tests {
         check_nesting(&timeline);
     }
 
+    /// The record of the second call says that it ended before the first one did.
+    #[test]
+    fn a_whole_call_ends_no_earlier_than_the_record_before_it() {
+        let mut builder = Builder::new();
+        let whole = |function: &str, begin, end| Call {
+            tid: 1,
+            cpu_at_entry: Some(0),
+            cpu_at_return: Some(1),
+            function: function.into(),
+            begin,
+            end,
+            seen: Seen::Whole,
+            arguments: Vec::new(),
+            result: None,
+            depth: 0,
+        };
+        builder.call(whole("inner", 20, 100));
+        builder.call(whole("outer", 10, 90));
+        let timeline = builder.finish();
+        assert_eq!(
+            shown(&timeline),
+            ["outer 10..100 Whole", " inner 20..100 Whole"]
+        );
+        check_nesting(&timeline);
+    }
+
     #[test]
     fn a_task_runs_where_its_last_record_was() {
         let mut builder = Builder::new();
@@ -611,5 +637,105 @@ mod tests {
             [run(0, 1, 10, 20), run(0, 2, 20, 30), run(1, 1, 40, 50),]
         );
         assert_eq!(timeline.cpus, 2);
+    }
+
+    /// Runs that are handed over stand for those that records would tell.
+    #[test]
+    fn runs_that_are_known_are_in_the_order_of_processors_and_times() {
+        let run = |cpu, tid, begin, end| Run {
+            cpu,
+            tid,
+            begin,
+            end,
+        };
+        let mut builder = Builder::new();
+        builder.entry(10, 1, 0, "a", Vec::new());
+        for known in [run(1, 7, 5, 9), run(0, 8, 30, 60), run(0, 9, 20, 30)] {
+            builder.run(known);
+        }
+        let timeline = builder.finish();
+        let expected = [run(0, 9, 20, 30), run(0, 8, 30, 60), run(1, 7, 5, 9)];
+        assert_eq!(timeline.runs, expected);
+        // The recording ends with the last of them, and the open call with the recording.
+        assert_eq!(timeline.calls[0].end, 60);
+        assert_eq!(timeline.cpus, 2);
+    }
+
+    #[test]
+    fn losses_add_up_by_reason_and_counters_are_in_order() {
+        let mut builder = Builder::new();
+        builder.lost("full", 3);
+        builder.gap("full", u64::MAX);
+        builder.lost("other", 1);
+        builder.counter(20, "free", "frames", 2.0);
+        builder.counter(10, "free", "frames", 1.0);
+        builder.counter(15, "used", "frames", 5.0);
+        builder.cpus(4);
+        builder.cpus(1);
+        builder.task(9, 3, "old");
+        builder.task(9, 4, "new");
+        builder.instant(30, 2, 0, "later", Vec::new());
+        builder.instant(20, 2, 0, "earlier", Vec::new());
+        let timeline = builder.finish();
+        let lost = [("full", u64::MAX), ("other", 1)];
+        assert_eq!(
+            timeline.lost,
+            lost.map(|(why, count)| (why.to_owned(), count))
+        );
+        let samples = |name: &str| {
+            let found = timeline
+                .counters
+                .iter()
+                .find(|counter| counter.name == name);
+            found.unwrap().samples.clone()
+        };
+        assert_eq!(samples("free"), [(10, 1.0), (20, 2.0)]);
+        assert_eq!(samples("used"), [(15, 5.0)]);
+        assert_eq!(timeline.cpus, 4);
+        let tasks: Vec<_> = timeline
+            .tasks
+            .iter()
+            .map(|task| (task.tid, task.pid))
+            .collect();
+        assert_eq!(tasks, [(2, 2), (9, 4)]);
+        assert_eq!(timeline.task_name(9), "new");
+        assert_eq!(timeline.task_name(2), "task 2");
+        // A time that steps back is that of the record before, and is counted.
+        let times: Vec<_> = timeline
+            .instants
+            .iter()
+            .map(|instant| instant.time)
+            .collect();
+        assert_eq!((times, timeline.moved_times), (vec![30, 30], 1));
+    }
+
+    /// A call without an end, or whose end comes before its beginning, takes no time.
+    #[test]
+    fn whole_calls_end_in_their_callers() {
+        let mut builder = Builder::new();
+        let call = |function: &str, begin, end| Call {
+            tid: 1,
+            cpu_at_entry: None,
+            cpu_at_return: Some(0),
+            function: function.into(),
+            begin,
+            end,
+            seen: Seen::Whole,
+            arguments: Vec::new(),
+            result: None,
+            depth: 9,
+        };
+        builder.call(call("inner", 15, 18));
+        builder.call(call("outer", 10, 20));
+        builder.call(call("back", 40, 30));
+        let timeline = builder.finish();
+        assert_eq!(
+            shown(&timeline),
+            [
+                "outer 10..20 Whole",
+                " inner 15..18 Whole",
+                "back 30..30 Whole"
+            ]
+        );
     }
 }

@@ -325,6 +325,27 @@ fn tasks_are_threads_of_their_processes() {
     );
 }
 
+/// Tasks of the kernel have no process: each has a track by its name, and none a parent.
+#[test]
+fn tasks_without_a_process_have_tracks_of_their_own() {
+    let mut builder = Builder::new();
+    for (tid, name) in [(0, "idle"), (9, "reaper")] {
+        builder.task(tid, 0, name);
+        builder.entry(100, tid, 0, "work", Vec::new());
+        builder.exit(200, tid, 0, "work", None);
+    }
+    let viewer = Viewer::new(&decoded(&builder.finish()));
+    for name in ["idle", "reaper"] {
+        let named = |track: &TrackDescriptor| track.name.as_deref() == Some(name);
+        assert_eq!(
+            viewer.track(named),
+            ["100 begin call: work cpu=0u", "200 end"]
+        );
+    }
+    let is_apart = |track: &TrackDescriptor| track.process.is_none() && track.thread.is_none();
+    assert!(viewer.tracks.values().all(is_apart), "{:?}", viewer.tracks);
+}
+
 #[test]
 fn processors_show_their_tasks() {
     let viewer = Viewer::new(&decoded(&example()));
@@ -338,6 +359,44 @@ fn processors_show_their_tasks() {
         viewer.track(named("CPU 1")),
         ["4500 begin run: task 0", "4600 end"]
     );
+}
+
+/// Clocks of processors differ, so runs may overlap. A track whose slices overlap would be drawn as
+/// if one run were inside of the other.
+#[test]
+fn slices_of_a_track_never_overlap() {
+    let run = |cpu, tid, begin, end| Run {
+        cpu,
+        tid,
+        begin,
+        end,
+    };
+    let timeline = Timeline {
+        cpus: 2,
+        runs: vec![
+            run(0, 2, 3000, 5000),
+            run(0, 1, 1000, 4000),
+            run(0, 3, 4500, 4800),
+            run(1, 4, 2000, 2500),
+        ],
+        ..Timeline::default()
+    };
+    let viewer = Viewer::new(&decoded(&timeline));
+    let track = |name: &'static str| {
+        viewer.track(move |track: &TrackDescriptor| track.name.as_deref() == Some(name))
+    };
+    assert_eq!(
+        track("CPU 0"),
+        [
+            "1000 begin run: task 1",
+            "4000 end",
+            "4000 begin run: task 2",
+            "5000 end",
+            "5000 begin run: task 3",
+            "5000 end",
+        ]
+    );
+    assert_eq!(track("CPU 1"), ["2000 begin run: task 4", "2500 end"]);
 }
 
 #[test]

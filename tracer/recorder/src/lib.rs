@@ -16,6 +16,10 @@
 
 #![forbid(unsafe_code)]
 
+mod functions;
+
+pub use functions::{Functions, Sources};
+
 use std::{collections::BTreeMap, fmt};
 
 use bpf::{
@@ -189,8 +193,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 /// The calls of a recording of [`script`]. Times are in nanoseconds from the oldest record on.
-/// `name` tells the function at an address.
-pub fn timeline(recording: &Recording, tsc_hz: u64, name: impl Fn(u64) -> String) -> Timeline {
+pub fn timeline(recording: &Recording, tsc_hz: u64, functions: &impl Functions) -> Timeline {
     const NANOSECONDS: u128 = 1_000_000_000;
     let first = recording.records.first().map_or(0, |record| record.tsc);
     let mut pictures = Pictures::new();
@@ -216,15 +219,19 @@ pub fn timeline(recording: &Recording, tsc_hz: u64, name: impl Fn(u64) -> String
                     let comm = &comm[..end.unwrap_or(COMM_BYTES)];
                     pictures.task(tid, tid, &String::from_utf8_lossy(comm));
                 }
-                let arguments = (0..ARGUMENTS.len()).filter_map(|index| {
-                    let value = word(bytes, VALUES + 8 * index)?;
-                    Some((format!("arg{index}"), format!("{value:#x}")))
-                });
-                pictures.entry(time, tid, *cpu, &name(function), arguments.collect());
+                let registers = [0, 1, 2].map(|index| word(bytes, VALUES + 8 * index));
+                let [Some(first), Some(second), Some(third)] = registers else {
+                    strange += 1;
+                    continue;
+                };
+                let name = functions.name(function);
+                let arguments = functions.arguments(function, [first, second, third]);
+                pictures.entry(time, tid, *cpu, &name, arguments);
             }
             Some(RETURN) => {
-                let result = Some(format!("{value:#x}"));
-                pictures.exit(time, tid, *cpu, &name(function), result);
+                let name = functions.name(function);
+                let result = functions.result(function, value);
+                pictures.exit(time, tid, *cpu, &name, result);
             }
             _ => strange += 1,
         }
@@ -349,6 +356,26 @@ mod tests {
         }
     }
 
+    /// Functions with their numbers as names. That with the number 2 has an argument and no result.
+    struct Numbers;
+
+    impl Functions for Numbers {
+        fn name(&self, address: u64) -> String {
+            format!("f{address}")
+        }
+
+        fn arguments(&self, address: u64, registers: [u64; 3]) -> Vec<(String, String)> {
+            let all = (0..).zip(registers);
+            let all = all
+                .map(|(index, value): (u32, u64)| (format!("arg{index}"), format!("{value:#x}")));
+            all.take(if address == 2 { 1 } else { 3 }).collect()
+        }
+
+        fn result(&self, address: u64, register: u64) -> Option<String> {
+            (address != 2).then(|| format!("{register:#x}"))
+        }
+    }
+
     fn bytes(request: i32, tid: u64, values: &[u64]) -> Vec<u8> {
         let header = u64::from(RECORD_TYPE) | tid << 32;
         let words = [header, request as u64]
@@ -376,8 +403,16 @@ mod tests {
             earlier: 9,
             damaged: vec![(0, "why".into())],
         };
-        let timeline = timeline(&recording, 1_000_000_000, |address| format!("f{address}"));
-        assert_eq!(timeline.lost.len(), 3, "{:?}", timeline.lost);
+        let timeline = timeline(&recording, 1_000_000_000, &Numbers);
+        let lost = [
+            ("written over by later ones", 9),
+            ("not of the flight recorder", 1),
+            ("the ring of CPU 0 ends early: why", 1),
+        ];
+        assert_eq!(
+            timeline.lost,
+            lost.map(|(what, count)| (what.to_string(), count))
+        );
         assert_eq!(timeline.task_name(7), "worker");
         let text = tree(&timeline, Tree::default());
         let place = |what: &str| {
@@ -385,8 +420,8 @@ mod tests {
                 .unwrap_or_else(|| panic!("no {what}: {text}"))
         };
         let outer = place("f1(arg0 = 0xa, arg1 = 0xb, arg2 = 0xc)");
-        let inner = place("f2(arg0 = 0x14, arg1 = 0x15, arg2 = 0x16) = 0x99");
-        let last = place("f2(arg0 = 0x1e, arg1 = 0x1f, arg2 = 0x20)");
+        let inner = place("f2(arg0 = 0x14)  1.00 µs");
+        let last = place("f2(arg0 = 0x1e)  …");
         assert!(outer < inner && inner < last, "{text}");
         assert!(text[last..].contains("never returned"), "{text}");
     }
@@ -464,7 +499,7 @@ mod tests {
             (6000, 1),
         ];
         assert_eq!(order, cpus);
-        let timeline = timeline(&recording, 1_000_000_000, |address| format!("f{address}"));
+        let timeline = timeline(&recording, 1_000_000_000, &Numbers);
         assert_eq!(timeline.lost, []);
         let last = Tree {
             last: Some(2),

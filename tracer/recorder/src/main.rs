@@ -32,6 +32,7 @@ use boot::{
 use debug_info::DebugInfo;
 use options::Options;
 use pictures::text::{Tree, tree};
+use recorder::Sources;
 use trace_answers::Presentation;
 use trace_interface::{Frame, Kernel as _, Script};
 use trace_link::{Event, LiveMap, Request, Trace, Transport};
@@ -75,12 +76,6 @@ fn end_on_signal() -> Result<()> {
         }
     })
     .context("cannot handle Ctrl-C")
-}
-
-/// The name of the function that has an address.
-fn path(symbols: &DebugInfo, address: u64) -> String {
-    let function = symbols.function_at(address);
-    function.map_or_else(|| format!("{address:#x}"), |function| function.path)
 }
 
 /// The recorded program, and how records of a user's program are shown.
@@ -279,8 +274,7 @@ fn show(
     let recording = recorder::read(&ran.rings);
     let (text, timeline) = match presentation {
         None => {
-            let timeline =
-                recorder::timeline(&recording, *tsc_hz, |address| path(symbols, address));
+            let timeline = recorder::timeline(&recording, *tsc_hz, &Sources::new(symbols));
             let last = Tree {
                 last: Some(options.last),
                 from_end: true,

@@ -1,4 +1,7 @@
 //! The text of the program: from the command line, a file, or the ready ones in `tracer/programs`.
+//!
+//! Arguments stand in it in two ways: `$1` is a value, which the parser puts in, and `text($1)` is
+//! a part of the program, which stands in the text before it is parsed.
 
 use std::{fs, path::Path};
 

@@ -52,7 +52,7 @@ pub use program::{Program, ProgramKind};
 pub use verified::{Cost, Fact, Memory, Verified};
 
 /// Bytes of a program's stack, below `r10`.
-pub const STACK_BYTES: usize = 512;
+pub const STACK_BYTES: usize = 2048;
 /// The most instructions of a program.
 pub const MOST_INSNS: usize = 4096;
 /// The most maps of a program.

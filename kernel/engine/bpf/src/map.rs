@@ -82,11 +82,11 @@ impl MapDef {
     /// The most values of a map.
     pub const MOST_ENTRIES: u32 = 1 << 20;
     /// The most bytes of a key.
-    pub const MOST_KEY_BYTES: u32 = 64;
+    pub const MOST_KEY_BYTES: u32 = 512;
     /// The most bytes of an array's value.
     pub const MOST_ARRAY_VALUE_BYTES: u32 = 4096;
     /// The most bytes of a hash's value.
-    pub const MOST_HASH_VALUE_BYTES: u32 = 256;
+    pub const MOST_HASH_VALUE_BYTES: u32 = 512;
     /// The most frames of a call stack.
     pub const MOST_FRAMES: u32 = 127;
 

@@ -9,7 +9,7 @@ use crate::{MapIndex, Program};
 pub enum Memory {
     /// The registers of the probed code, at a constant offset. Loads only.
     Context { offset: i16 },
-    /// The program's stack, at a constant offset below `r10`: -512 to -1.
+    /// The program's stack, at a constant offset below `r10`: -2048 to -1.
     Stack { offset: i16 },
     /// A map's value, a record, or what entry and return share; or the stack, at an offset that
     /// varies, or on some paths only. The access cannot fault.

@@ -59,7 +59,7 @@ fn definitions_out_of_range_are_refused_with_the_range() {
         (Array, 4, 1),
         (PerCpuArray, 4, 4096),
         (Hash, 1, 8),
-        (Hash, 64, 256),
+        (Hash, 512, 512),
         (PerCpuHash, 9, 16),
         (Stacks, 4, 127 * 8),
     ] {
@@ -76,31 +76,31 @@ fn definitions_out_of_range_are_refused_with_the_range() {
             Hash,
             0,
             8,
-            "a key of 0 bytes; this kind of map takes 1 to 64",
+            "a key of 0 bytes; this kind of map takes 1 to 512",
         ),
         (
             PerCpuHash,
-            65,
+            513,
             8,
-            "a key of 65 bytes; this kind of map takes 1 to 64",
+            "a key of 513 bytes; this kind of map takes 1 to 512",
         ),
         (
             Hash,
             8,
             7,
-            "a value of 7 bytes; this kind of map takes 8 to 256",
+            "a value of 7 bytes; this kind of map takes 8 to 512",
         ),
         (
             PerCpuHash,
             9,
             9,
-            "a value of 9 bytes; this kind of map takes 8 to 256, and hashes and stacks take",
+            "a value of 9 bytes; this kind of map takes 8 to 512, and hashes and stacks take",
         ),
         (
             Hash,
             8,
-            257,
-            "a value of 257 bytes; this kind of map takes 8 to 256",
+            513,
+            "a value of 513 bytes; this kind of map takes 8 to 512",
         ),
         (
             PerCpuArray,
@@ -255,7 +255,7 @@ proptest! {
     #[test]
     fn a_hash_holds_what_a_hash_map_holds(
         per_cpu in any::<bool>(),
-        key_size in 1usize..=64,
+        key_size in 1usize..=512,
         value_words in 1usize..=32,
         entries in 1usize..20,
         operations in operations(),

@@ -43,7 +43,7 @@ use crate::{
 use alloc::vec::Vec;
 use bpf::{
     AluOp, BuildError, Builder, Condition, Helper, Label, MOST_RECORD_BYTES, MapDef, MapIndex,
-    Program, ProgramKind, Reg, STACK_BYTES, Size, context::Register,
+    Program, ProgramKind, Reg, Size, context::Register,
 };
 use core::{error::Error, fmt};
 
@@ -60,14 +60,16 @@ pub const UNASKED: &str = "unasked";
 /// The trace buffer.
 pub const RING: MapIndex = MapIndex(1);
 
-/// The bytes of the stack for texts.
+/// The bytes of the stack that an event uses at most.
+const FRAME_BYTES: i16 = 512;
+/// Those of them for texts.
 const TEXT_BYTES: i16 = 256;
 /// Where they begin, from `r10`.
-const TEXT: i16 = -(STACK_BYTES as i16);
+const TEXT: i16 = -FRAME_BYTES;
 /// The bytes of a task's name.
 const COMM_BYTES: i16 = 16;
 /// The most strings that are measured in one event.
-pub const MOST_STRINGS: usize = ((STACK_BYTES as i16 - TEXT_BYTES + Values::SCRATCH) / 2) as usize;
+pub const MOST_STRINGS: usize = ((FRAME_BYTES - TEXT_BYTES + Values::SCRATCH) / 2) as usize;
 /// Where the common header has its flags.
 const COMMON_FLAGS: i16 = 2;
 /// Holds the record, and a value of the filter before there is one.

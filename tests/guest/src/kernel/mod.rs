@@ -7,6 +7,7 @@ mod command_line;
 mod heap;
 mod kallsyms;
 mod modules;
+mod mutexes;
 mod printk;
 mod programs;
 mod protection;

@@ -5,7 +5,7 @@
 
 use alloc::{format, string::String};
 
-use bpf::{AluOp, Helper, Reg};
+use bpf::{AluOp, Helper, MapDef, Reg};
 use trace_interface::view::{Class, Scale};
 use trace_language::{
     Diagnostic,
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// The most bytes of a value of a hash.
-const MOST_VALUE: u32 = 256;
+const MOST_VALUE: u32 = MapDef::MOST_HASH_VALUE_BYTES;
 
 /// The most buckets of `lhist`.
 const MOST_BUCKETS: u32 = 1000;

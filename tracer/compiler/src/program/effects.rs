@@ -3,7 +3,7 @@
 //! All have one signature, and [`DONE`] names them. How they are called is in [`crate::functions`].
 //! Most write a record: the kernel acts on its request, and the reader shows it.
 
-use alloc::{format, rc::Rc, string::String, vec::Vec};
+use alloc::{boxed::Box, format, rc::Rc, string::String, vec::Vec};
 
 use trace_interface::{
     script::Request,
@@ -26,6 +26,8 @@ use crate::{
 
 /// How many texts of a list are joined, as elsewhere.
 const MOST_JOINED: u32 = 16;
+/// The most bytes of each, so that a record has room for all.
+const MOST_OF_JOINED: u32 = 64;
 
 /// A function that does something.
 type Does = fn(&mut Program<'_, '_>, Call<'_>) -> Lowered<()>;
@@ -272,7 +274,12 @@ fn join(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
                 number, present, ..
             } = program.values().as_number(array, span)?;
             let array = Number::select(present, number, Number::Constant(0));
-            let most = program.values().tables.options.text_bytes;
+            let most = program
+                .values()
+                .tables
+                .options
+                .text_bytes
+                .min(MOST_OF_JOINED);
             let texts = program.code.read_pointers(&array, MOST_JOINED);
             let text = |address: Number| Val::Text {
                 present: Test::NotZero(address.clone()),
@@ -294,7 +301,13 @@ fn join(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
                 "use print(), which shows any list",
             ));
         }
-        let shape = program.values().shape(&item, true);
+        let shape = match program.values().shape(&item, true) {
+            Shape::Counted(most) => Shape::Counted(most.min(MOST_OF_JOINED)),
+            Shape::Maybe(of) if let Shape::Counted(most) = *of => {
+                Shape::Maybe(Box::new(Shape::Counted(most.min(MOST_OF_JOINED))))
+            }
+            shape => shape,
+        };
         places.push((offset, shape.clone()));
         offset += shape.bytes();
         stored.push((item, shape, span));

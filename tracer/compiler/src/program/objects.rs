@@ -102,13 +102,13 @@ impl Code<'_, '_> {
                 self.store_bytes(&object, 0, bytes.into(), to, span)?;
             }
             Type::Str => {
-                let most = self.values.tables.options.text_bytes;
+                let most = self.values.types().text_bytes(depth);
                 self.store_run(&object, most, to, span)?;
             }
             Type::Slice { of } => self.store_slice(&object, *of, to, depth, span)?,
             Type::Array { of, .. } => self.store_array(&object, *of, to, depth, span)?,
             Type::Struct(of) if plain_name(&of.name) == "String" => {
-                let most = self.values.tables.options.text_bytes;
+                let most = self.values.types().text_bytes(depth);
                 self.store_run(&object, most, to, span)?;
             }
             Type::Struct(of) => match self.values.types().transparent(of) {

@@ -11,7 +11,7 @@ use crate::{
     Lowered,
     asm::{Asm, Label},
     memory::Place,
-    values::{Copy, Either, Val},
+    values::{COMM_BYTES, Copy, Either, Val},
 };
 
 impl Code<'_, '_> {
@@ -28,9 +28,14 @@ impl Code<'_, '_> {
             Shape::Text(bytes) | Shape::Counted(bytes) => bytes,
             _ => 8,
         };
-        let bytes = bytes(self, left)
+        let mut bytes = bytes(self, left)
             .max(bytes(self, right))
             .next_multiple_of(8);
+        if let (Val::Literal(text), _) | (_, Val::Literal(text)) = (left, right) {
+            // A byte more than the text of the program has tells that the other is longer.
+            let enough = (text.len() as u32 + 2).next_multiple_of(8);
+            bytes = bytes.min(enough.max(COMM_BYTES));
+        }
         // As texts that zeros fill up, both are equal if all their bytes are.
         let shape = Shape::Text(bytes);
         let end = self.asm.label();
@@ -72,12 +77,30 @@ impl Code<'_, '_> {
 
     /// How many bytes a text in the stack has. The verifier need not know how many.
     pub(crate) fn length(&mut self, place: Place, bytes: u32) {
-        let end = self.asm.label();
+        let (last, end) = (self.asm.label(), self.asm.label());
         self.asm.opaque_zero(Reg::R0);
-        for at in 0..bytes {
-            self.asm.load(Reg::R1, place.at(at), 1, false);
-            self.asm.branch(Condition::Equal, Reg::R1, 0, end);
+        self.asm.set(Reg::R4, 0x0101_0101_0101_0101);
+        self.asm.set(Reg::R5, 0x8080_8080_8080_8080);
+        for word in 0..bytes / 8 {
+            // Some bit is left if one of its bytes is zero.
+            self.asm.load(Reg::R1, place.at(8 * word), 8, false);
+            self.asm.mov(Reg::R2, Reg::R1);
+            self.asm.alu(AluOp::Sub, Reg::R2, Reg::R4);
+            self.asm.mov(Reg::R3, Reg::R1);
+            self.asm.alu(AluOp::Xor, Reg::R3, -1);
+            self.asm.alu(AluOp::And, Reg::R2, Reg::R3);
+            self.asm.alu(AluOp::And, Reg::R2, Reg::R5);
+            self.asm.branch(Condition::NotEqual, Reg::R2, 0, last);
+            self.asm.alu(AluOp::Add, Reg::R0, 8);
+        }
+        self.asm.jump(end);
+        self.asm.place(last);
+        for _ in 0..8 {
+            self.asm.mov(Reg::R2, Reg::R1);
+            self.asm.alu(AluOp::And, Reg::R2, 0xff);
+            self.asm.branch(Condition::Equal, Reg::R2, 0, end);
             self.asm.alu(AluOp::Add, Reg::R0, 1);
+            self.asm.alu(AluOp::ShiftRight, Reg::R1, 8);
         }
         self.asm.place(end);
     }

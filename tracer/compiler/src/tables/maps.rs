@@ -19,7 +19,7 @@ use super::Tables;
 use crate::{Lowered, names, number::Kind};
 
 /// The most bytes of a key.
-const MOST_KEY: u32 = 64;
+const MOST_KEY: u32 = MapDef::MOST_KEY_BYTES;
 
 /// The same for numbers without a sign.
 fn unsigned(class: &Class) -> Class {

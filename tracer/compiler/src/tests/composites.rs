@@ -331,3 +331,35 @@ fn tuples_have_any_number_of_values() {
         "(3,)\n1\n()",
     )]);
 }
+
+#[test]
+fn keys_and_texts_are_long() {
+    let path = "/a/path/with/more/than/forty/letters/in/all";
+    let long = "y".repeat(300);
+    all(&[
+        (
+            &format!("@[comm, pid, \"{path}\"] = count(); @[comm, pid, \"{path}!\"] = count();"),
+            &format!("@[cat, 7, {path}]: 1\n@[cat, 7, {path}!]: 1"),
+        ),
+        (
+            &format!("@s = \"{long}\"; print(@s == \"{long}\"); print(@s == \"{long}y\");"),
+            &format!("true\nfalse\n@s: {long}"),
+        ),
+        (
+            "@[comm, 1] = (comm, \"x\"); print(@[comm, 1].0 == \"ca\"); \
+             print(@[comm, 1].0 == \"cat\");",
+            "false\ntrue\n@[cat, 1]: (cat, x)",
+        ),
+    ]);
+}
+
+#[test]
+fn the_length_of_a_text_is_that_up_to_its_end() {
+    for length in 0..=17 {
+        let text = &"abcdefghijklmnopq"[..length];
+        let block =
+            format!("$s = \"abcdefghijklmnopqrstuvw\"; $s = \"{text}\"; print(strlen($s));");
+        assert_eq!(run(&block), format!("{length}\n"));
+    }
+    assert_eq!(run("$s = \"12345678\\0x\"; print(strlen($s));"), "8\n");
+}

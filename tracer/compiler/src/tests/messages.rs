@@ -302,8 +302,8 @@ fn types_must_fit() {
          another map"
     );
     assert_eq!(
-        short("kprobe:vfs_write { @[args.file.name, comm, 1] = count(); }"),
-        "the keys have 72 bytes; at most 64 fit | use fewer keys, a field of the value, or a \
+        short("kprobe:vfs_write { $n = args.file.name; @[$n, $n, $n] = count(); }"),
+        "the keys have 624 bytes; at most 512 fit | use fewer keys, a field of the value, or a \
          shorter text: str(address, 16)"
     );
     assert_eq!(
@@ -348,12 +348,13 @@ fn types_must_fit() {
 }
 
 #[test]
-fn keys_of_64_bytes_fit_beside_no_bucket() {
-    let keys = |call| format!("kprobe:vfs_write {{ @[comm, comm, comm, comm] = {call}; }}");
+fn keys_of_512_bytes_fit_beside_no_bucket() {
+    let names = ["comm"; 32].join(", ");
+    let keys = |call| format!("kprobe:vfs_write {{ @[{names}] = {call}; }}");
     assert!(compiled_with(&keys("count()"), &Fake::new(), &Options::default()).is_ok());
     assert_eq!(
         short(&keys("hist(arg0)")),
-        "the keys have 64 bytes; at most 62 fit | use fewer keys, a field of the value, or a \
+        "the keys have 512 bytes; at most 510 fit | use fewer keys, a field of the value, or a \
          shorter text: str(address, 16)"
     );
 }

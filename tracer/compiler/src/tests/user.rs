@@ -86,7 +86,7 @@ fn bytes_of_a_program_are_read_to_the_last_one_and_no_further() {
 fn texts_end_at_a_length_that_the_hit_tells() {
     let text = "kprobe:vfs_write { print(str(arg1, arg2)); @[str(arg1, arg2)] = count(); \
                 if (str(arg1, arg2) == \"abc\") { print(\"equal\"); } }";
-    let letters = b"abcdefghijklmnopqrstuvwxyz".repeat(3);
+    let letters = b"abcdefghijklmnopqrstuvwxyz".repeat(8);
     let ended = b"abcdefghij\0more";
     for is_user in [true, false] {
         for (content, limit, shown) in [
@@ -98,13 +98,13 @@ fn texts_end_at_a_length_that_the_hit_tells() {
             (&ended[..], 12, "abcdefghij"),
             (
                 &letters[..],
-                100,
-                &"abcdefghijklmnopqrstuvwxyz".repeat(3)[..63],
+                205,
+                &"abcdefghijklmnopqrstuvwxyz".repeat(8)[..199],
             ),
             (
                 &letters[..],
                 u64::MAX,
-                &"abcdefghijklmnopqrstuvwxyz".repeat(3)[..63],
+                &"abcdefghijklmnopqrstuvwxyz".repeat(8)[..199],
             ),
         ] {
             let mut world = World::new(text);

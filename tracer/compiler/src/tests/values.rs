@@ -60,8 +60,8 @@ fn a_reference_that_leads_nowhere_gives_zero_and_is_counted() {
 
 #[test]
 fn texts_of_every_length_are_whole_or_marked() {
-    let long = "abcdefghijklmnopqrstuvwxyz".repeat(3);
-    for length in (0..20).chain([63, 64, 65, 78]) {
+    let long = "abcdefghijklmnopqrstuvwxyz".repeat(8);
+    for length in (0..20).chain([63, 64, 65, 199, 200, 201, 208]) {
         let name = &long[..length];
         let mut world = with_file(
             "kprobe:vfs_write { @[args.file.name] = count(); print(args.file.name); }",
@@ -69,11 +69,36 @@ fn texts_of_every_length_are_whole_or_marked() {
         );
         world.hit(&write_hit());
         let shown = match length {
-            65.. => format!("{}..", &long[..64]),
+            201.. => format!("{}..", &long[..200]),
             _ => name.into(),
         };
         assert_eq!(world.out, format!("{shown}\n"), "{length}");
         assert_eq!(world.faults, 0, "{length}");
+    }
+}
+
+#[test]
+fn texts_of_a_length_that_the_program_sets_are_whole_words() {
+    let long = "abcdefghijklmnopqrstuvwxyz".repeat(8);
+    for (length, cut) in [(98, false), (104, false), (105, true)] {
+        let mut world = with_file(
+            "config = { max_strlen = 100 } kprobe:vfs_write { print(args.file.name); \
+             print(str(arg1, arg2)); }",
+            &long[..length],
+        );
+        world.hit(&Hit {
+            registers: vec![(Di, FILE_AT), (Si, NAME_AT), (Dx, length as u64)],
+            ..Hit::default()
+        });
+        let shown = format!(
+            "{}{}",
+            &long[..length.min(104)],
+            if cut { ".." } else { "" }
+        );
+        assert_eq!(
+            world.out,
+            format!("{shown}\n{}\n", &long[..length.min(103)])
+        );
     }
 }
 

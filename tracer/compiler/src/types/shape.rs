@@ -56,6 +56,16 @@ impl Types<'_> {
         }
     }
 
+    /// The most bytes that are stored of a text at a depth. Of one that is a part of a value fewer
+    /// are, because there may be many.
+    pub(crate) fn text_bytes(&self, depth: u32) -> u32 {
+        const MOST_INSIDE: u32 = 64;
+        match depth {
+            0 => self.options.text_bytes,
+            _ => self.options.text_bytes.min(MOST_INSIDE),
+        }
+    }
+
     pub(crate) fn shape_at(&self, id: TypeId, depth: u32, gaps: Option<Gaps<'_>>) -> Shape {
         let options = self.options;
         let described = self.describe(id);
@@ -106,7 +116,7 @@ impl Types<'_> {
             Type::Character => Shape::Character,
             Type::Float { bytes } => Shape::Float(*bytes),
             Type::Pointer { .. } => Shape::Address,
-            Type::Str => Shape::Counted(options.text_bytes),
+            Type::Str => Shape::Counted(self.text_bytes(depth)),
             Type::Slice { of } => match &*self.describe(*of) {
                 Type::Integer {
                     bytes: 1,
@@ -141,7 +151,7 @@ impl Types<'_> {
                 }
             }
             Type::Struct(of) if plain_name(&of.name) == "String" => {
-                Shape::Counted(options.text_bytes)
+                Shape::Counted(self.text_bytes(depth))
             }
             Type::Struct(of) if self.transparent(of).is_some() => {
                 let only = self.transparent(of);

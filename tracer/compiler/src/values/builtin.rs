@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The most bytes of a text that a program asks for.
-const MOST_TEXT: u32 = 200;
+const MOST_TEXT: u32 = 1023;
 
 /// A function that gives a value.
 type Gives = fn(&mut Values<'_, '_>, Call<'_>) -> Lowered<Val>;
@@ -173,7 +173,7 @@ fn bytes(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
             let value = values.value(of)?;
             if values.is_text(&value) {
                 let bytes = values.constant(length, 1..=MOST_TEXT)?;
-                return Ok(values.bytes_of_text(value, bytes, of.span));
+                return Ok(super::text::bytes_of_text(values, value, bytes, of.span));
             }
             let address = values.as_number(value, of.span)?;
             let length = values.count(length)?;

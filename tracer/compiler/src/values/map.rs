@@ -77,7 +77,7 @@ impl Values<'_, '_> {
         }
         let shapes: Vec<Shape> = values
             .iter()
-            .map(|value| self.shape(value, false).for_key())
+            .map(|value| self.shape(value, false))
             .collect();
         for (shape, span) in shapes.iter().zip(&spans) {
             if shape.is_lost() {

@@ -305,9 +305,7 @@ impl<'c, 'a> Values<'c, 'a> {
             }
             Val::Number(counted) => (counted.kind.shape(), Some(&counted.present)),
             Val::Literal(text) => {
-                let most = self.tables.options.text_bytes.max(8);
-                let bytes = (text.len() as u32 + 1).next_multiple_of(8).min(most);
-                return Shape::Text(bytes);
+                return Shape::Text((text.len() as u32 + 1).next_multiple_of(8));
             }
             Val::Comm => return Shape::Text(COMM_BYTES),
             Val::Text { most, present, .. } => {

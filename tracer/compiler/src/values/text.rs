@@ -29,30 +29,6 @@ impl Values<'_, '_> {
         Val::Stored { place: to, shape }
     }
 
-    /// The first bytes of a text, as bytes. Zeros follow a text that is shorter.
-    pub(crate) fn bytes_of_text(&mut self, text: Val, bytes: u32, span: Span) -> Val {
-        let most = bytes.next_multiple_of(8);
-        // The text is stored with a NUL.
-        let place = self.memory.take_for_good(8 + most + 8);
-        let length = Val::number(Number::Constant(bytes.into()), Kind::UNSIGNED);
-        for (of, to, shape) in [
-            (text, place.at(8), Shape::Text(most + 8)),
-            (length, place, Shape::Unsigned(8)),
-        ] {
-            let of = Copied::Value(of);
-            self.copies.push(Copy {
-                of,
-                to,
-                shape,
-                span,
-            });
-        }
-        Val::Stored {
-            place,
-            shape: Shape::Bytes(most),
-        }
-    }
-
     /// Whether two texts are equal.
     pub(crate) fn texts_equal(
         &mut self,
@@ -170,5 +146,29 @@ impl Values<'_, '_> {
             limit,
             present: Test::Constant(true),
         })
+    }
+}
+
+/// The first bytes of a text, as bytes. Zeros follow a text that is shorter.
+pub(crate) fn bytes_of_text(values: &mut Values<'_, '_>, text: Val, bytes: u32, span: Span) -> Val {
+    let most = bytes.next_multiple_of(8);
+    // The text is stored with a NUL.
+    let place = values.memory.take_for_good(8 + most + 8);
+    let length = Val::number(Number::Constant(bytes.into()), Kind::UNSIGNED);
+    for (of, to, shape) in [
+        (text, place.at(8), Shape::Text(most + 8)),
+        (length, place, Shape::Unsigned(8)),
+    ] {
+        let of = Copied::Value(of);
+        values.copies.push(Copy {
+            of,
+            to,
+            shape,
+            span,
+        });
+    }
+    Val::Stored {
+        place,
+        shape: Shape::Bytes(most),
     }
 }

@@ -261,10 +261,17 @@ impl Parser<'_> {
                 ExpressionKind::Variable(name.into())
             }
             Token::Parameter(number) => {
+                if !matches!(number.parse::<u16>(), Ok(1..)) {
+                    return Err(Diagnostic::new(
+                        span,
+                        format!("there is no argument `${number}`"),
+                        "the first one is `$1`, and `$#` is their number",
+                    ));
+                }
                 self.take()?;
                 match self.argument(number) {
                     None => ExpressionKind::Integer(0),
-                    Some(text) => number_given(text).map_or_else(
+                    Some(text) => named::number_given(text).map_or_else(
                         || ExpressionKind::String(text.into()),
                         ExpressionKind::Integer,
                     ),
@@ -666,23 +673,6 @@ fn tidy(path: &str) -> String {
         }
     }
     tidy
-}
-
-/// The number that an argument of the program is, if it is one.
-pub(super) fn number_given(text: &str) -> Option<u64> {
-    let (negative, digits) = match text.strip_prefix('-') {
-        Some(digits) => (true, digits),
-        None => (false, text),
-    };
-    if !digits.starts_with(|first: char| first.is_ascii_digit()) {
-        return None;
-    }
-    let number = lexer::integer(digits, Span::default()).ok()?;
-    Some(if negative {
-        number.wrapping_neg()
-    } else {
-        number
-    })
 }
 
 /// The variable or map that an expression is.

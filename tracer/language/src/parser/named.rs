@@ -4,9 +4,10 @@
 
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 
-use super::{Parsed, Parser, expressions::number_given};
+use super::{Parsed, Parser};
 use crate::{
     diagnostic::Diagnostic,
+    lexer,
     tree::{Expression, ExpressionKind, Name, Span, Unary},
 };
 
@@ -165,4 +166,21 @@ pub(super) fn unknown(parser: &Parser<'_>) -> Option<Diagnostic> {
             false => format!("it has {}", names.join(", ")),
         },
     ))
+}
+
+/// The number that an argument of the program is, if it is one.
+pub(super) fn number_given(text: &str) -> Option<u64> {
+    let (negative, digits) = match text.strip_prefix('-') {
+        Some(digits) => (true, digits),
+        None => (false, text),
+    };
+    if !digits.starts_with(|first: char| first.is_ascii_digit()) {
+        return None;
+    }
+    let number = lexer::integer(digits, Span::default()).ok()?;
+    Some(if negative {
+        number.wrapping_neg()
+    } else {
+        number
+    })
 }

@@ -232,6 +232,13 @@ impl Parser<'_> {
         self.position = span.end;
         self.end = span.end;
         let text = self.with_arguments(&rest[..length], span)?;
+        if text.ends_with("::") || text.starts_with(|first: char| first.is_ascii_digit()) {
+            return Err(Diagnostic::new(
+                span,
+                format!("`{text}` is no name of a function"),
+                "a path ends with a name, and a name begins with a letter",
+            ));
+        }
         Ok(Name { text, span })
     }
 

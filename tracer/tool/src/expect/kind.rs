@@ -1,5 +1,6 @@
 //! What kind of value a condition of `--expect` has: known before the run, because the maps have
 //! their shapes then. A condition that no run could meet is refused with its place in the text.
+//! What is known only at the end, such as the part of a value that may not be there, is taken.
 
 use trace_interface::{
     shape::Shape,
@@ -14,7 +15,7 @@ use super::BOOKS;
 
 /// What is known of a value before the run.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Kind {
+enum Kind {
     Number,
     Text,
     Tuple(Vec<Kind>),

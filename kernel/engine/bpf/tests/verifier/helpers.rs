@@ -57,8 +57,8 @@ fn helpers_get_what_they_want() {
     };
     takes(comm(16, 16));
     refuses(
-        "insn 3, `call comm`: expected bytes -512 to -1 of the stack, counted from r10, found -16 \
-         to 0; check the offset, or make it smaller",
+        "insn 3, `call comm`: expected bytes -2048 to -1 of the stack, counted from r10, found \
+         -16 to 0; check the offset, or make it smaller",
         comm(16, 17),
     );
     refuses(

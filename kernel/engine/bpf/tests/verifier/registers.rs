@@ -120,16 +120,16 @@ fn the_stack_is_accessed_inside_only() {
             b.store(R10, offset, size, 1).exit(0);
         }
     };
-    assert_eq!(takes(store(-512, Size::B8)).stack_bytes(), 512);
+    assert_eq!(takes(store(-2048, Size::B8)).stack_bytes(), 2048);
     assert_eq!(takes(store(-1, Size::B1)).stack_bytes(), 8);
     assert_eq!(takes(store(-9, Size::B8)).stack_bytes(), 16);
     refuses(
-        "insn 0, `*(u8 *)(r10 - 513) = 1`: expected bytes -512 to -1 of the stack, counted from \
-         r10, found -513 to -513; check the offset, or make it smaller",
-        store(-513, Size::B1),
+        "insn 0, `*(u8 *)(r10 - 2049) = 1`: expected bytes -2048 to -1 of the stack, counted from \
+         r10, found -2049 to -2049; check the offset, or make it smaller",
+        store(-2049, Size::B1),
     );
     refuses(
-        "insn 0, `*(u64 *)(r10 - 7) = 1`: expected bytes -512 to -1 of the stack, counted from \
+        "insn 0, `*(u64 *)(r10 - 7) = 1`: expected bytes -2048 to -1 of the stack, counted from \
          r10, found -7 to 0; check the offset, or make it smaller",
         store(-7, Size::B8),
     );

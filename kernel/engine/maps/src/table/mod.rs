@@ -72,9 +72,9 @@ pub(super) use slots::{Bytes, LIVE, PIN};
 pub(super) use window::{MULTIPLIER, TURNED, fold};
 
 /// The most bytes of a key.
-pub const MAX_KEY_BYTES: usize = 64;
+pub const MAX_KEY_BYTES: usize = 512;
 /// The most bytes of a value.
-pub const MAX_VALUE_BYTES: usize = 256;
+pub const MAX_VALUE_BYTES: usize = 512;
 /// The words of the longest key.
 const MAX_KEY_WORDS: usize = MAX_KEY_BYTES / 8;
 /// The words of the longest value.
