@@ -9,7 +9,7 @@ use bpf::MapDef;
 use trace_interface::view::Class;
 use trace_language::{Diagnostic, tree::MapDeclaration};
 
-use super::{Map, Tables};
+use super::{Declared, Map, Tables};
 
 impl Tables<'_> {
     /// Checks a declaration, and notes it.
@@ -68,11 +68,4 @@ impl Tables<'_> {
             ),
         })
     }
-}
-
-/// What a declaration says of a map.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Declared {
-    pub(crate) keys: u32,
-    on_each_cpu: bool,
 }

@@ -20,7 +20,6 @@ use trace_language::{
     tree::{self, Span},
 };
 
-use self::declared::Declared;
 use crate::{names, number::Kind, options::Options, types::Types};
 
 /// A map of the script.
@@ -35,6 +34,13 @@ pub(crate) struct Map {
     /// What the numbers of a plain map are.
     pub(crate) kind: Option<Kind>,
     pub(crate) declared: Option<Declared>,
+}
+
+/// What a declaration says of a map.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Declared {
+    pub(crate) keys: u32,
+    pub(crate) on_each_cpu: bool,
 }
 
 /// A variable without a first value: the kind of its first assignment.
