@@ -21,7 +21,7 @@ use crate::{
 enum Verdict {
     /// By the function's name or by `Error{…}` only.
     Named,
-    /// By the text at this position after the program, if it is not empty.
+    /// By the text at this position after the program, or a variable `error…`, if it is not empty.
     Message(usize),
     /// By an argument that is this code.
     Is(&'static str),
@@ -35,7 +35,7 @@ const FILES: [(&str, Verdict, bool); 14] = [
     ("type_checker", Named, false),
     ("type_resolver", Named, false),
     ("pre_type_check", Message(0), false),
-    ("fold_literals", Named, false),
+    ("fold_literals", Named, true),
     ("field_analyser", Is("false"), false),
     ("builtins", Named, false),
     ("macro_expansion", Message(1), true),
@@ -76,7 +76,8 @@ fn text(file: &str, verdict: Verdict, call: &Call) -> Option<Text> {
         Named => false,
         Message(position) => match others.get(position) {
             Some(Argument::Text(text)) => !text.is_empty(),
-            _ => false,
+            Some(Argument::Code(code)) => code.starts_with("error"),
+            None => false,
         },
         Is(wanted) => others.contains(&Argument::Code(wanted.into())),
     };
@@ -163,6 +164,10 @@ mod tests {
             Some(true)
         );
         assert_eq!(verdict("a", Message(0), r#"test("x", "y")"#), Some(true));
+        assert_eq!(
+            verdict("a", Message(0), r#"test("x", error_text)"#),
+            Some(true)
+        );
         assert_eq!(
             verdict("a", Message(0), r#"test("x", "", "warning")"#),
             Some(false)

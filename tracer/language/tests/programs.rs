@@ -411,6 +411,15 @@ fn named_arguments_stand_for_their_options() {
 }
 
 #[test]
+fn the_image_of_the_kernel_may_be_named() {
+    for name in ["vmlinux:", "vmlinu*:", ""] {
+        let text = format!("kprobe:{name}vfs_read, kretprobe:{name}a::b {{ }}");
+        assert_eq!(read(&text, &[]), "kprobe:vfs_read, kretprobe:a::b { }");
+    }
+    assert!(read("kprobe:ext4:f { }", &[]).contains("a single `:`"));
+}
+
+#[test]
 fn directives_choose_and_name() {
     let text = "#!/usr/bin/env trace\n#ifndef BPFTRACE_HAVE_BTF\n#include <a.h>\nnonsense\n#else\n\
                 #include <b.h>\n#endif\n#define MOST 5\n#define LEAST (1 - 2)\n#define FLAG\n\

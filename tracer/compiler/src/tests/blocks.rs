@@ -121,6 +121,10 @@ fn a_variable_without_a_value_gets_the_type_of_its_first_assignment() {
         printed("let $p; $p = (1, \"a\"); $p = (2, \"longer\"); print($p);"),
         "(2, longer)\n"
     );
+    assert_eq!(
+        printed("let $a; if ($a) { $a = 1; } $b = $a; print($b);"),
+        "0\n"
+    );
     let refused = compiled_with(
         "begin { let $x; print($x); }",
         &Fake::new(),
@@ -161,4 +165,9 @@ fn a_value_or_another_is_calculated_once() {
         printed("$n = 0; print($n++ ?: 9); print($n); print($n++ ?: 9); print($n);"),
         "9\n1\n1\n2\n"
     );
+}
+
+#[test]
+fn names_of_the_library_are_the_words_that_they_wrap() {
+    assert_eq!(printed("print(__builtin_cpu == cpu);"), "true\n");
 }

@@ -35,11 +35,14 @@ enum When {
 
 impl Values<'_, '_> {
     pub(crate) fn variable(&mut self, name: &str, span: Span) -> Lowered<Val> {
-        if let Some(variable) = self.find(name)
-            && !matches!(variable.holds, Holds::Nothing)
-        {
+        if let Some(variable) = self.find(name) {
             return Ok(match &variable.holds {
-                Holds::Nothing => Val::number(Number::Constant(0), Kind::Literal),
+                Holds::Nothing => {
+                    // If a later statement says what it holds, this is forgotten the next time.
+                    let error = no_value(name, span, &[]);
+                    self.tables.error(error);
+                    Val::number(Number::Constant(0), Kind::Literal)
+                }
                 Holds::Number(kind) => Val::number(Number::Own(variable.place), kind.clone()),
                 Holds::Stored(shape) => Val::Stored {
                     place: variable.place,
@@ -53,14 +56,7 @@ impl Values<'_, '_> {
         let known = self.variable_names();
         let near = names::nearest(name, known.iter().map(|name| &**name));
         let near: Vec<String> = near.iter().map(|name| format!("${name}")).collect();
-        Err(Diagnostic::new(
-            span,
-            format!("`${name}` has no value here"),
-            match near.is_empty() {
-                true => format!("assign to it first: `${name} = …;`"),
-                false => names::did_you_mean(&near),
-            },
-        ))
+        Err(no_value(name, span, &near))
     }
 
     /// `args.name`.
@@ -290,6 +286,17 @@ impl Values<'_, '_> {
             offset: self.shared.keep(number),
         })
     }
+}
+
+fn no_value(name: &str, span: Span, near: &[String]) -> Diagnostic {
+    Diagnostic::new(
+        span,
+        format!("`${name}` has no value here"),
+        match near.is_empty() {
+            true => format!("assign to it first: `${name} = …;`"),
+            false => names::did_you_mean(near),
+        },
+    )
 }
 
 fn unavailable(unavailable: Unavailable, span: Span) -> Diagnostic {

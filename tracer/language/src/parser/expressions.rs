@@ -350,6 +350,10 @@ impl Parser<'_> {
     /// `word`, `path::to::word`, `word(arguments)`.
     fn name_or_call(&mut self) -> Parsed<Tall> {
         let mut name = self.word("a name", "")?;
+        // The library of bpftrace calls what it wraps so.
+        if let Some(plain) = name.text.strip_prefix("__builtin_") {
+            name.text = plain.into();
+        }
         while self.accept("::")? {
             let next = self.word("a name behind `::`", "")?;
             name.text += "::";

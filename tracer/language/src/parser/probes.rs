@@ -212,6 +212,19 @@ impl Parser<'_> {
     fn function(&mut self, provider: &Name) -> Parsed<Name> {
         let form = format!("{}:FUNCTION", provider.text);
         self.colon(provider, &form)?;
+        // All of the kernel is in one image, which has this name elsewhere, too.
+        let module = self.text[self.position..]
+            .split(':')
+            .next()
+            .unwrap_or_default();
+        let is_kernel = match module.strip_suffix('*') {
+            Some(begin) => !begin.is_empty() && "vmlinux".starts_with(begin),
+            None => module == "vmlinux",
+        };
+        let behind = self.position + module.len();
+        if is_kernel && self.text[behind..].starts_with(':') {
+            self.position = behind + 1;
+        }
         let start = self.position;
         if self.text[start..].starts_with('"') {
             let (token, span) = self.take()?;
