@@ -60,6 +60,9 @@ pub fn address(helper: Helper) -> Option<u64> {
         Helper::NextKey => trace_next_key as *const () as u64,
         Helper::CountKeys => trace_count_keys as *const () as u64,
         Helper::CountFrames => stacks::trace_count_frames as *const () as u64,
+        Helper::ReadPart => trace_read_kernel_part as *const () as u64,
+        Helper::ReadUserPart => trace_read_user_part as *const () as u64,
+        Helper::CanRead => trace_can_read as *const () as u64,
         Helper::StackId => stacks::trace_stack_id as *const () as u64,
         Helper::RecordStack => stacks::trace_record_stack as *const () as u64,
         Helper::CpuId
@@ -378,11 +381,26 @@ fn bad_address() -> i64 {
 }
 
 macro_rules! reads {
-    ($copy:ident, $copy_text:ident, $text_bytes:ident, $space:expr) => {
+    ($copy:ident, $copy_part:ident, $copy_text:ident, $text_bytes:ident, $space:expr) => {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $copy(to: *mut u8, size: u64, from: u64) -> i64 {
             // SAFETY: the program may write `size` bytes there.
             if unsafe { nofault::copy($space, to, from, size) } {
+                0
+            } else {
+                bad_address()
+            }
+        }
+
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $copy_part(to: *mut u8, size: u64, from: u64, length: u64) -> i64 {
+            let length = length.min(size);
+            // SAFETY: the program may write `size` bytes there, and the length is not more.
+            let rest = unsafe { to.add(length as usize) };
+            // SAFETY: as above.
+            unsafe { nofault::clear(rest, size.wrapping_sub(length)) };
+            // SAFETY: as above.
+            if length == 0 || unsafe { nofault::copy($space, to, from, length) } {
                 0
             } else {
                 bad_address()
@@ -416,16 +434,33 @@ macro_rules! reads {
 
 reads!(
     trace_read_kernel,
+    trace_read_kernel_part,
     trace_read_kernel_text,
     trace_text_bytes_of_kernel,
     Space::Kernel
 );
 reads!(
     trace_read_user,
+    trace_read_user_part,
     trace_read_user_text,
     trace_text_bytes_of_user,
     Space::User
 );
+
+#[unsafe(no_mangle)]
+extern "C" fn trace_can_read(address: u64, length: u64, space: u64) -> u64 {
+    let space = match space {
+        0 => Space::Kernel,
+        _ => Space::User,
+    };
+    match nofault::can_read(space, address, length.min(bpf::MOST_CHECKED)) {
+        true => 1,
+        false => {
+            super::count_bad_load();
+            0
+        }
+    }
+}
 
 /// [`Helper::StrLen`] of the address in `rdi` and a constant in `rsi`: 1 to [`MOST_TEXT`]. A
 /// routine in the sense of [`Routine`], as [`nofault::trace_text_length`] is, where it goes on.

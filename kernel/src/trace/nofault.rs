@@ -425,6 +425,28 @@ pub unsafe fn copy(space: Space, to: *mut u8, from: u64, len: u64) -> bool {
     done
 }
 
+/// Whether all of the `len` bytes from `from` on, in `space`, can be read: a byte of each page is.
+#[inline(always)]
+pub fn can_read(space: Space, from: u64, len: u64) -> bool {
+    const PAGE: u64 = 4096;
+    let end = from.wrapping_add(len);
+    let mut at = from;
+    while at < end {
+        let mut byte = 0_u8;
+        // SAFETY: the byte may be written.
+        if !unsafe { copy(space, &raw mut byte, at, 1) } {
+            return false;
+        }
+        at = (at | (PAGE - 1)).wrapping_add(1);
+        // The last page of all has none after it.
+        if at == 0 {
+            break;
+        }
+    }
+    // What goes round the end of the addresses is nowhere.
+    len == 0 || end.wrapping_sub(1) >= from
+}
+
 /// Fills with zeros.
 ///
 /// # Safety

@@ -40,7 +40,7 @@ const RULES: [(&str, &str); 9] = [
 ];
 
 /// Why a text that is an error there is right here: a reason, and what such a text has.
-const REASONS: [(&str, &str); 12] = [
+const REASONS: [(&str, &str); 14] = [
     ("`%r` shows any value here", r"%r"),
     (
         "what has its own value on each CPU can be read as one",
@@ -74,6 +74,14 @@ const REASONS: [(&str, &str); 12] = [
         r"macro test\(pid\)",
     ),
     ("no feature is unstable here", r"unstable_\w+=error"),
+    (
+        "variables that depend on each other alone are numbers",
+        r"\$b = \$a; \$a = \$b",
+    ),
+    (
+        "a variable without `let` is of the whole clause",
+        r"(?s)\$x = 2;.*print\(\$x\)",
+    ),
 ];
 
 /// An event of Linux; its fields are not those of another event.

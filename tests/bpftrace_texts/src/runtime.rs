@@ -108,12 +108,13 @@ fn program(test: &Test, plain: &Regex) -> Result<(String, Vec<String>), &'static
     let command = test.value("RUN").unwrap_or_default();
     let found = plain.captures(command).ok_or("options, files, pipes")?;
     let words = found[2].split_whitespace();
-    let arguments: Vec<String> = words.map(|word| word.trim_matches('"').into()).collect();
+    let mut arguments: Vec<String> = words.map(|word| word.trim_matches('"').into()).collect();
     let mut plain = arguments.iter().take_while(|word| *word != "--");
-    match plain.any(|word| word.starts_with('-')) {
-        true => Err("options, files, pipes"),
-        false => Ok((found[1].into(), arguments)),
+    if plain.any(|word| word.starts_with('-')) {
+        return Err("options, files, pipes");
     }
+    arguments.retain(|word| word != "--");
+    Ok((found[1].into(), arguments))
 }
 
 /// Whether an output is what a test expects, between the lines that bpftrace itself prints.

@@ -1,11 +1,16 @@
 //! The values of bytes that a program stored.
 //!
+//! A shape tells how the bytes are read, and nothing else is asked. Bytes that are not there count
+//! as zeros. What could not be read at the hit has a mark of its own in each shape.
+//!
 //! A shape says how many bytes there are, and what they mean. Bytes that are missing count as
 //! zeros, so nothing here fails: a record that was cut has the value of its beginning.
 
 use alloc::{collections::BTreeMap, rc::Rc, string::String, vec::Vec};
 
-use trace_interface::shape::Shape;
+use core::time::Duration;
+
+use trace_interface::shape::{Form, Shape, UNREADABLE, UNREADABLE_TEXT};
 
 use crate::value::{UserStack, Value};
 
@@ -42,6 +47,18 @@ pub(crate) fn decode(shape: &Shape, bytes: &[u8], context: &Context) -> Value {
     match shape {
         Shape::Unit => Value::Unit,
         Shape::Unavailable => Value::Unavailable,
+        Shape::Deeper => Value::Deeper,
+        Shape::Behind(of) => match number(first(1)) {
+            0 => Value::Unreadable,
+            _ => decode(of, behind(1), context),
+        },
+        Shape::Unsigned(16) => Value::Wide(wide(first(16))),
+        Shape::Signed(16) => Value::SignedWide(wide(first(16)).cast_signed()),
+        Shape::Duration => {
+            let nanoseconds = number(behind(8).get(..4).unwrap_or(&[])) as u32;
+            let seconds = Duration::from_secs(number(first(8)));
+            Value::Duration(seconds.saturating_add(Duration::new(0, nanoseconds)))
+        }
         Shape::Unsigned(size) => Value::Unsigned(number(first((*size).into()))),
         Shape::Signed(size) => {
             let unused = 64 - 8 * u32::from(*size);
@@ -57,7 +74,7 @@ pub(crate) fn decode(shape: &Shape, bytes: &[u8], context: &Context) -> Value {
                 None => Value::Unsigned(code.into()),
             }
         }
-        Shape::Float(4) => Value::Float(f32::from_bits(number(first(4)) as u32).into()),
+        Shape::Float(4) => Value::Single(f32::from_bits(number(first(4)) as u32)),
         Shape::Float(8) => Value::Float(f64::from_bits(number(first(8)))),
         Shape::Float(size) => Value::Bytes(first((*size).into()).to_vec()),
         Shape::Address => Value::Address(number(first(8))),
@@ -90,6 +107,7 @@ pub(crate) fn decode(shape: &Shape, bytes: &[u8], context: &Context) -> Value {
                 cut: false,
             }
         }
+        Shape::Text(_) if bytes.starts_with(&UNREADABLE_TEXT) => Value::Unreadable,
         Shape::Text(size) => {
             let bytes = first(*size as usize);
             let end = bytes.iter().position(|byte| *byte == 0);
@@ -97,6 +115,11 @@ pub(crate) fn decode(shape: &Shape, bytes: &[u8], context: &Context) -> Value {
                 text: lossy(&bytes[..end.unwrap_or(bytes.len())]),
                 cut: false,
             }
+        }
+        Shape::Counted(_) | Shape::Bytes(_) | Shape::List { .. } | Shape::Slots { .. }
+            if number(first(8)) == UNREADABLE =>
+        {
+            Value::Unreadable
         }
         Shape::Counted(most) => {
             let length = number(first(8));
@@ -112,17 +135,30 @@ pub(crate) fn decode(shape: &Shape, bytes: &[u8], context: &Context) -> Value {
             let bytes = behind(8);
             Value::Bytes(bytes[..stored.min(bytes.len())].to_vec())
         }
-        Shape::List { of, most } => {
+        Shape::List { of, most, form } => {
             let length = number(first(8));
-            let stored = length.min((*most).into()) as usize;
+            let stored = length.min((*most).into());
             Value::List {
-                items: items(of, behind(8), stored, context),
-                cut: length > (*most).into(),
+                items: items(of, behind(8), stored as usize, context),
+                more: length - stored,
+                form: *form,
+            }
+        }
+        Shape::Slots { of, most, form } => {
+            let slot = of.bytes() as usize + 1;
+            let slots = behind(8).chunks(slot).take(*most as usize);
+            let filled = slots.filter(|slot| slot[0] != 0);
+            let items: Vec<Value> = filled.map(|slot| decode(of, &slot[1..], context)).collect();
+            Value::List {
+                more: number(first(8)).saturating_sub(items.len() as u64),
+                items,
+                form: *form,
             }
         }
         Shape::Array { of, stored, count } => Value::List {
             items: items(of, bytes, *stored as usize, context),
-            cut: *count > (*stored).into(),
+            more: count.saturating_sub((*stored).into()),
+            form: Form::List,
         },
         Shape::Tuple(items) | Shape::Items { items, .. } => {
             let mut rest = bytes;
@@ -133,7 +169,11 @@ pub(crate) fn decode(shape: &Shape, bytes: &[u8], context: &Context) -> Value {
             };
             let items = items.iter().map(item).collect();
             match shape {
-                Shape::Items { cut, .. } => Value::List { items, cut: *cut },
+                Shape::Items { more, .. } => Value::List {
+                    items,
+                    more: *more,
+                    form: Form::List,
+                },
                 _ => Value::Tuple(items),
             }
         }
@@ -176,6 +216,12 @@ pub(crate) fn decode(shape: &Shape, bytes: &[u8], context: &Context) -> Value {
             }
         }
     }
+}
+
+/// Up to 16 bytes as a number.
+fn wide(bytes: &[u8]) -> u128 {
+    let number = |sum, byte: &u8| sum << 8 | u128::from(*byte);
+    bytes.iter().rev().fold(0, number)
 }
 
 fn items(shape: &Shape, bytes: &[u8], count: usize, context: &Context) -> Vec<Value> {

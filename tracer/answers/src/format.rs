@@ -19,7 +19,14 @@ pub(crate) fn write(
     let bits = number as u64;
     let mut text = String::new();
     match conversion.style {
-        _ if *value == Value::Absent => text.push('-'),
+        // What is not there has one text, whatever the conversion.
+        _ if matches!(
+            value,
+            Value::Absent | Value::Unavailable | Value::Unreadable
+        ) =>
+        {
+            write!(text, "{}", value.shown(symbols))?;
+        }
         Style::Decimal => {
             if conversion.plus && number >= 0 {
                 text.push('+');

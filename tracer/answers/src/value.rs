@@ -7,12 +7,16 @@ use alloc::{rc::Rc, string::String, vec::Vec};
 use core::{
     cmp::Ordering,
     fmt::{self, Write},
+    time::Duration,
 };
 
-pub use trace_interface::symbols::{Symbol, Symbolize};
 use trace_interface::{
     codes,
     shape::{Naming, StackForm},
+};
+pub use trace_interface::{
+    shape::Form,
+    symbols::{Symbol, Symbolize},
 };
 
 use crate::{
@@ -62,9 +66,19 @@ pub enum Value {
     Absent,
     /// A part of a value that the compiler of the kernel left out where the probe is.
     Unavailable,
+    /// A part that is deeper inside of a value than values are stored.
+    Deeper,
+    /// A value whose memory could not be read.
+    Unreadable,
     Unsigned(u64),
     Signed(i64),
+    /// Numbers of more than 64 bits.
+    Wide(u128),
+    SignedWide(i128),
+    /// A number of 4 bytes, which has a shorter text than the same of 8.
+    Single(f32),
     Float(f64),
+    Duration(Duration),
     Boolean(bool),
     Character(char),
     /// A text. `cut` if there was more of it.
@@ -94,10 +108,11 @@ pub enum Value {
     /// A number that a list has a name for.
     Named(Naming, i64),
     Tuple(Vec<Value>),
-    /// A slice or an array. `cut` if there was more of it.
+    /// A slice, an array or another collection. `more`: how many elements follow these.
     List {
         items: Vec<Value>,
-        cut: bool,
+        more: u64,
+        form: Form,
     },
     /// A record of the program has no name.
     Struct {
@@ -137,6 +152,8 @@ impl Value {
             Self::Signed(number) | Self::Named(_, number) => (*number).into(),
             Self::Boolean(is) => i128::from(*is),
             Self::Character(character) => u32::from(*character).into(),
+            Self::Wide(number) => i128::try_from(*number).ok()?,
+            Self::SignedWide(number) => *number,
             Self::Average { average, .. } => *average,
             Self::Statistics { total, .. } => *total,
             Self::Histogram(buckets) => buckets.iter().map(|bucket| i128::from(bucket.count)).sum(),
@@ -185,6 +202,8 @@ impl Value {
             (Self::UserStack(_, a), Self::UserStack(_, b)) => a.cmp(b),
             (Self::Bytes(a), Self::Bytes(b)) => a.cmp(b),
             (Self::Float(a), Self::Float(b)) => a.total_cmp(b),
+            (Self::Single(a), Self::Single(b)) => a.total_cmp(b),
+            (Self::Duration(a), Self::Duration(b)) => a.cmp(b),
             // The one that has changed last comes last.
             (Self::Series(a), Self::Series(b)) => last_change(a).cmp(&last_change(b)),
             (
@@ -256,12 +275,29 @@ impl<'a> Shown<'a> {
         }
     }
 
-    fn list(&self, f: &mut fmt::Formatter<'_>, items: &'a [Value]) -> fmt::Result {
+    /// The elements in their brackets, and how many more there are.
+    fn list(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        items: &'a [Value],
+        more: u64,
+        form: Form,
+    ) -> fmt::Result {
+        f.write_char(if form == Form::List { '[' } else { '{' })?;
         for (index, item) in items.iter().enumerate() {
             f.write_str(if index == 0 { "" } else { ", " })?;
-            write!(f, "{}", self.inner(item))?;
+            match (form, item) {
+                (Form::Map, Value::Tuple(pair)) if pair.len() == 2 => {
+                    write!(f, "{}: {}", self.inner(&pair[0]), self.inner(&pair[1]))?;
+                }
+                _ => write!(f, "{}", self.inner(item))?,
+            }
         }
-        Ok(())
+        if more > 0 {
+            f.write_str(if items.is_empty() { "" } else { ", " })?;
+            write!(f, "…and {more} more")?;
+        }
+        f.write_char(if form == Form::List { ']' } else { '}' })
     }
 
     /// `(1, 2)` of fields with numbers, ` { a: 1 }` of fields with names, nothing of no fields.
@@ -282,6 +318,33 @@ impl<'a> Shown<'a> {
         }
         f.write_str(if is_tuple { ")" } else { " }" })
     }
+
+    /// A structure, as `{:?}` writes it: without paths and parameters of generic types.
+    fn structure(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        name: &str,
+        fields: &'a [NamedValue],
+    ) -> fmt::Result {
+        let inner = |at: usize| self.inner(&fields[at].1);
+        match (name, fields.len()) {
+            // A tuple's name is its type; its fields say all.
+            (tuple, 1) if tuple.starts_with('(') => write!(f, "({},)", inner(0)),
+            (tuple, _) if tuple.starts_with('(') => self.fields(f, fields),
+            // Ranges of the library are stored by these names, which no type of the source has.
+            ("..", 2) => write!(f, "{}..{}", inner(0), inner(1)),
+            ("..=", 2) => write!(f, "{}..={}", inner(0), inner(1)),
+            ("a..", 1) => write!(f, "{}..", inner(0)),
+            ("..a", 1) => write!(f, "..{}", inner(0)),
+            ("..=a", 1) => write!(f, "..={}", inner(0)),
+            ("..", 0) => f.write_str(".."),
+            (marker, 0) if marker.starts_with("PhantomData<") => f.write_str(marker),
+            _ => {
+                f.write_str(short_name(name))?;
+                self.fields(f, fields)
+            }
+        }
+    }
 }
 
 impl fmt::Display for Shown<'_> {
@@ -290,9 +353,15 @@ impl fmt::Display for Shown<'_> {
             Value::Unit => f.write_str("()"),
             Value::Absent => f.write_char('-'),
             Value::Unavailable => f.write_str("<unavailable>"),
+            Value::Unreadable => f.write_str("<unreadable>"),
+            Value::Deeper => f.write_char('…'),
             Value::Unsigned(number) => write!(f, "{number}"),
             Value::Signed(number) => write!(f, "{number}"),
+            Value::Wide(number) => write!(f, "{number}"),
+            Value::SignedWide(number) => write!(f, "{number}"),
+            Value::Single(number) => write!(f, "{number:?}"),
             Value::Float(number) => write!(f, "{number:?}"),
+            Value::Duration(duration) => write!(f, "{duration:?}"),
             Value::Boolean(is) => write!(f, "{is}"),
             Value::Character(character) if self.quoted => write!(f, "{character:?}"),
             Value::Character(character) => f.write_char(*character),
@@ -354,15 +423,7 @@ impl fmt::Display for Shown<'_> {
                 }
                 f.write_str(if items.len() == 1 { ",)" } else { ")" })
             }
-            Value::List { items, cut } => {
-                f.write_char('[')?;
-                self.list(f, items)?;
-                f.write_str(match (cut, items.is_empty()) {
-                    (false, _) => "]",
-                    (true, false) => ", ..]",
-                    (true, true) => "..]",
-                })
-            }
+            Value::List { items, more, form } => self.list(f, items, *more, *form),
             Value::Struct { name, fields } if name.is_empty() => {
                 for (index, (name, value)) in fields.iter().enumerate() {
                     let before = if index == 0 { "{" } else { "," };
@@ -370,13 +431,15 @@ impl fmt::Display for Shown<'_> {
                 }
                 f.write_str(" }")
             }
-            Value::Struct { name, fields } => {
-                // A tuple's name is its type; its fields say all. Paths and parameters of generic
-                // types are left out, as `{:?}` does.
-                if !name.starts_with('(') {
-                    f.write_str(short_name(name))?;
-                }
-                self.fields(f, fields)
+            Value::Struct { name, fields } => self.structure(f, name, fields),
+            // Of a `Cow` only the content is shown.
+            Value::Variant { of, name, fields }
+                if fields.len() == 1
+                    && short_name(of) == "Cow"
+                    && matches!(&**name, "Borrowed" | "Owned") =>
+            {
+                let value = &fields[0].1;
+                write!(f, "{}", Shown { value, ..*self })
             }
             Value::Variant { name, fields, .. } => {
                 f.write_str(name)?;

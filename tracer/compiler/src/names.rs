@@ -68,7 +68,10 @@ pub(crate) fn shape(of: &Shape) -> String {
         Shape::Named(_) => "a name".into(),
         Shape::Text(_) | Shape::Counted(_) => "a text".into(),
         Shape::Bytes(_) => "bytes".into(),
-        Shape::List { .. } | Shape::Array { .. } | Shape::Items { .. } => "a list".into(),
+        Shape::List { .. } | Shape::Slots { .. } | Shape::Array { .. } | Shape::Items { .. } => {
+            "a list".into()
+        }
+        Shape::Duration => "a duration".into(),
         Shape::Tuple(items) => {
             let items: Vec<String> = items.iter().map(shape).collect();
             format!("a tuple ({})", items.join(", "))
@@ -81,8 +84,8 @@ pub(crate) fn shape(of: &Shape) -> String {
         Shape::Struct { name, .. } | Shape::Enum { name, .. } | Shape::Choice { name, .. } => {
             format!("a `{name}`")
         }
-        Shape::Maybe(of) => shape(of),
-        Shape::Unit => "nothing".into(),
+        Shape::Maybe(of) | Shape::Behind(of) => shape(of),
+        Shape::Unit | Shape::Deeper => "nothing".into(),
         Shape::Unavailable => "a value that the compiler of the kernel left out".into(),
     }
 }

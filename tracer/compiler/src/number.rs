@@ -37,6 +37,11 @@ pub(crate) enum Number {
         bytes: u8,
         signed: bool,
     },
+    /// A number that is stored in the stack when it is calculated.
+    Kept {
+        number: Box<Number>,
+        place: Place,
+    },
     Pid,
     Tid,
     Cpu,
@@ -290,19 +295,27 @@ impl Number {
 
     /// Whether it changes something when it is calculated.
     pub(crate) fn has_effect(&self) -> bool {
-        if let Self::Select {
-            then, otherwise, ..
-        } = self
-        {
-            return then.has_effect() || otherwise.has_effect();
-        }
-        matches!(
-            self,
+        match self {
             Self::Step { .. }
-                | Self::ElementStep { .. }
-                | Self::Deleted { .. }
-                | Self::Found { .. }
-        )
+            | Self::ElementStep { .. }
+            | Self::Deleted { .. }
+            | Self::Found { .. } => true,
+            Self::Alu(_, left, right) => left.has_effect() || right.has_effect(),
+            Self::Select {
+                test,
+                then,
+                otherwise,
+            } => test.has_effect() || then.has_effect() || otherwise.has_effect(),
+            Self::Test(test) => test.has_effect(),
+            Self::Load { address: of, .. }
+            | Self::Extended { number: of, .. }
+            | Self::Swapped { number: of, .. }
+            | Self::Kept { number: of, .. }
+            | Self::Frames { number: of, .. }
+            | Self::OwnElement { index: of, .. } => of.has_effect(),
+            Self::TextLength { address, most } => address.has_effect() || most.has_effect(),
+            _ => false,
+        }
     }
 }
 
@@ -349,6 +362,19 @@ impl Test {
             (Self::Constant(false), test) | (test, Self::Constant(false)) => test,
             (Self::Constant(true), _) => Self::Constant(true),
             (a, b) => Self::Or(Box::new(a), Box::new(b)),
+        }
+    }
+
+    /// See [`Number::has_effect`].
+    fn has_effect(&self) -> bool {
+        match self {
+            Self::Constant(_) | Self::Text(_) => false,
+            Self::NotZero(number) => number.has_effect(),
+            Self::Compare(_, left, right) => left.has_effect() || right.has_effect(),
+            Self::And(left, right) | Self::Or(left, right) => {
+                left.has_effect() || right.has_effect()
+            }
+            Self::Not(test) => test.has_effect(),
         }
     }
 

@@ -89,6 +89,20 @@ impl Object {
         }
     }
 
+    /// Where it is, if it is in memory.
+    pub(crate) fn address(&self) -> Option<Number> {
+        match &self.at {
+            At::Memory {
+                address, offset, ..
+            } => Some(Number::alu(
+                AluOp::Add,
+                address.clone(),
+                Number::Constant(offset.cast_unsigned()),
+            )),
+            At::Pieces { .. } => None,
+        }
+    }
+
     /// A part of it.
     pub(crate) fn part(&self, type_id: TypeId, bytes: u64) -> Self {
         let at = match &self.at {

@@ -44,9 +44,11 @@ enum Table {
     Files,
     /// Entry of the unit's header.
     Units,
+    /// Path, entry. By entry.
+    Types,
 }
 
-const COLUMNS: [usize; 6] = [1, 5, 3, 2, 2, 1];
+const COLUMNS: [usize; 7] = [1, 5, 3, 2, 2, 1, 2];
 
 /// See the module's text.
 pub struct Index {
@@ -257,6 +259,31 @@ impl Index {
         })
     }
 
+    /// Path, entry of the structures, unions and enumerations.
+    pub fn types(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        (0..self.rows(Table::Types)).map(|row| self.type_row(row))
+    }
+
+    fn type_row(&self, row: usize) -> (u32, u64) {
+        let [path, entry] = self.row(Table::Types, row);
+        (path, u64::from(entry))
+    }
+
+    /// The path of the type with that entry.
+    pub fn type_path(&self, entry: u64) -> Option<&str> {
+        let (mut low, mut high) = (0, self.rows(Table::Types));
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            let (path, found) = self.type_row(middle);
+            match found.cmp(&entry) {
+                std::cmp::Ordering::Equal => return Some(self.name(path)),
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Greater => high = middle,
+            }
+        }
+        None
+    }
+
     /// The unit that has an entry.
     pub fn unit_of(&self, entry: u64) -> Option<u64> {
         let count = self.rows(Table::Units);
@@ -315,6 +342,7 @@ struct Builder {
     inlined: Vec<(u64, u64, u64)>,
     globals: Vec<(String, u64)>,
     files: Vec<(String, u64)>,
+    types: Vec<(String, u64)>,
 }
 
 impl Builder {
@@ -326,6 +354,7 @@ impl Builder {
         let mut path = String::new();
         let mut lengths: Vec<usize> = Vec::new();
         let mut last_subprogram = (0, 0);
+        let mut last_type = usize::MAX;
         while !entries.is_empty() {
             if !entries.read_entry(&mut entry)? {
                 continue;
@@ -335,6 +364,9 @@ impl Builder {
             lengths.truncate(depth);
             path.truncate(lengths.last().copied().unwrap_or_default());
             let at = offset + entry.offset().0 as u64;
+            if depth <= last_type {
+                last_type = usize::MAX;
+            }
             match entry.tag() {
                 gimli::DW_TAG_subprogram => {
                     let subprogram = self.subprogram(dwarf, unit, offset, &entry, &path)?;
@@ -369,15 +401,17 @@ impl Builder {
                 gimli::DW_TAG_namespace
                 | gimli::DW_TAG_structure_type
                 | gimli::DW_TAG_enumeration_type
-                | gimli::DW_TAG_union_type
-                    if entry.has_children() =>
-                {
+                | gimli::DW_TAG_union_type => {
                     if let Some(name) = name(dwarf, unit, &entry)? {
-                        let name = names::short(&name);
-                        if !path.is_empty() {
-                            path.push_str("::");
+                        let own = join(&path, &names::short(&name));
+                        // The variants of an enum are structures in it.
+                        if entry.has_attr(gimli::DW_AT_byte_size) && last_type == usize::MAX {
+                            self.types.push((own.clone(), at));
+                            last_type = depth;
                         }
-                        path.push_str(&name);
+                        if entry.has_children() {
+                            path = own;
+                        }
                     }
                 }
                 _ => {}
@@ -535,6 +569,10 @@ impl Builder {
         self.units.sort_unstable();
         for unit in self.units {
             tables[Table::Units as usize].push(narrow(unit)?);
+        }
+        self.types.sort_by_key(|(_, entry)| *entry);
+        for (path, entry) in self.types {
+            tables[Table::Types as usize].extend([names.number(path), narrow(entry)?]);
         }
         tables[Table::Names as usize] = names.ends;
         let mut body = Vec::new();

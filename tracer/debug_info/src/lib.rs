@@ -276,6 +276,10 @@ impl Kernel for DebugInfo {
         described
     }
 
+    fn type_named(&self, name: &str) -> Result<TypeId, Vec<String>> {
+        self.find_type(name)
+    }
+
     fn global(&self, path: &str) -> Result<Variable, Unavailable> {
         self.static_variable(path)
     }

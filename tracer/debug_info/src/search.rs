@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use trace_interface::symbols::{Function, Unavailable};
+use trace_interface::symbols::{Function, TypeId, Unavailable};
 
 use crate::{
     DebugInfo,
@@ -14,6 +14,7 @@ use crate::{
     lines,
     names::{self, Pattern},
     session::Session,
+    types,
 };
 
 /// How many near names a message has.
@@ -139,6 +140,32 @@ impl DebugInfo {
                 format!("the nearest lines with code are {}", near.join(" and "))
             },
         })
+    }
+
+    /// The type that a name means, or the paths of those that are called so.
+    pub(crate) fn find_type(&self, name: &str) -> Result<TypeId, Vec<String>> {
+        let pattern = Pattern::new(name);
+        let mut found: Vec<(u32, u64)> = self.index.types().collect();
+        found.retain(|(path, _)| pattern.matches(self.index.name(*path)));
+        let is_whole = |(path, _): &(u32, u64)| self.index.name(*path) == name.trim();
+        if found.iter().any(is_whole) {
+            found.retain(is_whole);
+        }
+        // Units that use a type describe it each for itself.
+        let mut paths: Vec<&str> = found
+            .iter()
+            .map(|(path, _)| self.index.name(*path))
+            .collect();
+        paths.sort_unstable();
+        paths.dedup();
+        let session = self.session();
+        let size = |(_, entry): &(u32, u64)| types::size(&session, TypeId(*entry));
+        match (found.first(), &paths[..]) {
+            (Some(first), [_]) if found.iter().all(|other| size(other) == size(first)) => {
+                Ok(TypeId(first.1))
+            }
+            _ => Err(paths.into_iter().map(String::from).collect()),
+        }
     }
 
     /// The entries of the functions whose names stand at a line. Their code begins at another one

@@ -54,6 +54,15 @@ impl<'a> Session<'a> {
         Some(Found { unit, start, entry })
     }
 
+    /// Whether the type with that entry is one of the standard library, or of hashbrown.
+    pub fn is_of_library(&self, entry: u64) -> bool {
+        let root = self
+            .index
+            .type_path(entry)
+            .and_then(|path| path.split("::").next());
+        root.is_some_and(|root| matches!(root, "core" | "alloc" | "std" | "hashbrown"))
+    }
+
     /// Calls `visit` for each child of the entry at an offset.
     pub fn children(&self, offset: u64, mut visit: impl FnMut(&Found<'a>)) -> Option<()> {
         let start = self.index.unit_of(offset)?;

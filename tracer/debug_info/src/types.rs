@@ -3,7 +3,7 @@
 //! TYPES-1. A type's number is the offset of its entry; [`UNIT`] is the type of what has none. A
 //!     type that several units describe has several numbers.
 
-use trace_interface::symbols::{Enum, Field, Struct, Tag, Type, TypeId, Variant};
+use trace_interface::symbols::{Enum, Field, Origin, Struct, Tag, Type, TypeId, Variant};
 
 use crate::{
     names,
@@ -202,11 +202,29 @@ fn structure(session: &Session, found: &Found, id: TypeId) -> Option<Type> {
             return Some(Type::Slice { of: to });
         }
     }
+    let origin = match found.entry.tag() {
+        gimli::DW_TAG_union_type => Origin::Union,
+        _ if session.is_of_library(id.0) => Origin::Library,
+        _ => Origin::Source,
+    };
     Some(Type::Struct(Struct {
         name,
         bytes,
         fields,
+        parameters: parameters(session, id),
+        origin,
     }))
+}
+
+/// The types in angle brackets after a type's name.
+fn parameters(session: &Session, id: TypeId) -> Vec<TypeId> {
+    let mut parameters = Vec::new();
+    session.children(id.0, |child| {
+        if child.entry.tag() == gimli::DW_TAG_template_type_parameter {
+            parameters.push(of(session, child.offset()));
+        }
+    });
+    parameters
 }
 
 /// The fields of a structure that lies at an offset.

@@ -39,6 +39,11 @@ pub enum Shape {
     Unit,
     /// A part of a value that the compiler of the kernel left out. It has no bytes.
     Unavailable,
+    /// A part of a value that is deeper inside than values are stored. It has no bytes.
+    Deeper,
+    /// 1 in a byte and the value, or zeros if its memory cannot be read.
+    Behind(Box<Shape>),
+    /// Up to 16 bytes, as the signed ones.
     Unsigned(u8),
     Signed(u8),
     Boolean,
@@ -65,17 +70,28 @@ pub enum Shape {
     Time {
         format: Rc<str>,
     },
-    /// A text that ends with a NUL; zeros fill it up.
+    /// A text that ends with a NUL; zeros fill it up. One whose memory cannot be read is
+    /// [`UNREADABLE_TEXT`] and zeros.
     Text(u32),
-    /// The length in 8 bytes, and the first bytes of a text; zeros fill it up.
+    /// The length in 8 bytes, and the first bytes of a text; zeros fill it up. The length is
+    /// [`UNREADABLE`] if its memory cannot be read.
     Counted(u32),
     /// The same for bytes that are no text.
     Bytes(u32),
-    /// The length in 8 bytes, and the first elements; zeros fill it up.
+    /// The length in 8 bytes, and the first elements; zeros fill it up. [`UNREADABLE`] as above.
     List {
         of: Box<Shape>,
         most: u32,
+        form: Form,
     },
+    /// The same for elements that have gaps between them: 1 in a byte and the element, or zeros.
+    Slots {
+        of: Box<Shape>,
+        most: u32,
+        form: Form,
+    },
+    /// The seconds in 8 bytes and the nanoseconds in 4.
+    Duration,
     /// The first elements of an array that has `count`.
     Array {
         of: Box<Shape>,
@@ -85,7 +101,7 @@ pub enum Shape {
     /// The same, if the elements are stored differently, because parts of them are unavailable.
     Items {
         items: Vec<Shape>,
-        cut: bool,
+        more: u64,
     },
     Tuple(Vec<Shape>),
     /// A record of the program. Its name is none.
@@ -107,6 +123,23 @@ pub enum Shape {
         name: Rc<str>,
         variants: Vec<(Rc<str>, Fields)>,
     },
+}
+
+/// The length of a text or a list whose memory cannot be read.
+pub const UNREADABLE: u64 = u64::MAX;
+
+/// The first bytes of a text whose memory cannot be read: no text has bytes after its NUL.
+pub const UNREADABLE_TEXT: [u8; 2] = [0, 1];
+
+/// How a list is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// `[1, 2]`
+    List,
+    /// `{1, 2}`
+    Set,
+    /// `{1: 2}`, of pairs
+    Map,
 }
 
 impl Shape {
@@ -134,7 +167,7 @@ impl Shape {
             | Self::Symbol { .. }
             | Self::Named(_)
             | Self::Time { .. } => true,
-            Self::Maybe(of) => of.is_number(),
+            Self::Maybe(of) | Self::Behind(of) => of.is_number(),
             _ => false,
         }
     }
@@ -150,7 +183,7 @@ impl Shape {
             Self::Unavailable => true,
             Self::Items { items, .. } => items.iter().all(Self::is_lost),
             Self::Struct { fields, .. } | Self::Record(fields) => all(fields),
-            Self::Maybe(of) => of.is_lost(),
+            Self::Maybe(of) | Self::Behind(of) => of.is_lost(),
             _ => false,
         }
     }
@@ -167,7 +200,7 @@ impl Shape {
                 .fold(0, |sum, (_, shape)| sum.saturating_add(shape.bytes()))
         };
         match self {
-            Self::Unit | Self::Unavailable => 0,
+            Self::Unit | Self::Unavailable | Self::Deeper => 0,
             Self::Unsigned(bytes)
             | Self::Signed(bytes)
             | Self::Float(bytes)
@@ -183,12 +216,17 @@ impl Shape {
             | Self::Time { .. } => 8,
             Self::Text(bytes) => *bytes,
             Self::Counted(most) | Self::Bytes(most) => most.saturating_add(8),
-            Self::List { of, most } => of.bytes().saturating_mul(*most).saturating_add(8),
+            Self::List { of, most, .. } => of.bytes().saturating_mul(*most).saturating_add(8),
+            Self::Slots { of, most, .. } => {
+                let slot = of.bytes().saturating_add(1);
+                slot.saturating_mul(*most).saturating_add(8)
+            }
+            Self::Duration => 12,
             Self::Array { of, stored, .. } => of.bytes().saturating_mul(*stored),
             Self::Tuple(items) | Self::Items { items, .. } => items
                 .iter()
                 .fold(0, |sum, shape| sum.saturating_add(shape.bytes())),
-            Self::Maybe(of) => of.bytes().saturating_add(1),
+            Self::Maybe(of) | Self::Behind(of) => of.bytes().saturating_add(1),
             Self::Struct { fields, .. } | Self::Record(fields) => sum(fields),
             Self::Enum { variants, .. } => {
                 let most = variants.iter().map(|(_, fields)| sum(fields)).max();
@@ -203,7 +241,9 @@ impl Shape {
             Self::Counted(_)
             | Self::Bytes(_)
             | Self::List { .. }
+            | Self::Slots { .. }
             | Self::Enum { .. }
+            | Self::Behind(_)
             | Self::Maybe(_) => true,
             Self::Array { of, .. } => of.varies(),
             Self::Tuple(items) | Self::Items { items, .. } => items.iter().any(Self::varies),
@@ -241,6 +281,15 @@ impl Shape {
             (Self::Unsigned(8) | Self::Signed(8) | Self::Address, Self::Flag) => Some(false),
             (Self::Flag, Self::Unsigned(8) | Self::Signed(8) | Self::Address) => {
                 *self = other.clone();
+                Some(true)
+            }
+            (Self::Behind(a), b) => match b {
+                Self::Behind(b) => a.merge(b),
+                b => a.merge(b),
+            },
+            (a, Self::Behind(b)) => {
+                a.merge(b)?;
+                *self = Self::Behind(Box::new(a.clone()));
                 Some(true)
             }
             (Self::Bytes(a), Self::Bytes(b)) => {

@@ -83,11 +83,13 @@ pub trait Kernel {
     /// The type with that number.
     fn describe(&self, id: TypeId) -> Rc<Type>;
 
-    /// The type of that name, for casts: its path as in the source, or its last segments. None if
-    /// there is none, or several that differ.
-    fn type_named(&self, name: &str) -> Option<TypeId> {
+    /// The type of that name, for casts: its path as in the source, or its last segments.
+    ///
+    /// # Errors
+    /// The paths of all that are called so, if they are several. None: there is no such type.
+    fn type_named(&self, name: &str) -> Result<TypeId, Vec<String>> {
         let _ = name;
-        None
+        Err(Vec::new())
     }
 
     /// A static variable, by its path.
@@ -260,6 +262,21 @@ pub struct Struct {
     pub name: String,
     pub bytes: u64,
     pub fields: Vec<Field>,
+    /// The types in angle brackets after its name.
+    pub parameters: Vec<TypeId>,
+    /// Whose it is.
+    pub origin: Origin,
+}
+
+/// Whose a structure is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The traced kernel's.
+    Source,
+    /// The standard library's, or hashbrown's.
+    Library,
+    /// A union: nothing says which of its fields it has.
+    Union,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

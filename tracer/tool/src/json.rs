@@ -109,6 +109,7 @@ pub fn value(of: &Value, symbols: &dyn Symbolize) -> Json {
         Value::Unit | Value::Absent => Json::Null,
         Value::Unsigned(number) | Value::Address(number) => integer((*number).into()),
         Value::Signed(number) => integer((*number).into()),
+        Value::Single(number) => json!(number),
         Value::Float(number) => json!(number),
         Value::Boolean(is) => json!(is),
         Value::Text { text, .. } => json!(text),

@@ -128,7 +128,19 @@ pub enum Helper {
     /// `(map, number)`: how many words the call stack of that number has; 0 if there is no such
     /// number, for example because it is a negated errno of [`Helper::StackId`].
     CountFrames,
+    /// `(&buffer, size, address, length)`: copies the first `length` bytes of kernel memory, at
+    /// most size. The rest of the buffer is zero. 0, or `EFAULT`, negated, with the buffer zero. Of
+    /// a length of 0 nothing is read, wherever the address is.
+    ReadPart,
+    /// The same for user memory.
+    ReadUserPart,
+    /// `(address, length, space)`: 1 if all these bytes can be read, of the first
+    /// [`MOST_CHECKED`], else 0. Space 0 is the kernel's memory, any other that of the program.
+    CanRead,
 }
+
+/// The most bytes that [`Helper::CanRead`] looks at, so that a hit ends soon.
+pub const MOST_CHECKED: u64 = 1 << 16;
 
 /// The flag of [`Helper::StackId`] for the stack of the program, with Linux's number.
 pub const USER_STACK: u64 = 0x100;
@@ -210,7 +222,7 @@ impl Helper {
     pub const FIRST_OWN: u32 = Self::Tsc as u32;
 
     /// All of them.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 39] = [
         Self::MapLookup,
         Self::MapUpdate,
         Self::MapDelete,
@@ -247,6 +259,9 @@ impl Helper {
         Self::RecordStack,
         Self::CountKeys,
         Self::CountFrames,
+        Self::ReadPart,
+        Self::ReadUserPart,
+        Self::CanRead,
     ];
 
     /// Its number in the wire form.
@@ -295,6 +310,10 @@ impl Helper {
             Self::NextKey => &[A::Map(HASHES), A::Scalar, A::Writable, A::SizeOfIt],
             Self::CountKeys => &[A::Map(HASHES)],
             Self::CountFrames => &[A::Map(STACKS), A::Scalar],
+            Self::ReadPart | Self::ReadUserPart => {
+                &[A::Writable, A::SizeOfIt, A::Scalar, A::Scalar]
+            }
+            Self::CanRead => &[A::Scalar, A::Scalar, A::Scalar],
         }
     }
 
@@ -306,7 +325,7 @@ impl Helper {
             Self::EntryData => Returns::EntryData,
             Self::Log2 => Returns::AtMost(64),
             Self::CpuId | Self::NotRecording => Returns::AtMost(u32::MAX as u64),
-            Self::Trigger => Returns::AtMost(1),
+            Self::Trigger | Self::CanRead => Returns::AtMost(1),
             _ => Returns::Scalar,
         }
     }

@@ -43,7 +43,7 @@ pub mod wire;
 
 pub use arithmetic::sign_extend;
 pub use builder::{BuildError, Builder, Label};
-pub use helper::{Argument, Helper, Returns, USER_STACK, errno};
+pub use helper::{Argument, Helper, MOST_CHECKED, Returns, USER_STACK, errno};
 pub use insn::{
     AluOp, AtomicOp, Condition, Insn, MapIndex, Operand, Reg, Size, Swap, Target, Width,
 };

@@ -58,6 +58,9 @@ impl Display for Helper {
             Self::RecordStack => "record_stack",
             Self::CountKeys => "count_keys",
             Self::CountFrames => "count_frames",
+            Self::ReadPart => "read_part",
+            Self::ReadUserPart => "read_user_part",
+            Self::CanRead => "can_read",
         })
     }
 }

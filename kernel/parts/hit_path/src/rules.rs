@@ -16,7 +16,7 @@ pub const KERNEL: Rules<'static> = Rules {
 };
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-pub const ROOTS: [(&str, &str); 67] = [
+pub const ROOTS: [(&str, &str); 70] = [
     ("kprobe_breakpoint", "a hit begins in it"),
     ("kprobe_hit", "the site's first probe names it"),
     ("kprobe_hit_post", "the site's first probe names it"),
@@ -94,6 +94,7 @@ pub const ROOTS: [(&str, &str); 67] = [
     ("trace_most_of_cpus", "actions call it"),
     ("trace_delete_of_cpus", "actions call it"),
     ("trace_next_key", "actions call it"),
+    ("trace_can_read", "actions call it"),
     ("trace_count_keys", "actions call it"),
     ("trace_count_frames", "actions call it"),
     ("trace_pid_tgid", "actions call it"),
@@ -102,7 +103,9 @@ pub const ROOTS: [(&str, &str); 67] = [
     ("trace_record_stack", "actions call it"),
     ("trace_read_user", "actions call it"),
     ("trace_read_kernel", "actions call it"),
+    ("trace_read_user_part", "actions call it"),
     ("trace_read_user_text", "actions call it"),
+    ("trace_read_kernel_part", "actions call it"),
     ("trace_read_kernel_text", "actions call it"),
     ("trace_ring_reserve", "actions call it"),
     ("trace_ring_submit", "actions call it"),

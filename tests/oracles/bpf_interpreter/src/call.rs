@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 
 use bpf::{
-    Argument, Helper, MOST_RECORD_BYTES, MapDef, MapIndex, MapKind, ProgramKind,
+    Argument, Helper, MOST_CHECKED, MOST_RECORD_BYTES, MapDef, MapIndex, MapKind, ProgramKind,
     errno::{E2BIG, EEXIST, EFAULT, EINVAL, ENOENT},
 };
 
@@ -143,6 +143,18 @@ impl<E: Environment + ?Sized> Machine<'_, E> {
                 count
             }
             Helper::CountFrames => self.environment.count_frames(map, second),
+            Helper::ReadPart => self.copy_part(&arguments, Space::Kernel)?,
+            Helper::ReadUserPart => self.copy_part(&arguments, Space::User)?,
+            Helper::CanRead => {
+                let space = match third {
+                    0 => Space::Kernel,
+                    _ => Space::User,
+                };
+                let mut bytes = zeros(second.min(MOST_CHECKED) as usize)?;
+                self.read_all(space, arguments.numbers[0], &mut bytes)
+                    .is_ok()
+                    .into()
+            }
             Helper::NextKey => {
                 let (buffer, size) = arguments.writable.unwrap_or((Value::number(0), 0));
                 let mut bytes = zeros(size)?;
@@ -335,6 +347,20 @@ impl<E: Environment + ?Sized> Machine<'_, E> {
         } else {
             self.read_all(space, address, &mut bytes)
         };
+        if copied.is_err() {
+            bytes.fill(0);
+        }
+        self.write(buffer, &bytes)?;
+        Ok(copied.unwrap_or(EFAULT as u64))
+    }
+
+    /// Copies as many bytes as the fourth argument says; zeros follow.
+    fn copy_part(&mut self, arguments: &Arguments, space: Space) -> Result<u64, Reason> {
+        let (buffer, size) = arguments.writable.unwrap_or((Value::number(0), 0));
+        let [_, _, address, length, _] = arguments.numbers;
+        let mut bytes = zeros(size)?;
+        let length = usize::try_from(length).map_or(size, |length| length.min(size));
+        let copied = self.read_all(space, address, &mut bytes[..length]);
         if copied.is_err() {
             bytes.fill(0);
         }

@@ -35,6 +35,10 @@ impl Code<'_, '_> {
             }
             Number::Length { place, bytes } => self.length(*place, *bytes),
             Number::Position { text, part } => self.position(*text, *part),
+            Number::Kept { number, place } => {
+                self.number(number);
+                self.asm.store(*place, 8, Reg::R0);
+            }
             Number::Alu(..) | Number::Extended { .. } | Number::Swapped { .. } => {
                 self.arithmetic(number);
             }

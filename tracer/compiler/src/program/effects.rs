@@ -8,7 +8,7 @@ use alloc::{boxed::Box, format, rc::Rc, string::String, vec::Vec};
 use trace_interface::{
     script::Request,
     shape::Shape,
-    view::{Level, Part, Record},
+    view::{Level, Part, Record, Style},
 };
 use trace_language::{
     Diagnostic,
@@ -21,6 +21,7 @@ use crate::{
     functions::{self, Call, Role, map_and_key, text},
     names,
     number::{Counted, Kind, Number, Test},
+    types::shape::Room,
     values::Val,
 };
 
@@ -149,8 +150,7 @@ fn print(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
 
 fn print_value(program: &mut Program<'_, '_>, of: &Expression, span: Span) -> Lowered<()> {
     let value = program.code.value(of)?;
-    let value = program.values().simplified(value, of.span);
-    let shape = program.values().shape(&value, true);
+    let (value, shape) = program.values().printed(value, Some(Room::Record), of.span);
     let record = Record::Value(shape.clone());
     program.record(record, alloc::vec![(value, shape, of.span)], span)
 }
@@ -210,8 +210,12 @@ fn print_line(program: &mut Program<'_, '_>, call: Call<'_>, level: Level) -> Lo
     let mut offset = 0;
     for (conversion, expression) in wanted.iter().zip(values) {
         let value = program.code.value(expression)?;
-        let mut value = program.values().simplified(value, expression.span);
-        let mut shape = program.values().shape(&value, true);
+        let room = match (conversion.style, conversion.letter) {
+            (Style::Natural, 's') => Some(Room::Text),
+            (Style::Natural, _) => Some(Room::Record),
+            _ => None,
+        };
+        let (mut value, mut shape) = program.values().printed(value, room, expression.span);
         if !conversion.takes(&shape) {
             // A type around a number, a `Result` of numbers.
             match program.values().as_number(value.clone(), expression.span) {
@@ -301,13 +305,8 @@ fn join(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
                 "use print(), which shows any list",
             ));
         }
-        let shape = match program.values().shape(&item, true) {
-            Shape::Counted(most) => Shape::Counted(most.min(MOST_OF_JOINED)),
-            Shape::Maybe(of) if let Shape::Counted(most) = *of => {
-                Shape::Maybe(Box::new(Shape::Counted(most.min(MOST_OF_JOINED))))
-            }
-            shape => shape,
-        };
+        let (item, shape) = program.values().printed(item, Some(Room::Record), span);
+        let shape = for_joining(shape);
         places.push((offset, shape.clone()));
         offset += shape.bytes();
         stored.push((item, shape, span));
@@ -317,6 +316,16 @@ fn join(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
         values: places,
     };
     program.record(record, stored, span)
+}
+
+/// A text with less room, because there are many.
+fn for_joining(shape: Shape) -> Shape {
+    match shape {
+        Shape::Counted(most) => Shape::Counted(most.min(MOST_OF_JOINED)),
+        Shape::Maybe(of) => Shape::Maybe(Box::new(for_joining(*of))),
+        Shape::Behind(of) => Shape::Behind(Box::new(for_joining(*of))),
+        shape => shape,
+    }
 }
 
 fn time(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {

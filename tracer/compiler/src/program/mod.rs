@@ -13,6 +13,7 @@ pub(crate) mod assign;
 pub(crate) mod blocks;
 mod calculate;
 mod code;
+mod collections;
 pub(crate) mod effects;
 mod keyed;
 mod loops;

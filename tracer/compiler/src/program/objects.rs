@@ -1,14 +1,13 @@
 //! Instructions that store values of the source, as their shapes say.
 //!
 //! The way to an object in memory is gone once, and its fields are read from there. Parts that the
-//! compiler of the kernel left out have no bytes.
+//! compiler of the kernel left out have no bytes. Before memory that a pointer leads to is read,
+//! it is asked whether all of it can be read; if not, its mark stays zero.
 
-use alloc::vec::Vec;
-
-use bpf::Condition;
+use bpf::{AluOp, Condition, Helper, Reg};
 use trace_interface::{
-    shape::Shape,
-    symbols::{Enum, Field, Tag, Type, TypeId},
+    shape::{Shape, UNREADABLE},
+    symbols::{Enum, Tag, Type, TypeId},
 };
 use trace_language::tree::Span;
 
@@ -16,9 +15,9 @@ use super::code::Code;
 use crate::{
     Lowered,
     memory::{Place, step},
-    number::{Number, Test},
+    number::{Number, Space, Test},
     object::{At, Object},
-    types::{MOST_DEPTH, missing, plain_name},
+    types::{field_of, library::Collection, missing},
 };
 
 impl Code<'_, '_> {
@@ -37,8 +36,11 @@ impl Code<'_, '_> {
         if let Shape::Text(bytes) = shape
             && let Some((address, length)) = self.values.text_of(object, span)?
         {
-            let length = self.keep(&length);
-            self.store_memory((object.space(), &address), &length, *bytes, to);
+            let end = self.asm.label();
+            self.read_part((object.space(), &address), &length, to, *bytes);
+            self.asm.branch(Condition::Equal, Reg::R0, 0, end);
+            self.mark_unreadable(to);
+            self.asm.place(end);
             return Ok(());
         }
         let before = self.asm.forgetful;
@@ -46,153 +48,150 @@ impl Code<'_, '_> {
             self.asm.forgetful = true;
             self.asm.fill(to, shape.bytes());
         }
-        let stored = match shape {
-            // In a key they may be shorter than elsewhere.
-            Shape::Counted(most) | Shape::Bytes(most) => self.store_run(object, *most, to, span),
-            _ => self.store_object(object, to, 0, span),
+        let stored = match (shape, &object.at) {
+            // The object itself is in memory that may not be there.
+            (Shape::Behind(of), At::Memory { .. }) => store_behind(self, object, to, of, span),
+            (Shape::Behind(of), _) if !self.values.types().leads_on(object.type_id) => {
+                self.asm.store_constant(to, 1, 1);
+                self.store_object(object, to.at(1), of, span)
+            }
+            (
+                Shape::Counted(_) | Shape::Bytes(_) | Shape::List { .. } | Shape::Slots { .. },
+                At::Memory { .. },
+            ) => {
+                let object = &once(self, object);
+                let stored = self.store_object(object, to, shape, span);
+                mark_if_unreadable(self, object, to);
+                stored
+            }
+            _ => self.store_object(object, to, shape, span),
         };
         self.asm.forgetful = before;
         stored
     }
 
-    /// Stores a value as [`Types::shape_of`](crate::types::Types::shape_of) says. `to` is zero
-    /// before.
-    fn store_object(&mut self, object: &Object, to: Place, depth: u32, span: Span) -> Lowered<()> {
-        let missing = object.gaps();
-        if depth > MOST_DEPTH
-            || missing.is_some()
-                && self.values.types().shape_at(object.type_id, depth, missing)
-                    == Shape::Unavailable
-        {
+    /// Stores a value as its shape says. `to` is zero before.
+    pub(crate) fn store_object(
+        &mut self,
+        object: &Object,
+        to: Place,
+        shape: &Shape,
+        span: Span,
+    ) -> Lowered<()> {
+        if matches!(shape, Shape::Unit | Shape::Unavailable | Shape::Deeper) {
             return Ok(());
         }
-        let described = self.values.types().describe(object.type_id);
         let mark = self.values.memory.mark();
-        // The way to the object is gone once.
-        let object = match &object.at {
-            At::Memory {
-                space,
-                address,
-                offset,
-            } if !address.is_cheap() => {
-                let kept = self.keep(address);
-                Object {
-                    at: At::Memory {
-                        space: *space,
-                        address: kept,
-                        offset: *offset,
-                    },
-                    ..object.clone()
+        let object = once(self, object);
+        let object = &self.values.types().unwrapped(&object);
+        let described = self.values.types().describe(object.type_id);
+        match (&*described, shape) {
+            (Type::Pointer { to: id, .. }, Shape::Behind(of)) => {
+                let address = object.read(0, 8, false).ok_or_else(|| missing(span))?;
+                let content =
+                    Object::in_memory(*id, (object.space(), address), Test::Constant(true));
+                store_behind(self, &content, to, of, span)?;
+            }
+            (_, Shape::Behind(of)) => {
+                let content = self.values.types().shared_content(object, span)?;
+                let content = content.ok_or_else(|| missing(span))?;
+                store_behind(self, &content, to, of, span)?;
+            }
+            (_, Shape::Counted(most) | Shape::Bytes(most)) => {
+                self.store_run(object, *most, to, span)?;
+            }
+            (Type::Slice { of: id }, Shape::List { of, most, .. }) => {
+                let first = object.read(0, 8, false).ok_or_else(|| missing(span))?;
+                let count = object.read(8, 8, false).ok_or_else(|| missing(span))?;
+                let first = (object.space(), &first);
+                self.store_list(first, &count, *id, to, (of, *most), span)?;
+            }
+            (Type::Struct(_), Shape::List { .. } | Shape::Slots { .. }) => {
+                self.store_collection(object, to, shape, span)?;
+            }
+            (
+                Type::Array { of, .. },
+                Shape::Array {
+                    of: item, stored, ..
+                },
+            ) => {
+                if self.values.types().is_plain(*of, item) {
+                    self.store_bytes(object, 0, shape.bytes().into(), to, span)?;
+                } else {
+                    let items = core::iter::repeat_n(&**item, *stored as usize);
+                    store_items(self, object, *of, to, items, span)?;
                 }
             }
-            _ => object.clone(),
-        };
-        match &*described {
-            Type::Unit => {}
-            Type::Integer { .. }
-            | Type::Float { .. }
-            | Type::Boolean
-            | Type::Character
-            | Type::Pointer { .. } => {
-                let bytes = self.values.types().size(object.type_id);
-                self.store_bytes(&object, 0, bytes, to, span)?;
+            (Type::Array { of, .. }, Shape::Items { items, .. }) => {
+                store_items(self, object, *of, to, items.iter(), span)?;
             }
-            Type::Opaque { .. } => {
-                let bytes = self.values.types().shape_of(&object).bytes();
-                self.store_bytes(&object, 0, bytes.into(), to, span)?;
+            (Type::Struct(_), Shape::Duration) => {
+                let field = |name| self.values.types().field_at(object.type_id, &[name]);
+                let (seconds, _) = field("secs").ok_or_else(|| missing(span))?;
+                let (nanoseconds, _) = field("nanos").ok_or_else(|| missing(span))?;
+                self.store_bytes(object, seconds, 8, to, span)?;
+                self.store_bytes(object, nanoseconds, 4, to.at(8), span)?;
             }
-            Type::Str => {
-                let most = self.values.types().text_bytes(depth);
-                self.store_run(&object, most, to, span)?;
-            }
-            Type::Slice { of } => self.store_slice(&object, *of, to, depth, span)?,
-            Type::Array { of, .. } => self.store_array(&object, *of, to, depth, span)?,
-            Type::Struct(of) if plain_name(&of.name) == "String" => {
-                let most = self.values.types().text_bytes(depth);
-                self.store_run(&object, most, to, span)?;
-            }
-            Type::Struct(of) => match self.values.types().transparent(of) {
-                Some(only) => {
-                    let part = object.part(only.type_id, only.offset);
-                    self.store_object(&part, to, depth + 1, span)?;
-                }
-                None => self.store_fields(&object, &of.fields, to, depth, span)?,
-            },
-            Type::Enum(of) if self.values.types().choice(of).is_some() => {
-                if let Some(Tag { offset, bytes }) = self.values.types().choice(of) {
-                    self.store_bytes(&object, offset, bytes.into(), to, span)?;
+            (Type::Struct(of), Shape::Struct { fields, .. }) => {
+                let mut place = to;
+                for (name, shape) in fields {
+                    let field = field_of(&of.fields, name).ok_or_else(|| missing(span))?;
+                    let part = object.part(field.type_id, field.offset);
+                    self.store_object(&part, place, shape, span)?;
+                    place = place.at(shape.bytes());
                 }
             }
-            Type::Enum(of) => self.store_variant(&object, of, to, depth, span)?,
+            (Type::Enum(of), Shape::Choice { bytes, .. }) => {
+                let Tag { offset, .. } = of.tag.ok_or_else(|| missing(span))?;
+                self.store_bytes(object, offset, (*bytes).into(), to, span)?;
+            }
+            (Type::Enum(of), Shape::Enum { .. }) => {
+                self.store_variant(object, of, to, shape, span)?;
+            }
+            _ => self.store_bytes(object, 0, shape.bytes().into(), to, span)?,
         }
         self.values.memory.release(mark);
         Ok(())
     }
 
-    /// The length of a slice, and its first elements.
-    fn store_slice(
+    /// A number of elements that follow one another in memory, and the first of them.
+    pub(crate) fn store_list(
         &mut self,
-        object: &Object,
-        of: TypeId,
+        (space, first): (Space, &Number),
+        count: &Number,
+        id: TypeId,
         to: Place,
-        depth: u32,
+        (of, most): (&Shape, u32),
         span: Span,
     ) -> Lowered<()> {
-        let shape = self.values.types().shape_at(object.type_id, depth, None);
-        match shape {
-            Shape::Bytes(most) => self.store_run(object, most, to, span)?,
-            Shape::List { of: element, most } => {
-                let first = object.read(0, 8, false).ok_or_else(|| missing(span))?;
-                let count = object.read(8, 8, false).ok_or_else(|| missing(span))?;
-                let (first, count) = (self.keep(&first), self.keep(&count));
-                self.store_number(&count, to, 8);
-                let end = self.asm.label();
-                let size = self.values.types().size(of);
-                for index in 0..most {
-                    let has = Test::compare(
-                        Condition::Above,
-                        count.clone(),
-                        Number::Constant(index.into()),
-                    );
-                    self.branch_on(&has, false, end);
-                    let place = (object.space(), first.clone());
-                    let mut item = Object::in_memory(of, place, Test::Constant(true));
-                    item = item.part(of, size * u64::from(index));
-                    let place = to.at(8 + element.bytes() * index);
-                    self.store_object(&item, place, depth + 1, span)?;
-                }
-                self.asm.place(end);
-            }
-            _ => {}
+        let size = self.values.types().size(id);
+        let (first, count) = (self.keep(first), self.keep(count));
+        self.store_number(&count, to, 8);
+        if size == 0 {
+            return Ok(());
         }
-        Ok(())
-    }
-
-    /// The first elements of an array.
-    fn store_array(
-        &mut self,
-        object: &Object,
-        of: TypeId,
-        to: Place,
-        depth: u32,
-        span: Span,
-    ) -> Lowered<()> {
-        let size = self.values.types().size(of);
-        let shapes = match self
-            .values
-            .types()
-            .shape_at(object.type_id, depth, object.gaps())
-        {
-            Shape::Array { of, stored, .. } => alloc::vec![*of; stored as usize],
-            Shape::Items { items, .. } => items,
-            _ => Vec::new(),
-        };
-        let mut place = to;
-        for (index, shape) in (0..).zip(&shapes) {
-            let item = object.part(of, size * index);
-            self.store_object(&item, place, depth + 1, span)?;
-            place = place.at(shape.bytes());
+        let bytes = bytes_of(&count, most, size);
+        if self.values.types().is_plain(id, of) {
+            self.read_run((space, &first), &bytes, to, most * of.bytes());
+            return Ok(());
         }
+        let (end, unreadable) = (self.asm.label(), self.asm.label());
+        self.can_read((space, &first), &bytes, unreadable);
+        for index in 0..most {
+            let is_past = Test::compare(
+                Condition::BelowOrEqual,
+                count.clone(),
+                Number::Constant(index.into()),
+            );
+            self.branch_on(&is_past, true, end);
+            let item = Object::in_memory(id, (space, first.clone()), Test::Constant(true));
+            let item = item.part(id, size * u64::from(index));
+            self.store_object(&item, to.at(8 + of.bytes() * index), of, span)?;
+        }
+        self.asm.jump(end);
+        self.asm.place(unreadable);
+        self.asm.store_constant(to, 8, UNREADABLE);
+        self.asm.place(end);
         Ok(())
     }
 
@@ -202,17 +201,25 @@ impl Code<'_, '_> {
         object: &Object,
         of: &Enum,
         to: Place,
-        depth: u32,
+        shape: &Shape,
         span: Span,
     ) -> Lowered<()> {
+        let Shape::Enum { variants, .. } = shape else {
+            return Err(missing(span));
+        };
         let tag = Shape::tag_bytes(of.variants.len());
         let end = self.asm.label();
-        for (number, variant) in of.variants.iter().enumerate() {
+        for (number, (variant, (_, shapes))) in of.variants.iter().zip(variants).enumerate() {
             let next = self.asm.label();
             let test = self.values.types().is_variant(object, of, number, span)?;
             self.branch_on(&test, false, next);
             self.asm.store_constant(to, tag as u8, number as u64);
-            self.store_fields(object, &variant.fields, to.at(tag), depth, span)?;
+            let mut place = to.at(tag);
+            for (field, (_, shape)) in variant.fields.iter().zip(shapes) {
+                let part = object.part(field.type_id, field.offset);
+                self.store_object(&part, place, shape, span)?;
+                place = place.at(shape.bytes());
+            }
             self.asm.jump(end);
             self.asm.place(next);
         }
@@ -220,26 +227,6 @@ impl Code<'_, '_> {
         self.asm
             .store_constant(to, tag as u8, of.variants.len() as u64);
         self.asm.place(end);
-        Ok(())
-    }
-
-    fn store_fields(
-        &mut self,
-        object: &Object,
-        fields: &[Field],
-        mut to: Place,
-        depth: u32,
-        span: Span,
-    ) -> Lowered<()> {
-        for field in fields {
-            let part = object.part(field.type_id, field.offset);
-            self.store_object(&part, to, depth + 1, span)?;
-            let shape = self
-                .values
-                .types()
-                .shape_at(field.type_id, depth + 1, part.gaps());
-            to = to.at(shape.bytes());
-        }
         Ok(())
     }
 
@@ -268,15 +255,182 @@ impl Code<'_, '_> {
         let (address, length) = match self.values.text_of(object, span)? {
             Some(found) => found,
             None => {
-                let address = object.read(0, 8, false);
-                let length = object.read(8, 8, false);
-                let address = address.ok_or_else(|| missing(span))?;
-                (address, length.ok_or_else(|| missing(span))?)
+                let collection = self.values.types().collection(object.type_id);
+                let (pointer, length, skip) = match collection {
+                    Some(Collection::Run {
+                        pointer,
+                        length,
+                        skip,
+                        ..
+                    }) => (pointer, length, skip),
+                    _ => (0, 8, 0),
+                };
+                let address = object
+                    .read(pointer, 8, false)
+                    .ok_or_else(|| missing(span))?;
+                let length = object.read(length, 8, false).ok_or_else(|| missing(span))?;
+                let address = Number::alu(AluOp::Add, address, Number::Constant(skip));
+                (address, length)
             }
         };
         let length = self.keep(&length);
         self.store_number(&length, to, 8);
-        self.store_memory((object.space(), &address), &length, most, to.at(8));
+        self.read_run((object.space(), &address), &length, to, most);
         Ok(())
     }
+
+    /// The bytes of a run after its length, which becomes [`UNREADABLE`] if they cannot be read.
+    pub(crate) fn read_run(
+        &mut self,
+        from: (Space, &Number),
+        length: &Number,
+        to: Place,
+        most: u32,
+    ) {
+        let end = self.asm.label();
+        self.read_part(from, length, to.at(8), most);
+        self.asm.branch(Condition::Equal, Reg::R0, 0, end);
+        self.asm.store_constant(to, 8, UNREADABLE);
+        self.asm.place(end);
+    }
+
+    /// Copies the first `length` bytes of memory, at most `most`; zeros follow. `r0` is 0, or not
+    /// if they cannot be read.
+    pub(crate) fn read_part(
+        &mut self,
+        (space, address): (Space, &Number),
+        length: &Number,
+        to: Place,
+        most: u32,
+    ) {
+        self.pair(address, length);
+        self.asm.mov(Reg::R3, Reg::R0);
+        match length.constant() {
+            Some(length) => self.asm.set(Reg::R4, length),
+            None => self.asm.mov(Reg::R4, Reg::R1),
+        }
+        self.asm.address(Reg::R1, to);
+        self.asm.set(Reg::R2, most.into());
+        self.asm.call(match space {
+            Space::Kernel => Helper::ReadPart,
+            Space::User => Helper::ReadUserPart,
+        });
+    }
+
+    /// Goes to `otherwise` if not all of that memory can be read.
+    pub(crate) fn can_read(
+        &mut self,
+        (space, address): (Space, &Number),
+        bytes: &Number,
+        otherwise: crate::asm::Label,
+    ) {
+        self.pair(address, bytes);
+        match bytes.constant() {
+            Some(bytes) => self.asm.set(Reg::R2, bytes),
+            None => self.asm.mov(Reg::R2, Reg::R1),
+        }
+        self.asm.mov(Reg::R1, Reg::R0);
+        self.asm.set(Reg::R3, (space == Space::User).into());
+        self.asm.call(Helper::CanRead);
+        self.asm.branch(Condition::Equal, Reg::R0, 0, otherwise);
+    }
+}
+
+/// The bytes of so many elements, at most `most`.
+pub(crate) fn bytes_of(count: &Number, most: u32, size: u64) -> Number {
+    let most = Number::Constant(most.into());
+    let is_less = Test::compare(Condition::Below, count.clone(), most.clone());
+    let stored = Number::select(is_less, count.clone(), most);
+    Number::alu(AluOp::Mul, stored, Number::Constant(size))
+}
+
+/// Marks a text or list without elements whose own length cannot be read.
+fn mark_if_unreadable(code: &mut Code<'_, '_>, object: &Object, to: Place) {
+    let Some(address) = object.address() else {
+        return;
+    };
+    let (end, unreadable) = (code.asm.label(), code.asm.label());
+    code.asm.load(Reg::R0, to, 8, false);
+    code.asm.branch(Condition::NotEqual, Reg::R0, 0, end);
+    let size = Number::Constant(code.values.types().size(object.type_id));
+    code.can_read((object.space(), &address), &size, unreadable);
+    code.asm.jump(end);
+    code.asm.place(unreadable);
+    code.asm.store_constant(to, 8, UNREADABLE);
+    code.asm.place(end);
+}
+
+/// The same object, with the way to it gone.
+fn once(code: &mut Code<'_, '_>, object: &Object) -> Object {
+    match &object.at {
+        At::Memory {
+            space,
+            address,
+            offset,
+        } if !address.is_cheap() => Object {
+            at: At::Memory {
+                space: *space,
+                address: code.keep(address),
+                offset: *offset,
+            },
+            ..object.clone()
+        },
+        _ => object.clone(),
+    }
+}
+
+/// 1 and an object in memory, or nothing if that cannot be read.
+fn store_behind(
+    code: &mut Code<'_, '_>,
+    object: &Object,
+    to: Place,
+    of: &Shape,
+    span: Span,
+) -> Lowered<()> {
+    let mark = code.values.memory.mark();
+    let end = code.asm.label();
+    let size = code.values.types().size(object.type_id);
+    let object = &once(code, object);
+    if let Some(address) = object.address().filter(|_| size > 0) {
+        let place = (object.space(), &address);
+        if of.is_number() && size == u64::from(of.bytes()) && matches!(size, 1 | 2 | 4 | 8) {
+            // A number that is not zero has been read.
+            let read = code.asm.label();
+            let number = object
+                .read(0, size as u8, false)
+                .ok_or_else(|| missing(span))?;
+            code.store_number(&number, to.at(1), size as u8);
+            code.asm.branch(Condition::NotEqual, Reg::R0, 0, read);
+            code.can_read(place, &Number::Constant(size), end);
+            code.asm.place(read);
+            code.asm.store_constant(to, 1, 1);
+            code.asm.place(end);
+            code.values.memory.release(mark);
+            return Ok(());
+        }
+        code.can_read(place, &Number::Constant(size), end);
+    }
+    code.asm.store_constant(to, 1, 1);
+    code.store_object(object, to.at(1), of, span)?;
+    code.asm.place(end);
+    code.values.memory.release(mark);
+    Ok(())
+}
+
+/// The elements of an array, each in its shape.
+fn store_items<'s>(
+    code: &mut Code<'_, '_>,
+    object: &Object,
+    of: TypeId,
+    to: Place,
+    items: impl Iterator<Item = &'s Shape>,
+    span: Span,
+) -> Lowered<()> {
+    let size = code.values.types().size(of);
+    let mut place = to;
+    for (index, shape) in (0..).zip(items) {
+        code.store_object(&object.part(of, size * index), place, shape, span)?;
+        place = place.at(shape.bytes());
+    }
+    Ok(())
 }

@@ -194,7 +194,7 @@ impl Code<'_, '_> {
                 let length = self.keep(length);
                 self.store_number(&length, to, 8);
                 let most = (*most).min(*bytes);
-                self.store_memory((*space, address), &length, most, to.at(8));
+                self.read_run((*space, address), &length, to, most);
                 self.asm.zero(to.at(8 + most), bytes - most);
             }
             _ => return Err(does_not_fit(span)),

@@ -363,3 +363,18 @@ fn the_length_of_a_text_is_that_up_to_its_end() {
     }
     assert_eq!(run("$s = \"12345678\\0x\"; print(strlen($s));"), "8\n");
 }
+
+#[test]
+fn a_step_in_an_expression_is_made_once() {
+    all(&[
+        (
+            "$i = 0; $a = (uint8[8])arg1; print($a[$i++]); print($i); print($a[1 + $i++]); \
+             print($i);",
+            "8\n1\n6\n2",
+        ),
+        (
+            "$i = 0; if ($i++ < (uint64)arg0) { print($i); } 1 + $i++; print($i);",
+            "1\n2",
+        ),
+    ]);
+}

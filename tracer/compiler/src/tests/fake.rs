@@ -6,8 +6,8 @@ use std::{collections::BTreeMap, rc::Rc, string::String, vec::Vec};
 
 use trace_answers::{Symbol, Symbolize};
 use trace_interface::symbols::{
-    Enum, Expression, Field, Function, Kernel, Moment, Piece, ProbePlace, Register, Source, Struct,
-    Tag, Type, TypeId, Unavailable, Variable, Variant,
+    Enum, Expression, Field, Function, Kernel, Moment, Origin, Piece, ProbePlace, Register, Source,
+    Struct, Tag, Type, TypeId, Unavailable, Variable, Variant,
 };
 use trace_language::parse;
 
@@ -158,6 +158,8 @@ impl Fake {
                         field("mode", 17, MODE),
                         field("name", 24, STR),
                     ],
+                    parameters: Vec::new(),
+                    origin: Origin::Source,
                 }),
             ),
             (
@@ -173,6 +175,8 @@ impl Fake {
                     name: "Inode".into(),
                     bytes: 16,
                     fields: vec![field("number", 0, USIZE), field("links", 8, U32)],
+                    parameters: Vec::new(),
+                    origin: Origin::Source,
                 }),
             ),
             (
@@ -268,6 +272,11 @@ impl Fake {
                 name: name.into(),
                 bytes,
                 fields,
+                parameters: match name {
+                    "alloc::vec::Vec<File, alloc::alloc::Global>" => vec![FILE],
+                    _ => vec![U8],
+                },
+                origin: Origin::Library,
             })
         };
         let pointer = |name: &str, to| Type::Pointer {
@@ -557,8 +566,15 @@ impl Kernel for Fake {
         self.types[&id].clone()
     }
 
-    fn type_named(&self, name: &str) -> Option<TypeId> {
-        (name == "File").then_some(FILE)
+    fn type_named(&self, name: &str) -> Result<TypeId, Vec<String>> {
+        match name {
+            "File" => Ok(FILE),
+            "Inode" => Err(vec![
+                "kernel::fs::Inode".into(),
+                "kernel::fat::Inode".into(),
+            ]),
+            _ => Err(Vec::new()),
+        }
     }
 
     fn global(&self, path: &str) -> Result<Variable, Unavailable> {

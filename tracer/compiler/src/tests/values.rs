@@ -52,10 +52,57 @@ fn fields_are_followed_through_references() {
 }
 
 #[test]
-fn a_reference_that_leads_nowhere_gives_zero_and_is_counted() {
+fn a_reference_that_leads_nowhere_is_told_and_counted() {
     let mut world = World::new("kprobe:vfs_write { print(args.file.inode.number); }");
     world.hit(&write_hit());
-    assert_eq!((&*world.out, world.faults), ("0\n", 2));
+    assert_eq!((&*world.out, world.faults), ("<unreadable>\n", 2));
+}
+
+#[test]
+fn memory_that_cannot_be_read_is_told_wherever_it_is_and_is_zero_as_a_number() {
+    let mut world = World::new(
+        "kprobe:vfs_write { print(args.file); print(*args.file); print(args.file.name); \
+         print(args.buffer); print(args.words); print(str(arg0)); print(str(arg0, 5)); \
+         print(str(arg0, arg2)); print(buf(arg0, 4)); print(args.file.mode); \
+         print(args.task.name); print(args.task.list); print(args.task.inode.number); \
+         print(args.buffer[1]); print(args.task.list[0].pos); print(*(uint32*)arg0); \
+         printf(\"%d|%x|%5s|%-13r|\\n\", args.file.pos, args.file.pos, args.file.readable, \
+         args.file.pos); print(args.file.pos + 1); if (args.file.pos == 0) { print(0); } \
+         @[str(arg0)] = count(); @name[args.file.name] = count(); @words = args.words; }",
+    );
+    world.hit(&write_hit());
+    assert_eq!(
+        world.out,
+        format!(
+            "{}<unreadable>\n-\n<unreadable>\n\
+             <unreadable>|<unreadable>|<unreadable>|<unreadable> |\n1\n0\n",
+            "<unreadable>\n".repeat(13)
+        )
+    );
+    world.out.clear();
+    assert_eq!(
+        world.maps(),
+        "@[<unreadable>]: 1\n\n@name[<unreadable>]: 1\n\n@words: <unreadable>\n"
+    );
+}
+
+#[test]
+fn a_value_of_zeros_and_an_empty_one_are_no_unreadable_ones() {
+    let mut world = World::new(
+        "kprobe:vfs_write { print(*args.file); print(args.buffer); print(str(arg1)); \
+         print(str(arg0, arg2)); print(args.file.pos); }",
+    );
+    world.memory.push((FILE_AT, vec![0; 40]));
+    world.memory.push((INODE_AT, vec![0; 16]));
+    world.memory.push((NAME_AT, vec![0]));
+    world.hit(&Hit {
+        registers: vec![(Di, FILE_AT), (Si, NAME_AT), (Dx, 0)],
+        ..Hit::default()
+    });
+    assert_eq!(
+        world.out,
+        "File { inode: <unreadable>, pos: 0, readable: false, mode: Read, name: \"\" }\n[]\n\n\n0\n"
+    );
 }
 
 #[test]
@@ -129,7 +176,7 @@ fn slices_are_values_with_a_length_and_elements() {
         .collect();
     assert_eq!(
         world.out,
-        format!("hel\\x01o 5 101 {}\n{words:?}\n", words[4])
+        format!("[104, 101, 108, 1, 111] 5 101 {}\n{words:?}\n", words[4])
     );
 }
 
@@ -202,7 +249,7 @@ fn options_in_a_niche_are_decoded() {
     }
     assert_eq!(
         world.out,
-        "none -\nNone\nsome 42\nSome(0xffff800000201000)\n"
+        "none -\nNone\nsome 42\nSome(Inode { number: 42, links: 0 })\n"
     );
 }
 
@@ -249,7 +296,7 @@ fn arguments_are_seen_at_the_return() {
         ..Hit::default()
     };
     world.call(&write_hit(), &on_return);
-    assert_eq!(world.out, "4294967294 -2 hello 5 9\n");
+    assert_eq!(world.out, "4294967294 -2 [104, 101, 108, 108, 111] 5 9\n");
 }
 
 #[test]
@@ -392,8 +439,8 @@ fn types_of_the_library_are_shown_as_what_they_hold() {
     world.hit(&write_hit());
     assert_eq!(
         world.out,
-        "sh\n42\nTask { name: \"sh\", inode: Arc { ptr: 0xffff800000200ff0 }, pid: 7, \
-         list: Vec { buf: RawVec { cap: 0, ptr: 0x0 }, len: 0 } }\n1\n"
+        "sh\n42\nTask { name: \"sh\", inode: Inode { number: 42, links: 0 }, pid: 7, \
+         list: [] }\n1\n"
     );
     world.out.clear();
     assert_eq!(world.maps(), "@[sh]: 7\n\n");
@@ -496,7 +543,6 @@ fn the_texts_of_a_slice_are_joined() {
         ..Hit::default()
     });
     assert_eq!(world.out, "usr/bin\n");
-    // A whole value has room for one of them.
     let mut shown = World::new("kprobe:vfs_open { print(args.parts); }");
     shown.memory = world.memory.clone();
     shown.hit(&Hit {
@@ -504,7 +550,7 @@ fn the_texts_of_a_slice_are_joined() {
         registers: vec![(Di, FILE_AT), (Si, 2)],
         ..Hit::default()
     });
-    assert_eq!(shown.out, "[\"usr\", ..]\n");
+    assert_eq!(shown.out, "[\"usr\", \"bin\"]\n");
 }
 
 #[test]
@@ -520,11 +566,16 @@ fn parts_that_are_missing_are_told_and_the_others_are_shown() {
         ..Hit::default()
     };
     world.hit(&hit);
+    // A key has the reference itself.
     let file = "File { inode: 0xffff800000200000, pos: <unavailable>, readable: true, \
                 mode: <unavailable>, name: <unavailable> }";
+    let followed = file.replace(
+        "0xffff800000200000",
+        "Inode { number: 18446603336223297536, links: 4294967291 }",
+    );
     assert_eq!(
         world.out,
-        format!("{file}\n[2105345, <unavailable>, 4]\nello\n1 4\n{file}\n")
+        format!("{followed}\n[2105345, <unavailable>, 4]\nello\n1 4\n{followed}\n")
     );
     world.out.clear();
     assert_eq!(world.maps(), format!("@[{file}]: 1\n\n"));
@@ -609,11 +660,9 @@ fn structures_in_each_other_are_shown_to_a_depth() {
         &words.flat_map(u64::to_le_bytes).collect::<Vec<_>>(),
     );
     world.hit(&hit);
-    let tall = (0..6).map(|level| format!("Tall{level} {{ mark: {}, next: ", level + 1));
-    let ends = (1..=6).rev().map(|level| format!(", end: {level}0 }}"));
-    let shown = tall
-        .chain(["Tall6 { mark: (), next: (), end: () }".into()])
-        .chain(ends);
+    let tall = (0..8).map(|level| format!("Tall{level} {{ mark: {}, next: ", level + 1));
+    let ends = (1..=8).rev().map(|level| format!(", end: {level}0 }}"));
+    let shown = tall.chain(["Tall8 { mark: …, end: … }".into()]).chain(ends);
     assert_eq!(world.out, shown.collect::<String>() + "\n");
     let mut world = World::new("kprobe:vfs_open { print(args.narrow); }");
     let hit = open_hit(
@@ -622,7 +671,7 @@ fn structures_in_each_other_are_shown_to_a_depth() {
     );
     world.hit(&hit);
     let narrow = (0..6).map(|level| format!("Narrow{level} {{ mark: {}, next: ", level + 1));
-    let shown = narrow.chain(["()".into(), " }".repeat(6)]);
+    let shown = narrow.chain(["7".into(), " }".repeat(6)]);
     assert_eq!(world.out, shown.collect::<String>() + "\n");
 }
 

@@ -4,20 +4,21 @@
 //! types of the text's own; their numbers begin at [`OWN`]. What a type means for a value, such as
 //! its size, its variants or the pointer inside of it, is asked here, without a program.
 
+pub(crate) mod library;
 mod named;
-mod shape;
+pub(crate) mod shape;
 
 use alloc::{format, rc::Rc, string::String, vec::Vec};
 use core::cell::RefCell;
 
-use bpf::{AluOp, Condition};
-use trace_interface::symbols::{Enum, Field, Kernel, Struct, Tag, Type, TypeId, Variant};
+use bpf::Condition;
+use trace_interface::symbols::{Enum, Field, Kernel, Origin, Struct, Tag, Type, TypeId, Variant};
 use trace_language::{Diagnostic, tree::Span};
 
 use crate::{
     Lowered,
     number::{Number, Test, extend},
-    object::{At, Object},
+    object::Object,
     options::Options,
 };
 
@@ -126,27 +127,40 @@ impl<'a> Types<'a> {
     }
 
     /// The value that an `Arc` or `Rc` leads to.
-    pub(crate) fn shared_content(
-        &self,
-        object: &Object,
-        of: &Struct,
-        span: Span,
-    ) -> Lowered<Option<Object>> {
-        if !matches!(plain_name(&of.name), "Arc" | "Rc") {
+    pub(crate) fn shared_content(&self, object: &Object, span: Span) -> Lowered<Option<Object>> {
+        let Some((to, offset)) = self.shared(object.type_id) else {
             return Ok(None);
-        }
-        let Some((pointer, to)) = self.pointer_in(object, MOST_DEPTH) else {
+        };
+        let Some((pointer, _)) = self.pointer_in(object, MOST_DEPTH) else {
             return Ok(None);
         };
         let address = pointer.read(0, 8, false).ok_or_else(|| missing(span))?;
         let counted = Object::in_memory(to, (object.space(), address), object.present.clone());
-        Ok(match &*self.describe(to) {
-            Type::Struct(Struct { fields, .. }) => fields
-                .iter()
-                .find(|field| matches!(&*field.name, "data" | "value"))
-                .map(|field| counted.part(field.type_id, field.offset)),
-            _ => None,
-        })
+        Ok(Some(counted.part(to, offset)))
+    }
+
+    /// Whether a value is shown as what it leads to: a reference, a `Box`, an `Arc` or `Rc`.
+    pub(crate) fn leads_on(&self, id: TypeId) -> bool {
+        matches!(&*self.describe(id), Type::Pointer { .. }) || self.shared(id).is_some()
+    }
+
+    /// What an `Arc` or `Rc` leads to, and where it is after the counters.
+    pub(crate) fn shared(&self, id: TypeId) -> Option<(TypeId, u64)> {
+        let described = self.describe(id);
+        let Type::Struct(of) = &*described else {
+            return None;
+        };
+        if of.origin != Origin::Library || !matches!(plain_name(&of.name), "Arc" | "Rc") {
+            return None;
+        }
+        // That of a slice or of a trait has more than an address.
+        let (_, pointer) = self.field_at(id, &["ptr"])?;
+        let Type::Pointer { to: at, .. } = *self.describe(self.only_field(pointer)?) else {
+            return None;
+        };
+        let field = |name| self.field_at(at, &[name]);
+        let (offset, of) = field("data").or_else(|| field("value"))?;
+        Some((of, offset))
     }
 
     /// The first pointer inside of a value, and the type that it leads to.
@@ -160,14 +174,23 @@ impl<'a> Types<'a> {
         }
     }
 
-    /// The field of a type that is shown as this field: a cell or an atomic number.
+    /// The field of a type of the library that is shown as this field, for example an atomic
+    /// number.
     pub(crate) fn transparent(&self, of: &Struct) -> Option<Field> {
         let name = plain_name(&of.name);
-        let is_cell = matches!(
+        let is_transparent = matches!(
             name,
-            "UnsafeCell" | "SyncUnsafeCell" | "Cell" | "NonZeroInner"
+            "UnsafeCell"
+                | "SyncUnsafeCell"
+                | "Wrapping"
+                | "Saturating"
+                | "Pin"
+                | "NonNull"
+                | "Unique"
+                | "BinaryHeap"
         );
-        if !is_cell && !name.starts_with("Atomic") && !name.starts_with("NonZero") {
+        let is_number = name.starts_with("Atomic") || name.starts_with("NonZero");
+        if of.origin != Origin::Library || !is_transparent && !is_number {
             return None;
         }
         let mut fields = of
@@ -176,6 +199,29 @@ impl<'a> Types<'a> {
             .filter(|field| self.size(field.type_id) != 0);
         match (fields.next(), fields.next()) {
             (Some(only), None) => Some(only.clone()),
+            _ => None,
+        }
+    }
+
+    /// An object, or the field that it is shown as.
+    pub(crate) fn unwrapped(&self, object: &Object) -> Object {
+        let mut object = object.clone();
+        while let Type::Struct(of) = &*self.describe(object.type_id)
+            && let Some(only) = self.transparent(of)
+        {
+            object = object.part(only.type_id, only.offset);
+        }
+        object
+    }
+
+    /// The type of the only field of a structure.
+    fn only_field(&self, id: TypeId) -> Option<TypeId> {
+        match &*self.describe(id) {
+            Type::Pointer { .. } => Some(id),
+            Type::Struct(of) => match &of.fields[..] {
+                [only] => Some(only.type_id),
+                _ => None,
+            },
             _ => None,
         }
     }
@@ -190,7 +236,7 @@ impl<'a> Types<'a> {
     pub(crate) fn is_text(&self, id: TypeId) -> bool {
         match &*self.describe(id) {
             Type::Str => true,
-            Type::Struct(of) => plain_name(&of.name) == "String",
+            Type::Struct(_) => self.text_in(id).is_some(),
             _ => false,
         }
     }
@@ -213,6 +259,8 @@ impl<'a> Types<'a> {
                     name: variant.name.clone(),
                     bytes: of.bytes,
                     fields: variant.fields.clone(),
+                    parameters: Vec::new(),
+                    origin: Origin::Source,
                 }));
                 object.part(id, 0)
             }
@@ -221,17 +269,8 @@ impl<'a> Types<'a> {
 
     /// Where an array is, if it is in memory.
     pub(crate) fn address_of(&self, object: &Object) -> Option<Number> {
-        match (&*self.describe(object.type_id), &object.at) {
-            (
-                Type::Array { .. },
-                At::Memory {
-                    address, offset, ..
-                },
-            ) => Some(Number::alu(
-                AluOp::Add,
-                address.clone(),
-                Number::Constant(offset.cast_unsigned()),
-            )),
+        match &*self.describe(object.type_id) {
+            Type::Array { .. } => object.address(),
             _ => None,
         }
     }

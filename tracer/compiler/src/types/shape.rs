@@ -1,192 +1,466 @@
-//! How values of a type are stored.
+//! How values of a type are stored: as Rust's `Debug` would show them.
 //!
 //! A part that the compiler of the kernel left out has no bytes, and the rest is as it would be
-//! without it. Values inside of values are stored to a depth, and lists to a length.
+//! without it. Values inside of values are stored to a depth, and collections to a length. How
+//! deep and how long depends on where they are stored ([`Room`]): the most generous [`Limits`]
+//! under which the whole value fits are taken.
 
-use alloc::{boxed::Box, rc::Rc, vec::Vec};
+use alloc::{boxed::Box, format, rc::Rc, vec::Vec};
+use core::cell::Cell;
 
 use trace_interface::{
-    shape::Shape,
-    symbols::{Field, Type, TypeId},
+    shape::{Form, Shape},
+    symbols::{Enum, Field, Origin, Struct, Type, TypeId},
 };
 
-use super::{MOST_DEPTH, Types, field_of, plain_name};
-use crate::object::{Gaps, Object};
+use super::{
+    MOST_DEPTH, Types, field_of,
+    library::{Collection, MOST_IN_NODE, Table, Tree},
+    plain_name,
+};
+use crate::object::{At, Gaps, Object};
 
-/// The most elements that are stored of a slice or an array.
-const MOST_ELEMENTS: u32 = 16;
+/// The most bytes that are stored of a text that is a part of a value.
+const MOST_INSIDE: u32 = 64;
+
+/// The most elements that are stored of a list of which no limit says less.
+const MOST_ELEMENTS: u32 = 64;
+
+/// Where a value is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// In a record. References are followed, and memory that cannot be read is marked.
+    Record,
+    /// The same for `%s`: bytes are a text.
+    Text,
+    /// In the stack: a key, a value of a map, a variable. A reference is its address, and bytes are
+    /// a text.
+    Stack,
+}
+
+/// How much of a value is stored.
+#[derive(Clone, Copy)]
+struct Limits {
+    depth: u32,
+    elements: u32,
+    text: u32,
+    /// Whether the values that references lead to are stored, and bytes are numbers.
+    follows: bool,
+}
+
+/// The limits of a record, the most generous first.
+const OF_RECORD: [Limits; 7] = {
+    const fn limits(depth: u32, elements: u32, text: u32, follows: bool) -> Limits {
+        Limits {
+            depth,
+            elements,
+            text,
+            follows,
+        }
+    }
+    [
+        limits(8, 24, MOST_INSIDE, true),
+        limits(MOST_DEPTH, 12, 64, true),
+        limits(MOST_DEPTH, 8, 40, true),
+        limits(5, 4, 32, true),
+        limits(MOST_DEPTH, 16, 64, false),
+        limits(MOST_DEPTH, 4, 32, false),
+        limits(MOST_DEPTH, 2, 16, false),
+    ]
+};
+
+/// The most bytes of a value in a record, and about how many instructions may store it.
+const MOST_BYTES: u32 = 1536;
+const MOST_COST: u32 = 1800;
+/// So many types are looked into for one value.
+const MOST_TYPES: u32 = 4000;
+
+/// A shape on its way.
+struct Shaper<'t, 'a> {
+    types: &'t Types<'a>,
+    limits: Limits,
+    /// The bytes of a list, and how few elements it has if they are longer.
+    list_bytes: u32,
+    left: Cell<u32>,
+}
 
 impl Types<'_> {
     /// How an object is stored. A part that the compiler of the kernel left out is
     /// [`Shape::Unavailable`].
-    pub(crate) fn shape_of(&self, object: &Object) -> Shape {
-        self.shape_at(object.type_id, 0, object.gaps())
-    }
-
-    /// Offset and type of a field.
-    fn place_of(&self, id: TypeId, name: &str) -> Option<(u64, TypeId)> {
-        match &*self.describe(id) {
-            Type::Struct(of) => field_of(&of.fields, name).map(|of| (of.offset, of.type_id)),
-            _ => None,
-        }
-    }
-
-    /// Whether the length or the pointer of a `String` is missing. Its capacity is not needed.
-    fn lacks_text(&self, id: TypeId, gaps: Gaps<'_>) -> bool {
-        let bytes = self.place_of(id, "vec");
-        let length = bytes.and_then(|(at, bytes)| {
-            let (inside, _) = self.place_of(bytes, "len")?;
-            Some(at + inside)
-        });
-        let pointer = self.offset_of_pointer(id, MOST_DEPTH);
-        [length, pointer]
-            .into_iter()
-            .any(|at| at.is_none_or(|at| gaps.lacks(at, 8)))
-    }
-
-    /// Where the first pointer inside of a value is.
-    fn offset_of_pointer(&self, id: TypeId, depth: u32) -> Option<u64> {
-        match &*self.describe(id) {
-            Type::Pointer { .. } => Some(0),
-            Type::Struct(of) if depth > 0 => of.fields.iter().find_map(|field| {
-                let inside = self.offset_of_pointer(field.type_id, depth - 1)?;
-                Some(field.offset + inside)
-            }),
-            _ => None,
-        }
-    }
-
-    /// The most bytes that are stored of a text at a depth. Of one that is a part of a value fewer
-    /// are, because there may be many.
-    pub(crate) fn text_bytes(&self, depth: u32) -> u32 {
-        const MOST_INSIDE: u32 = 64;
-        match depth {
-            0 => self.options.text_bytes,
-            _ => self.options.text_bytes.min(MOST_INSIDE),
-        }
-    }
-
-    pub(crate) fn shape_at(&self, id: TypeId, depth: u32, gaps: Option<Gaps<'_>>) -> Shape {
+    pub(crate) fn shape_of(&self, object: &Object, room: Room) -> Shape {
+        let shaper = |limits: Limits, list_bytes| Shaper {
+            types: self,
+            limits,
+            list_bytes,
+            left: Cell::new(MOST_TYPES),
+        };
         let options = self.options;
-        let described = self.describe(id);
-        if depth > MOST_DEPTH {
-            return Shape::Unit;
-        }
-        let size = self.size(id);
-        let gaps = gaps.filter(|gaps| gaps.lacks(0, size));
-        let inner = |offset: u64| gaps.map(|gaps| gaps.behind(offset));
-        if let Some(gaps) = gaps {
-            let is_lost = match &*described {
-                Type::Struct(of) if plain_name(&of.name) == "String" => self.lacks_text(id, gaps),
-                Type::Struct(_) | Type::Array { .. } | Type::Unit => false,
-                Type::Enum(of) => of
-                    .tag
-                    .is_some_and(|tag| gaps.lacks(tag.offset, tag.bytes.into())),
-                _ => true,
+        if room == Room::Stack {
+            let limits = Limits {
+                depth: MOST_DEPTH,
+                elements: 1,
+                text: MOST_INSIDE,
+                follows: false,
             };
-            if is_lost {
-                return Shape::Unavailable;
+            let shaper = shaper(limits, options.slice_bytes);
+            let shape = shaper.shape(object.type_id, 0, object.gaps());
+            // Numbers and arrays are zeros then, and lists have a mark of their own.
+            let is_marked = matches!(
+                shape,
+                Shape::Counted(_)
+                    | Shape::Bytes(_)
+                    | Shape::List { .. }
+                    | Shape::Slots { .. }
+                    | Shape::Array { .. }
+                    | Shape::Items { .. }
+            );
+            return match &object.at {
+                At::Memory { .. } if !is_marked && !shape.is_number() && shape.bytes() > 0 => {
+                    Shape::Behind(Box::new(shape))
+                }
+                _ => shape,
+            };
+        }
+        let mut shape = Shape::Deeper;
+        for mut limits in OF_RECORD {
+            limits.text = limits.text.min(options.text_bytes);
+            let shaper = shaper(limits, options.slice_bytes);
+            shape = match room {
+                Room::Text if self.is_bytes(object.type_id) => Shape::Bytes(options.slice_bytes),
+                _ => shaper.shape(object.type_id, 0, object.gaps()),
+            };
+            let fits = shape.bytes() <= MOST_BYTES && cost(&shape) <= MOST_COST;
+            if fits && shaper.left.get() > 0 {
+                break;
             }
         }
-        let fields = |fields: &[Field]| {
-            fields
-                .iter()
-                .map(|field| {
-                    let shape = self.shape_at(field.type_id, depth + 1, inner(field.offset));
-                    (Rc::from(&*field.name), shape)
-                })
-                .collect::<Vec<_>>()
+        match &object.at {
+            At::Memory { .. } if shape.bytes() > 0 => Shape::Behind(Box::new(shape)),
+            _ => shape,
+        }
+    }
+
+    /// Whether values of a type are bytes: a slice or a `Vec` of them.
+    fn is_bytes(&self, id: TypeId) -> bool {
+        let of = match &*self.describe(id) {
+            Type::Slice { of } => *of,
+            Type::Struct(_) => match self.collection(id) {
+                Some(Collection::Run { of, .. }) => of,
+                _ => return false,
+            },
+            _ => return false,
         };
-        let elements = |shape: &Shape| {
-            let size = shape.bytes().max(1);
-            (options.slice_bytes / size).clamp(1, MOST_ELEMENTS)
+        let byte = Type::Integer {
+            bytes: 1,
+            signed: false,
         };
+        *self.describe(of) == byte
+    }
+
+    /// Whether an element is stored as it is in memory.
+    pub(crate) fn is_plain(&self, id: TypeId, shape: &Shape) -> bool {
+        if u64::from(shape.bytes()) != self.size(id) {
+            return false;
+        }
+        match (&*self.describe(id), shape) {
+            (
+                _,
+                Shape::Unsigned(_)
+                | Shape::Signed(_)
+                | Shape::Boolean
+                | Shape::Character
+                | Shape::Float(_)
+                | Shape::Address
+                | Shape::Choice { .. },
+            ) => true,
+            (Type::Array { of: id, .. }, Shape::Array { of, .. }) => self.is_plain(*id, of),
+            (Type::Struct(of), Shape::Struct { fields, .. }) => {
+                let mut at = 0;
+                fields.len() == of.fields.len()
+                    && of.fields.iter().zip(fields).all(|(field, (_, shape))| {
+                        let follows = field.offset == at;
+                        at += u64::from(shape.bytes());
+                        follows && self.is_plain(field.type_id, shape)
+                    })
+            }
+            _ => false,
+        }
+    }
+}
+
+/// About how many instructions store a value.
+fn cost(shape: &Shape) -> u32 {
+    let fields =
+        |fields: &[(Rc<str>, Shape)]| -> u32 { fields.iter().map(|(_, shape)| cost(shape)).sum() };
+    match shape {
+        Shape::Counted(_) => 24,
+        Shape::Behind(of) => 14 + cost(of),
+        Shape::List { of, most, .. } if of.is_number() => 30 + most / 8,
+        Shape::List { of, most, .. } => (cost(of) + 6).saturating_mul(*most).saturating_add(40),
+        Shape::Slots { of, most, .. } => (cost(of) + 12).saturating_mul(*most).saturating_add(60),
+        Shape::Array { of, stored, .. } => cost(of).saturating_mul(*stored),
+        Shape::Tuple(items) | Shape::Items { items, .. } => items.iter().map(cost).sum(),
+        Shape::Struct { fields: of, .. } => fields(of),
+        Shape::Enum { variants, .. } => {
+            let of = variants.iter().map(|(_, of)| 10 + fields(of));
+            of.fold(0, u32::saturating_add)
+        }
+        _ => 2 + shape.bytes() / 4,
+    }
+}
+
+impl Shaper<'_, '_> {
+    /// The shape of a type at a depth.
+    fn shape(&self, id: TypeId, depth: u32, gaps: Option<Gaps<'_>>) -> Shape {
+        let types = self.types;
+        let described = types.describe(id);
+        let size = types.size(id);
+        self.left.set(self.left.get().saturating_sub(1));
+        if (depth > self.limits.depth || self.left.get() == 0) && size > 0 {
+            return Shape::Deeper;
+        }
+        let gaps = gaps.filter(|gaps| gaps.lacks(0, size));
+        if let Some(gaps) = gaps
+            && self.is_lost(id, &described, gaps)
+        {
+            return Shape::Unavailable;
+        }
+        if !self.limits.follows && self.limits.elements == 1 && types.is_bytes(id) {
+            return Shape::Bytes(self.list_bytes);
+        }
         match &*described {
             Type::Unit => Shape::Unit,
             Type::Integer { bytes, signed } => match (bytes, signed) {
-                (1 | 2 | 4 | 8, true) => Shape::Signed(*bytes),
-                (1 | 2 | 4 | 8, false) => Shape::Unsigned(*bytes),
-                _ => Shape::Array {
-                    of: Box::new(Shape::Unsigned(1)),
-                    stored: u32::from(*bytes),
-                    count: (*bytes).into(),
-                },
+                (1 | 2 | 4 | 8 | 16, true) => Shape::Signed(*bytes),
+                (1 | 2 | 4 | 8 | 16, false) => Shape::Unsigned(*bytes),
+                _ => raw((*bytes).into()),
             },
             Type::Boolean => Shape::Boolean,
             Type::Character => Shape::Character,
             Type::Float { bytes } => Shape::Float(*bytes),
+            // The whole value may be a reference.
+            Type::Pointer { name, to }
+                if (self.limits.follows || depth == 0) && is_reference(name) =>
+            {
+                Shape::Behind(Box::new(self.shape(*to, depth + 1, None)))
+            }
             Type::Pointer { .. } => Shape::Address,
-            Type::Str => Shape::Counted(self.text_bytes(depth)),
-            Type::Slice { of } => match &*self.describe(*of) {
-                Type::Integer {
-                    bytes: 1,
-                    signed: false,
-                } => Shape::Bytes(options.slice_bytes),
-                _ => {
-                    let of = self.shape_at(*of, depth + 1, None);
-                    Shape::List {
-                        most: elements(&of),
-                        of: Box::new(of),
-                    }
-                }
-            },
-            Type::Array { of: id, count } => {
-                let of = self.shape_at(*id, depth + 1, None);
-                let stored = u32::try_from(*count).unwrap_or(u32::MAX).min(elements(&of));
-                if gaps.is_none() {
-                    return Shape::Array {
-                        of: Box::new(of),
-                        stored,
-                        count: *count,
-                    };
-                }
-                let size = self.size(*id);
-                let item = |index| {
-                    let gaps = inner(size * u64::from(index));
-                    self.shape_at(*id, depth + 1, gaps)
+            Type::Str => self.text(depth),
+            Type::Slice { of } => self.list(Form::List, self.shape(*of, depth + 1, None)),
+            Type::Array { of, count } => self.array(*of, *count, depth, gaps),
+            Type::Struct(of) => self.structure(id, of, depth, gaps),
+            Type::Enum(of) => self.enumeration(of, depth, gaps),
+            Type::Opaque { bytes, .. } => raw(*bytes),
+        }
+    }
+
+    /// Whether so much of a value is missing that nothing of it can be told.
+    fn is_lost(&self, id: TypeId, described: &Type, gaps: Gaps<'_>) -> bool {
+        let types = self.types;
+        match described {
+            // Its capacity is not needed.
+            Type::Struct(_) if types.is_text(id) || types.collection(id).is_some() => {
+                let parts = match (types.text_in(id), types.collection(id)) {
+                    (Some((pointer, length, _)), _)
+                    | (
+                        _,
+                        Some(Collection::Run {
+                            pointer, length, ..
+                        }),
+                    ) => [pointer, length],
+                    _ => return true,
                 };
-                Shape::Items {
-                    items: (0..stored).map(item).collect(),
-                    cut: *count > stored.into(),
+                parts.iter().any(|at| gaps.lacks(*at, 8))
+            }
+            Type::Struct(_) | Type::Array { .. } | Type::Unit => false,
+            Type::Enum(of) => of
+                .tag
+                .is_some_and(|tag| gaps.lacks(tag.offset, tag.bytes.into())),
+            _ => true,
+        }
+    }
+
+    /// A text. Of one that is a part of a value fewer bytes are stored, because there may be many.
+    fn text(&self, depth: u32) -> Shape {
+        Shape::Counted(match depth {
+            0 => self.types.options.text_bytes,
+            _ => self.limits.text,
+        })
+    }
+
+    /// How many elements of that shape are stored.
+    fn most(&self, of: &Shape) -> u32 {
+        let fitting = self.list_bytes / of.bytes().max(1);
+        fitting.max(self.limits.elements).clamp(1, MOST_ELEMENTS)
+    }
+
+    fn list(&self, form: Form, of: Shape) -> Shape {
+        Shape::List {
+            most: self.most(&of),
+            of: Box::new(of),
+            form,
+        }
+    }
+
+    fn array(&self, id: TypeId, count: u64, depth: u32, gaps: Option<Gaps<'_>>) -> Shape {
+        let of = self.shape(id, depth + 1, None);
+        let stored = u32::try_from(count).unwrap_or(u32::MAX).min(self.most(&of));
+        let Some(gaps) = gaps else {
+            return Shape::Array {
+                of: Box::new(of),
+                stored,
+                count,
+            };
+        };
+        let size = self.types.size(id);
+        let item = |index| {
+            let gaps = gaps.behind(size * u64::from(index));
+            self.shape(id, depth + 1, Some(gaps))
+        };
+        Shape::Items {
+            items: (0..stored).map(item).collect(),
+            more: count - u64::from(stored),
+        }
+    }
+
+    fn fields<'f>(
+        &self,
+        fields: impl IntoIterator<Item = &'f Field>,
+        depth: u32,
+        gaps: Option<Gaps<'_>>,
+    ) -> Vec<(Rc<str>, Shape)> {
+        let field = |field: &Field| {
+            let gaps = gaps.map(|gaps| gaps.behind(field.offset));
+            let shape = self.shape(field.type_id, depth + 1, gaps);
+            (Rc::from(&*field.name), shape)
+        };
+        fields.into_iter().map(field).collect()
+    }
+
+    fn structure(&self, id: TypeId, of: &Struct, depth: u32, gaps: Option<Gaps<'_>>) -> Shape {
+        let types = self.types;
+        if types.is_text(id) {
+            return self.text(depth);
+        }
+        if let Some(collection) = types.collection(id) {
+            return self.collection(&collection, depth);
+        }
+        if of.origin == Origin::Library && matches!(&*of.name, "AtomicBool" | "Atomic<bool>") {
+            return Shape::Boolean;
+        }
+        if let Some(only) = types.transparent(of) {
+            let gaps = gaps.map(|gaps| gaps.behind(only.offset));
+            return self.shape(only.type_id, depth, gaps);
+        }
+        if self.limits.follows
+            && let Some((to, _)) = types.shared(id)
+        {
+            return Shape::Behind(Box::new(self.shape(to, depth + 1, None)));
+        }
+        let named = |name: &str, wanted: &[&str]| {
+            let fields = wanted.iter().filter_map(|name| field_of(&of.fields, name));
+            Shape::Struct {
+                name: name.into(),
+                fields: self.fields(fields, depth, gaps),
+            }
+        };
+        match (of.origin, plain_name(&of.name)) {
+            // Nothing says which of its fields it has.
+            (Origin::Union, name) => named(&format!("{name} {{ .. }}"), &[]),
+            (Origin::Library, "Duration") if gaps.is_none() => Shape::Duration,
+            (Origin::Library, "Range") => named("..", &["start", "end"]),
+            (Origin::Library, "RangeInclusive") => named("..=", &["start", "end"]),
+            (Origin::Library, "RangeFrom") => named("a..", &["start"]),
+            (Origin::Library, "RangeTo") => named("..a", &["end"]),
+            (Origin::Library, "RangeToInclusive") => named("..=a", &["end"]),
+            (Origin::Library, "RangeFull") => named("..", &[]),
+            (Origin::Library, "RefCell") => named("RefCell", &["value"]),
+            _ => Shape::Struct {
+                name: Rc::from(&*of.name),
+                fields: self.fields(&of.fields, depth, gaps),
+            },
+        }
+    }
+
+    fn collection(&self, of: &Collection, depth: u32) -> Shape {
+        let form = of.form();
+        let parts = |parts: &[(u64, TypeId)]| {
+            let mut shapes: Vec<Shape> = parts
+                .iter()
+                .map(|(_, id)| self.shape(*id, depth + 1, None))
+                .collect();
+            match (form, shapes.pop()) {
+                (Form::Map, Some(value)) => {
+                    shapes.push(value);
+                    Shape::Tuple(shapes)
+                }
+                (_, only) => only.unwrap_or(Shape::Unit),
+            }
+        };
+        match of {
+            Collection::Run { of, .. } | Collection::Ring { of, .. } => {
+                self.list(form, self.shape(*of, depth + 1, None))
+            }
+            Collection::Tree(Tree { parts: of, .. }) => match self.list(form, parts(of)) {
+                Shape::List { of, most, form } => Shape::List {
+                    of,
+                    most: most.min(MOST_IN_NODE),
+                    form,
+                },
+                other => other,
+            },
+            Collection::Table(Table { parts: of, .. }) => {
+                let of = parts(of);
+                // Of eight slots one at least is empty.
+                let most = self.most(&of).next_power_of_two().min(32);
+                Shape::Slots {
+                    of: Box::new(of),
+                    most,
+                    form,
                 }
             }
-            Type::Struct(of) if plain_name(&of.name) == "String" => {
-                Shape::Counted(self.text_bytes(depth))
-            }
-            Type::Struct(of) if self.transparent(of).is_some() => {
-                let only = self.transparent(of);
-                let (id, at) = only.map_or((id, 0), |field| (field.type_id, field.offset));
-                self.shape_at(id, depth + 1, inner(at))
-            }
-            Type::Struct(of) => Shape::Struct {
-                name: Rc::from(&*of.name),
-                fields: fields(&of.fields),
-            },
-            Type::Enum(of) if self.choice(of).is_some() => Shape::Choice {
-                name: Rc::from(&*of.name),
-                bytes: of.tag.map_or(1, |tag| tag.bytes),
+        }
+    }
+
+    fn enumeration(&self, of: &Enum, depth: u32, gaps: Option<Gaps<'_>>) -> Shape {
+        let name = Rc::from(&*of.name);
+        let has_no_fields = of.variants.iter().all(|variant| variant.fields.is_empty());
+        match self.types.choice(of) {
+            Some(tag) if has_no_fields => Shape::Choice {
+                name,
+                bytes: tag.bytes,
                 variants: of
                     .variants
                     .iter()
                     .filter_map(|variant| Some((variant.tag?, Rc::from(&*variant.name))))
                     .collect(),
             },
-            Type::Enum(of) => Shape::Enum {
-                name: Rc::from(&*of.name),
+            _ => Shape::Enum {
+                name,
                 variants: of
                     .variants
                     .iter()
-                    .map(|variant| (Rc::from(&*variant.name), fields(&variant.fields)))
+                    .map(|variant| {
+                        let fields = self.fields(&variant.fields, depth, gaps);
+                        (Rc::from(&*variant.name), fields)
+                    })
                     .collect(),
             },
-            Type::Opaque { bytes, .. } => {
-                let stored = u32::try_from(*bytes).unwrap_or(u32::MAX).min(MOST_ELEMENTS);
-                Shape::Array {
-                    of: Box::new(Shape::Unsigned(1)),
-                    stored,
-                    count: *bytes,
-                }
-            }
         }
     }
+}
+
+/// Bytes that mean nothing by themselves.
+fn raw(bytes: u64) -> Shape {
+    const MOST: u32 = 16;
+    Shape::Array {
+        of: Box::new(Shape::Unsigned(1)),
+        stored: u32::try_from(bytes).unwrap_or(u32::MAX).min(MOST),
+        count: bytes,
+    }
+}
+
+/// Whether a pointer is shown as what it leads to: a reference or a `Box`, no raw pointer.
+fn is_reference(name: &str) -> bool {
+    name.starts_with('&') || plain_name(name) == "Box"
 }

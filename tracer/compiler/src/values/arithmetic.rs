@@ -3,6 +3,8 @@
 //! Arithmetic is signed if one side is. A comparison is exact, also of a signed with an unsigned
 //! number.
 
+use alloc::boxed::Box;
+
 use bpf::{AluOp, Condition};
 use trace_language::{
     Diagnostic,
@@ -139,6 +141,7 @@ impl Values<'_, '_> {
         };
         if let Some((signed, unsigned)) = condition {
             let test = compare(
+                self,
                 operation,
                 (signed, unsigned),
                 (a, &left.kind),
@@ -238,6 +241,7 @@ fn check_arithmetic(kind: &Kind, span: Span) -> Lowered<()> {
 
 /// A comparison. That of a signed and an unsigned number is exact: -1 is below all unsigned ones.
 fn compare(
+    values: &mut Values<'_, '_>,
     operation: Binary,
     (signed, unsigned): (Condition, Condition),
     (a, a_kind): (Number, &Kind),
@@ -261,16 +265,34 @@ fn compare(
     let may_be_negative =
         |kind: &Kind, number: &Number| kind.is_signed() && !is_small_literal(kind, number);
     let (a_negative, b_negative) = (may_be_negative(a_kind, &a), may_be_negative(b_kind, &b));
-    let plain = Test::compare(unsigned, a.clone(), b.clone());
-    let is_negative = |number: Number| Test::compare(Condition::Less, number, Number::Constant(0));
-    match (a_negative, b_negative, operation) {
-        (false, false, _) => plain,
-        // A negative number is below the other.
-        (true, _, Binary::Less | Binary::LessEqual | Binary::NotEqual) => is_negative(a).or(plain),
-        (true, _, _) => is_negative(a).negated().and(plain),
-        (_, _, Binary::Greater | Binary::GreaterEqual | Binary::NotEqual) => {
-            is_negative(b).or(plain)
+    // The number whose sign is asked for is calculated there, and used again.
+    let mut kept = |number: Number| match number.has_effect() {
+        true => {
+            let place = values.memory.take_for_good(8);
+            let number = Box::new(number);
+            (Number::Kept { number, place }, Number::Own(place))
         }
+        false => (number.clone(), number),
+    };
+    let (a, b, plain) = match (a_negative, b_negative) {
+        (true, _) => {
+            let (a, again) = kept(a);
+            let plain = Test::compare(unsigned, again, b.clone());
+            (a, b, plain)
+        }
+        (false, true) => {
+            let (b, again) = kept(b);
+            let plain = Test::compare(unsigned, a.clone(), again);
+            (a, b, plain)
+        }
+        (false, false) => return Test::compare(unsigned, a, b),
+    };
+    let is_negative = |number: Number| Test::compare(Condition::Less, number, Number::Constant(0));
+    match (a_negative, operation) {
+        // A negative number is below the other.
+        (true, Binary::Less | Binary::LessEqual | Binary::NotEqual) => is_negative(a).or(plain),
+        (true, _) => is_negative(a).negated().and(plain),
+        (_, Binary::Greater | Binary::GreaterEqual | Binary::NotEqual) => is_negative(b).or(plain),
         _ => is_negative(b).negated().and(plain),
     }
 }

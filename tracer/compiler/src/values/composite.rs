@@ -134,6 +134,25 @@ pub(crate) fn part(value: &Val, name: &Name) -> Lowered<Option<Val>> {
     }
 }
 
+/// A number that may be calculated several times: one with an effect is calculated before.
+pub(crate) fn once(values: &mut Values<'_, '_>, counted: Counted, span: Span) -> Counted {
+    if !counted.number.has_effect() {
+        return counted;
+    }
+    let kind = counted.kind.clone();
+    let value = Val::Number(counted);
+    let present = value.present();
+    let number = match values.copied(Copied::Value(value), Shape::Unsigned(8), span) {
+        Val::Stored { place, .. } => Number::Own(place),
+        _ => Number::Constant(0),
+    };
+    Counted {
+        number,
+        kind,
+        present,
+    }
+}
+
 /// `value[index]` of a value that is at hand. None: it is not composite, and no text.
 pub(crate) fn part_at(
     values: &mut Values<'_, '_>,
@@ -502,7 +521,7 @@ fn has_parts(shape: &Shape) -> bool {
 fn is_cut(shape: &Shape) -> bool {
     match shape {
         Shape::Array { of, stored, count } => u64::from(*stored) < *count || is_cut(of),
-        Shape::Items { cut, .. } => *cut,
+        Shape::Items { more, .. } => *more > 0,
         Shape::Tuple(items) => items.iter().any(is_cut),
         Shape::Record(fields) => fields.iter().any(|(_, shape)| is_cut(shape)),
         _ => false,

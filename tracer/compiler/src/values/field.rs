@@ -5,6 +5,7 @@
 
 use alloc::{format, string::String, vec::Vec};
 
+use bpf::AluOp;
 use trace_interface::symbols::{Field, Type, Variant};
 use trace_language::{
     Diagnostic,
@@ -16,7 +17,7 @@ use crate::{
     Lowered, names,
     number::{Counted, Kind, Number},
     object::Object,
-    types::{MOST_DEPTH, field_of, missing, plain_name, shortened, type_name},
+    types::{field_of, missing, shortened, type_name},
 };
 
 impl Values<'_, '_> {
@@ -79,7 +80,7 @@ impl Values<'_, '_> {
         match &*described {
             Type::Struct(of) => match field_of(&of.fields, &name.text) {
                 Some(field) => Ok(Val::Object(object.part(field.type_id, field.offset))),
-                None => match self.types().shared_content(object, of, name.span)? {
+                None => match self.types().shared_content(object, name.span)? {
                     Some(content) => self.object_field(&content, name),
                     None => Err(no_field(&of.name, &of.fields, name)),
                 },
@@ -196,23 +197,17 @@ impl Values<'_, '_> {
                 let length = object.read(8, 8, false).ok_or_else(|| missing(span))?;
                 Ok(Some((address, length)))
             }
-            Type::Struct(of) if plain_name(&of.name) == "String" => {
-                let name = |text: &str| Name {
-                    text: text.into(),
-                    span,
-                };
-                let bytes = self.object_field(object, &name("vec"))?;
-                let Val::Object(bytes) = bytes else {
-                    return Ok(None);
-                };
-                let length = self.object_field(&bytes, &name("len"))?;
-                let length = self.as_number(length, span)?;
-                let Some((pointer, _)) = self.types().pointer_in(&bytes, MOST_DEPTH) else {
-                    return Err(missing(span));
-                };
-                let address = pointer.read(0, 8, false).ok_or_else(|| missing(span))?;
-                Ok(Some((address, length.number)))
-            }
+            Type::Struct(_) => match self.types().text_in(object.type_id) {
+                Some((pointer, length, skip)) => {
+                    let address = object
+                        .read(pointer, 8, false)
+                        .ok_or_else(|| missing(span))?;
+                    let length = object.read(length, 8, false).ok_or_else(|| missing(span))?;
+                    let skip = Number::Constant(skip);
+                    Ok(Some((Number::alu(AluOp::Add, address, skip), length)))
+                }
+                None => Ok(None),
+            },
             _ => Ok(None),
         }
     }

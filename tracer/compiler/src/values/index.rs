@@ -1,20 +1,20 @@
-//! Elements of slices, arrays, vectors, and of what pointers lead to.
+//! Elements of slices, arrays, collections, and of what pointers lead to.
+//!
+//! An element is a value in memory of its own, whose place is computed. One past the end is not
+//! there, so what is calculated with it is not there, either.
 
 use alloc::format;
 
 use bpf::{AluOp, Condition};
 use trace_interface::symbols::{Type, TypeId};
-use trace_language::{
-    Diagnostic,
-    tree::{Name, Span},
-};
+use trace_language::{Diagnostic, tree::Span};
 
 use super::{Val, Values, composite};
 use crate::{
     Lowered,
     number::{Counted, Kind, Number, Test},
     object::{At, Object},
-    types::{MOST_DEPTH, missing, plain_name, type_name},
+    types::{Types, library::Collection, missing, type_name},
 };
 
 /// Elements that follow one another in memory.
@@ -38,6 +38,7 @@ impl Values<'_, '_> {
             Val::Element { .. } => composite::at_hand(self, value, span),
             value => value,
         };
+        let index = composite::once(self, index, span);
         if let Some(part) = composite::part_at(self, &value, &index, span)? {
             return Ok(part);
         }
@@ -104,12 +105,9 @@ impl Values<'_, '_> {
     /// Where the elements of a value are, or the one that is in a register.
     fn elements(&mut self, object: &Object, index: &Counted, span: Span) -> Lowered<Found> {
         let described = self.types().describe(object.type_id);
+        let word = |at| object.read(at, 8, false).ok_or_else(|| missing(span));
         let (of, first, count) = match &*described {
-            Type::Slice { of } => {
-                let first = object.read(0, 8, false).ok_or_else(|| missing(span))?;
-                let count = object.read(8, 8, false).ok_or_else(|| missing(span))?;
-                (*of, first, count)
-            }
+            Type::Slice { of } => (*of, word(0)?, word(8)?),
             Type::Array { of, count } => match (&object.at, index.number.constant()) {
                 (At::Pieces { .. }, Some(constant)) if constant < *count => {
                     let size = self.types().size(*of);
@@ -140,26 +138,70 @@ impl Values<'_, '_> {
                     ));
                 }
             },
-            Type::Struct(vec) if plain_name(&vec.name) == "Vec" => {
-                let of = self.types().element(&vec.name, span)?;
-                let name = Name {
-                    text: "len".into(),
-                    span,
-                };
-                let count = self.object_field(object, &name)?;
-                let count = self.as_number(count, span)?.number;
-                let pointer = self.types().pointer_in(object, MOST_DEPTH);
-                let first = pointer.and_then(|(pointer, _)| pointer.read(0, 8, false));
-                (of, first.ok_or_else(|| missing(span))?, count)
-            }
-            other => {
-                return Err(Diagnostic::new(
-                    span,
-                    format!("{} has no elements", type_name(other)),
-                    "",
-                ));
-            }
+            Type::Struct(_) => match self.types().collection(object.type_id) {
+                Some(Collection::Run {
+                    pointer,
+                    length,
+                    skip,
+                    of,
+                }) => {
+                    let skip = Number::Constant(skip);
+                    let first = Number::alu(AluOp::Add, word(pointer)?, skip);
+                    (of, first, word(length)?)
+                }
+                Some(Collection::Ring {
+                    pointer,
+                    length,
+                    head,
+                    capacity,
+                    of,
+                }) => {
+                    return of_ring(
+                        self.types(),
+                        [pointer, length, head, capacity],
+                        of,
+                        object,
+                        index,
+                        span,
+                    );
+                }
+                _ => return Err(no_elements(&described, span)),
+            },
+            other => return Err(no_elements(other, span)),
         };
         Ok(Found::Elements(Elements { of, first, count }))
     }
+}
+
+/// An element of a ring, whose pointer, length, head and capacity are at these offsets.
+fn of_ring(
+    types: &Types<'_>,
+    places: [u64; 4],
+    of: TypeId,
+    object: &Object,
+    index: &Counted,
+    span: Span,
+) -> Lowered<Found> {
+    let words = places.map(|at| object.read(at, 8, false));
+    let [Some(first), Some(count), Some(head), Some(capacity)] = words else {
+        return Err(missing(span));
+    };
+    let at = Number::alu(AluOp::Add, head, index.number.clone());
+    let is_inside = Test::compare(Condition::Below, at.clone(), capacity.clone());
+    let wrapped = Number::alu(AluOp::Sub, at.clone(), capacity);
+    let at = Number::select(is_inside, at, wrapped);
+    let size = Number::Constant(types.size(of));
+    let offset = Number::alu(AluOp::Mul, at, size);
+    let address = Number::alu(AluOp::Add, first, offset);
+    let inside = Test::compare(Condition::Below, index.number.clone(), count);
+    let present = object
+        .present
+        .clone()
+        .and(index.present.clone())
+        .and(inside);
+    let place = (object.space(), address);
+    Ok(Found::Element(Object::in_memory(of, place, present)))
+}
+fn no_elements(of: &Type, span: Span) -> Diagnostic {
+    Diagnostic::new(span, format!("{} has no elements", type_name(of)), "")
 }

@@ -29,16 +29,16 @@ pub(crate) mod words;
 use alloc::{boxed::Box, rc::Rc, string::String, vec::Vec};
 
 use bpf::Reg;
-use trace_interface::shape::Shape;
+use trace_interface::{shape::Shape, symbols::Type};
 use trace_language::tree::Span;
 
 use crate::{
     memory::{Memory, Place},
     number::{Counted, Kind, Number, Space, Test},
-    object::Object,
+    object::{At, Object},
     sources::EventSource,
     tables::Tables,
-    types::Types,
+    types::{Types, shape::Room},
 };
 
 /// Bytes of a task's name.
@@ -290,49 +290,28 @@ impl<'c, 'a> Values<'c, 'a> {
         place
     }
 
-    /// How a value is stored. `may_miss`: with a mark whether it is there.
+    /// How a value is stored in a key, a map or a variable. `may_miss`: with a mark whether it is
+    /// there.
     pub(crate) fn shape(&self, value: &Val, may_miss: bool) -> Shape {
-        let (shape, present) = match value {
-            Val::Number(Counted {
-                kind: Kind::Literal,
-                number,
-                ..
-            }) if number
-                .constant()
-                .is_some_and(|number| number.cast_signed() < 0) =>
-            {
-                return Shape::Signed(8);
-            }
-            Val::Number(counted) => (counted.kind.shape(), Some(&counted.present)),
-            Val::Literal(text) => {
-                return Shape::Text((text.len() as u32 + 1).next_multiple_of(8));
-            }
-            Val::Comm => return Shape::Text(COMM_BYTES),
-            Val::Text { most, present, .. } => {
-                (Shape::Text(most.next_multiple_of(8)), Some(present))
-            }
-            Val::Bytes { most, .. } => return Shape::Bytes(*most),
-            Val::Object(object) => (self.types().shape_of(object), Some(&object.present)),
-            Val::Stored { shape, .. } | Val::Element { shape, .. } => return shape.clone(),
-            Val::Tuple(items) => {
-                return Shape::Tuple(
-                    items
-                        .iter()
-                        .map(|item| self.shape(item, may_miss))
-                        .collect(),
-                );
-            }
-            Val::Record(fields) => {
-                let field =
-                    |(name, value): &(Rc<str>, Val)| (name.clone(), self.shape(value, may_miss));
-                return Shape::Record(fields.iter().map(field).collect());
-            }
+        shape_in(self.types(), Room::Stack, value, may_miss)
+    }
+
+    /// A value as it is printed, and how it is stored for that: whole if it gets room, else as a
+    /// number where it is one.
+    pub(crate) fn printed(&mut self, value: Val, room: Option<Room>, span: Span) -> (Val, Shape) {
+        let is_whole = match &value {
+            Val::Object(object) => match &*self.types().describe(object.type_id) {
+                Type::Pointer { .. } => room.is_some(),
+                _ => matches!(object.at, At::Memory { .. }),
+            },
+            _ => false,
         };
-        match present {
-            Some(Test::Constant(true)) | None => shape,
-            Some(_) if may_miss => Shape::Maybe(alloc::boxed::Box::new(shape)),
-            Some(_) => shape,
-        }
+        let value = match is_whole {
+            true => value,
+            false => self.simplified(value, span),
+        };
+        let shape = shape_in(self.types(), room.unwrap_or(Room::Record), &value, true);
+        (value, shape)
     }
 
     pub(crate) fn is_text(&self, value: &Val) -> bool {
@@ -340,5 +319,49 @@ impl<'c, 'a> Values<'c, 'a> {
             Val::Object(object) => self.types().is_text(object.type_id),
             other => other.is_text(),
         }
+    }
+}
+
+/// How a value is stored in a room.
+fn shape_in(types: &Types<'_>, room: Room, value: &Val, may_miss: bool) -> Shape {
+    let (shape, present) = match value {
+        Val::Number(Counted {
+            kind: Kind::Literal,
+            number,
+            ..
+        }) if number
+            .constant()
+            .is_some_and(|number| number.cast_signed() < 0) =>
+        {
+            return Shape::Signed(8);
+        }
+        Val::Number(counted) => (counted.kind.shape(), Some(&counted.present)),
+        Val::Literal(text) => {
+            return Shape::Text((text.len() as u32 + 1).next_multiple_of(8));
+        }
+        Val::Comm => return Shape::Text(COMM_BYTES),
+        Val::Text { most, present, .. } => (Shape::Text(most.next_multiple_of(8)), Some(present)),
+        Val::Bytes { most, .. } => return Shape::Bytes(*most),
+        Val::Object(object) => (types.shape_of(object, room), Some(&object.present)),
+        Val::Stored { shape, .. } | Val::Element { shape, .. } => return shape.clone(),
+        Val::Tuple(items) => {
+            return Shape::Tuple(
+                items
+                    .iter()
+                    .map(|item| shape_in(types, room, item, may_miss))
+                    .collect(),
+            );
+        }
+        Val::Record(fields) => {
+            let field = |(name, value): &(Rc<str>, Val)| {
+                (name.clone(), shape_in(types, room, value, may_miss))
+            };
+            return Shape::Record(fields.iter().map(field).collect());
+        }
+    };
+    match present {
+        Some(Test::Constant(true)) | None => shape,
+        Some(_) if may_miss => Shape::Maybe(alloc::boxed::Box::new(shape)),
+        Some(_) => shape,
     }
 }

@@ -93,6 +93,21 @@ impl World {
             Helper::ReadKernel => self.copy(a, b, c, Space::Kernel, false),
             Helper::ReadUserStr => self.copy(a, b, c, Space::User, true),
             Helper::ReadKernelStr => self.copy(a, b, c, Space::Kernel, true),
+            Helper::ReadPart => self.copy_part(a, b, (c, d), Space::Kernel),
+            Helper::ReadUserPart => self.copy_part(a, b, (c, d), Space::User),
+            Helper::CanRead => {
+                let space = match c {
+                    0 => Space::Kernel,
+                    _ => Space::User,
+                };
+                let mut byte = |at: u64| {
+                    let address = a.checked_add(at)?;
+                    self.machine.read_byte(space, address).ok()
+                };
+                (0..b.min(bpf::MOST_CHECKED))
+                    .all(|at| byte(at).is_some())
+                    .into()
+            }
             Helper::RingReserve => self.reserve(a, b as u32, 0, None),
             Helper::EventReserve => {
                 let size = b as u32;
@@ -305,6 +320,22 @@ impl World {
             Some(bytes) => {
                 buffer[..bytes.len()].copy_from_slice(&bytes);
                 if is_text { bytes.len() as u64 } else { 0 }
+            }
+        }
+    }
+
+    fn copy_part(&mut self, to: u64, size: u64, (from, length): (u64, u64), space: Space) -> u64 {
+        let buffer = own(to, size as usize);
+        buffer.fill(0);
+        let byte = |at: u64| {
+            let address = from.checked_add(at)?;
+            self.machine.read_byte(space, address).ok()
+        };
+        match (0..length.min(size)).map(byte).collect::<Option<Vec<u8>>>() {
+            None => errno::EFAULT as u64,
+            Some(bytes) => {
+                buffer[..bytes.len()].copy_from_slice(&bytes);
+                0
             }
         }
     }

@@ -39,6 +39,7 @@ impl Writer<'_> {
             Helper::FuncIp,
             Helper::StrLen,
             Helper::UserStrLen,
+            Helper::CanRead,
             Helper::ReturnAddress,
             Helper::StackId,
             Helper::RecordStack,
@@ -55,6 +56,12 @@ impl Writer<'_> {
                 self.number_argument(R1);
                 let most = self.random.below(40) as i32;
                 self.mov(R2, most);
+            }
+            Helper::CanRead => {
+                self.number_argument(R1);
+                let (length, space) = (self.random.below(40), self.random.below(2));
+                self.mov(R2, length as i32);
+                self.mov(R3, space as i32);
             }
             Helper::StackId | Helper::RecordStack => {
                 let kind = match helper {
@@ -137,6 +144,8 @@ impl Writer<'_> {
             Helper::ReadKernel,
             Helper::ReadUserStr,
             Helper::ReadKernelStr,
+            Helper::ReadPart,
+            Helper::ReadUserPart,
             Helper::NextKey,
         ]);
         if helper == Helper::NextKey {
@@ -168,7 +177,9 @@ impl Writer<'_> {
         if helper != Helper::Comm {
             if self.random.one_in(2) {
                 let (from, bytes) = match helper {
-                    Helper::ReadUser | Helper::ReadUserStr => (world::USER, world::USER_BYTES),
+                    Helper::ReadUser | Helper::ReadUserStr | Helper::ReadUserPart => {
+                        (world::USER, world::USER_BYTES)
+                    }
                     _ => (world::KERNEL, world::KERNEL_BYTES),
                 };
                 let value = from + self.random.below(bytes);
@@ -176,6 +187,10 @@ impl Writer<'_> {
             } else {
                 self.number_argument(R3);
             }
+        }
+        if matches!(helper, Helper::ReadPart | Helper::ReadUserPart) {
+            let length = self.random.below(40) as i32;
+            self.mov(R4, length);
         }
         self.call(helper, Holds::Number);
     }
