@@ -67,6 +67,13 @@ pub fn compile(
     let mut compiler = Compiler::new(kernel, &options);
     // Each time something is learned, or it is the last one. Types only grow, so few are needed.
     const MOST_TIMES: usize = 8;
+    for declaration in &tree.maps {
+        compiler.tables.declare(declaration);
+    }
+    let mistakes = core::mem::take(&mut compiler.tables.errors);
+    if !mistakes.is_empty() {
+        return Err(mistakes);
+    }
     for _ in 0..MOST_TIMES {
         compiler.begin();
         for clause in &tree.clauses {
@@ -534,7 +541,12 @@ impl<'a> Compiler<'a> {
     fn finish(mut self) -> Result<Compiled, Vec<Diagnostic>> {
         for number in 0..self.tables.maps.len() {
             let map = &self.tables.maps[number];
-            if map.name.is_some() && map.class.is_none() && self.tables.errors.is_empty() {
+            if let Some(error) = self.tables.unlike_declared(map) {
+                self.tables.error(error);
+                continue;
+            }
+            let is_unknown = map.name.is_some() && map.class.is_none();
+            if is_unknown && map.declared.is_none() && self.tables.errors.is_empty() {
                 let error = self.tables.never_set(number);
                 self.tables.error(error);
             }

@@ -21,7 +21,7 @@ use crate::{
     directives::without_directives,
     lexer::{self, Token},
     macros::{self, Macro},
-    tree::{Clause, Expression, Name, ReturnPart, Setting, Span, Tree},
+    tree::{Clause, Expression, MapDeclaration, Name, ReturnPart, Setting, Span, Tree},
 };
 
 /// More mistakes than this in one text are not reported.
@@ -72,6 +72,7 @@ pub fn parse_with_room(
     }
     let mut tree = Tree {
         settings: parser.settings,
+        maps: parser.maps,
         clauses,
     };
     let mistakes = match parser.macros.is_empty() {
@@ -120,6 +121,7 @@ struct Parser<'a> {
     /// Whether the stack has room for another level.
     has_room: fn() -> bool,
     settings: Vec<Setting>,
+    maps: Vec<MapDeclaration>,
     macros: Vec<Macro>,
     diagnostics: Vec<Diagnostic>,
 }
@@ -139,6 +141,7 @@ impl<'a> Parser<'a> {
             in_predicate: false,
             has_room: || true,
             settings: Vec::new(),
+            maps: Vec::new(),
             macros: Vec::new(),
             diagnostics: Vec::new(),
         }
@@ -164,8 +167,16 @@ impl<'a> Parser<'a> {
                         self.skip_clause();
                     }
                 },
+                Ok(Token::Word("let")) => match declarations::map(self) {
+                    Ok(of) => self.maps.push(of),
+                    Err(mistake) => {
+                        self.tell(mistake);
+                        self.skip_clause();
+                    }
+                },
                 Ok(Token::Word("config")) => {
-                    let is_first = clauses.is_empty() && self.macros.is_empty();
+                    let is_first =
+                        clauses.is_empty() && self.macros.is_empty() && self.maps.is_empty();
                     if let Err(mistake) = declarations::config(self, is_first) {
                         self.tell(mistake);
                         self.skip_clause();

@@ -8,9 +8,9 @@ use core::fmt::{self, Display, Formatter, Write};
 use crate::{
     parser::is_plain_pattern,
     tree::{
-        Arm, Binary, Block, Clause, Expression, ExpressionKind, Map, Name, Pattern, PatternKind,
-        Probe, ProbeKind, ReturnPart, Setting, Statement, StatementKind, Target, Tree, TypeKind,
-        TypeName,
+        Arm, Binary, Block, Clause, Expression, ExpressionKind, Map, MapDeclaration, Name, Pattern,
+        PatternKind, Probe, ProbeKind, ReturnPart, Setting, Statement, StatementKind, Target, Tree,
+        TypeKind, TypeName,
     },
 };
 
@@ -54,6 +54,12 @@ impl Display for Tree {
                 write!(f, "{} = {}; ", name.text, Quoted(&value.text))?;
             }
             f.write_str("}\n")?;
+        }
+        for MapDeclaration {
+            name, kind, keys, ..
+        } in &self.maps
+        {
+            writeln!(f, "let @{} = {}({keys});", name.text, kind.text)?;
         }
         list(f, &self.clauses, "\n")
     }

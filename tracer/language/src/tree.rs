@@ -51,6 +51,7 @@ pub struct Name {
 pub struct Tree {
     /// `config = { name = value; … }`.
     pub settings: Vec<Setting>,
+    pub maps: Vec<MapDeclaration>,
     pub clauses: Vec<Clause>,
 }
 
@@ -60,6 +61,16 @@ pub struct Setting {
     pub name: Name,
     /// A number, word or text, without its quotes.
     pub value: Name,
+}
+
+/// `let @name = kind(keys);`. What kinds there are, only the compiler knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapDeclaration {
+    pub name: Name,
+    pub kind: Name,
+    /// The most keys that it has.
+    pub keys: u64,
+    pub span: Span,
 }
 
 /// `PROBES /PREDICATE/ { BODY }`, and for sessions `return /PREDICATE/ { BODY }` after it.

@@ -335,7 +335,7 @@ proptest! {
 
     #[test]
     fn random_trees_come_back_from_their_text(clauses in vec(clause(), 1..3)) {
-        let tree = Tree { settings: Vec::new(), clauses };
+        let tree = Tree { settings: Vec::new(), maps: Vec::new(), clauses };
         let text = tree.to_string();
         match parse(&text) {
             Ok(again) => prop_assert_eq!(shape(&again), shape(&tree), "{}", text),

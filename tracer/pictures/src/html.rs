@@ -595,6 +595,23 @@ mod tests {
                 "{cells}"
             );
         }
+        // The legend, for one hit and for two: its squares stand side by side.
+        let squares = cells.split("<rect x=\"").skip(1);
+        let squares = squares.filter(|rect| rect.contains("width=\"16\""));
+        let places: Vec<u32> = squares
+            .map(|rect| {
+                rect.split('"')
+                    .next()
+                    .unwrap_or_default()
+                    .parse()
+                    .expect("a number")
+            })
+            .collect();
+        assert_eq!(places.len(), 2, "{cells}");
+        assert!(
+            places[1] >= places[0] + 16 + 20,
+            "room for a square and its text: {places:?}"
+        );
     }
 
     #[test]

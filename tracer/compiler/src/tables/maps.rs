@@ -226,12 +226,13 @@ impl Tables<'_> {
         let keys = map.keys.as_ref()?;
         let key_size: u32 = keys.iter().map(Shape::bytes).sum();
         let name = format!("@{}", map.name.as_deref().unwrap_or(""));
+        let declared = map.declared.map(|declared| declared.keys);
         let with_key = |kind, key_size, value_size| MapDef {
             name: name.clone().into(),
             kind,
             key_size,
             value_size,
-            entries: self.options.map_keys,
+            entries: declared.unwrap_or(self.options.map_keys),
         };
         let value_size = match class {
             Class::Count | Class::Histogram(_) => 8,

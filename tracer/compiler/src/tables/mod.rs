@@ -3,6 +3,7 @@
 //! The types of maps are known only after all their assignments are seen. So the text is gone
 //! through again until nothing new is learned about them ([`Tables::learned`]).
 
+mod declared;
 mod maps;
 
 use alloc::{borrow::ToOwned, collections::BTreeMap, format, rc::Rc, string::String, vec::Vec};
@@ -32,6 +33,14 @@ pub(crate) struct Map {
     pub(crate) keys: Option<Vec<Shape>>,
     /// What the numbers of a plain map are.
     pub(crate) kind: Option<Kind>,
+    pub(crate) declared: Option<Declared>,
+}
+
+/// What a declaration says of a map.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Declared {
+    pub(crate) keys: u32,
+    pub(crate) on_each_cpu: bool,
 }
 
 /// A variable without a first value: the kind of its first assignment.
@@ -136,6 +145,7 @@ impl<'a> Tables<'a> {
                 class: None,
                 keys: None,
                 kind: None,
+                declared: None,
             });
             self.maps.len() - 1
         });
@@ -185,6 +195,7 @@ impl<'a> Tables<'a> {
                 class: None,
                 keys: None,
                 kind: None,
+                declared: None,
             });
             self.learned = true;
             self.maps.len() - 1

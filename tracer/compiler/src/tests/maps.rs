@@ -160,3 +160,22 @@ fn keys_of_maps_and_frames_of_stacks_are_counted() {
     world.tick();
     assert_eq!(world.out, "0 0\n2 1 2 1\n2 1 2 1\n2 1 0 1\n2 3\n");
 }
+
+/// The third key finds no room.
+#[test]
+fn a_declared_map_has_so_many_keys() {
+    let mut world = World::new(
+        "let @n = hash(2); let @c = percpuhash(2); let @unused = hash(9); kprobe:vfs_write { \
+         @n[arg0] = arg1; @c[arg0] = count(); }",
+    );
+    let entries = |name: &str| {
+        let mut maps = world.script.maps.iter();
+        maps.find(|map| map.name == name).map(|map| map.entries)
+    };
+    assert_eq!((entries("@n"), entries("@c")), (Some(2), Some(2)));
+    assert_eq!(entries("@unused"), None);
+    for first in 1..4 {
+        world.hit(&hit(0, first, 7));
+    }
+    assert_eq!(world.maps(), "@c[1]: 1\n@c[2]: 1\n\n@n[1]: 7\n@n[2]: 7\n\n");
+}

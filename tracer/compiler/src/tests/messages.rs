@@ -368,6 +368,49 @@ fn a_field_of_another_value_has_no_offset() {
 }
 
 #[test]
+fn declarations_of_maps_fit_what_they_hold() {
+    for (declaration, value, message) in [
+        (
+            "hash(2)",
+            "count()",
+            "`@a` is declared as hash, and each CPU has a part of what it holds | declare it as \
+             percpuhash",
+        ),
+        (
+            "percpuhash(2)",
+            "1",
+            "`@a` is declared as percpuhash, and all CPUs share what it holds | declare it as hash",
+        ),
+        (
+            "lruhash(2)",
+            "1",
+            "no map forgets the keys that were not used for long | use hash(keys) and \
+             delete(@name, key), or a larger map",
+        ),
+        (
+            "potato(2)",
+            "1",
+            "`potato` is no kind of map | the kinds are hash, and percpuhash for count() and the \
+             like",
+        ),
+        (
+            "hash(2); let @a = hash(3)",
+            "1",
+            "`@a` is declared twice | leave one of the two out",
+        ),
+    ] {
+        assert_eq!(
+            short(&format!(
+                "let @a = {declaration}; begin {{ @a[1] = {value}; }}"
+            )),
+            message
+        );
+    }
+    let none = short("let @a = hash(0); begin { @a[1] = 1; }");
+    assert!(none.starts_with("a map has 1 to "), "{none}");
+}
+
+#[test]
 fn letters_that_no_time_has_are_refused() {
     let next = "use C's letters, such as %Y-%m-%d %H:%M:%S, %f for microseconds, and %% for a \
                 percent sign";

@@ -1,4 +1,4 @@
-//! What stands before the clauses: settings and macros.
+//! What stands before the clauses: settings, maps and macros.
 
 use alloc::{format, vec::Vec};
 
@@ -8,7 +8,7 @@ use crate::{
     directives::Definition,
     lexer::{self, Token},
     macros::{Kind, Macro, Parameter},
-    tree::{ExpressionKind, Name, Setting},
+    tree::{ExpressionKind, MapDeclaration, Name, Setting},
 };
 
 /// `config = { name = value; … }`, which stands first.
@@ -46,6 +46,38 @@ pub(super) fn config(parser: &mut Parser<'_>, is_first: bool) -> Parsed<()> {
         }
     }
     Ok(())
+}
+
+/// `let @name = kind(keys);`
+pub(super) fn map(parser: &mut Parser<'_>) -> Parsed<MapDeclaration> {
+    const HELP: &str =
+        "write `let @name = hash(1000);` for a map; variables are declared in a block";
+    let start = parser.start()?;
+    parser.take()?;
+    let (token, span) = parser.take()?;
+    let Token::Map(text) = token else {
+        return Err(Diagnostic::new(span, "this is no map", HELP));
+    };
+    let name = Name {
+        text: text.into(),
+        span,
+    };
+    parser.expect("=", HELP)?;
+    let kind = parser.word("the kind of the map", HELP)?;
+    parser.expect("(", HELP)?;
+    let keys = parser.expression()?;
+    let ExpressionKind::Integer(keys) = keys.kind else {
+        return Err(Diagnostic::new(keys.span, "this is no number", HELP));
+    };
+    parser.expect(")", HELP)?;
+    let span = parser.taken(start);
+    parser.expect(";", HELP)?;
+    Ok(MapDeclaration {
+        name,
+        kind,
+        keys,
+        span,
+    })
 }
 
 /// `macro name($variable, @map, value) { … }`.

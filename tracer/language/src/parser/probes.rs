@@ -27,7 +27,7 @@ const KINDS: [&str; 10] = [
     "end",
 ];
 /// Words that bpftrace has and this tracer does not have, with the way out.
-const ABSENT: [(&[&str], &str); 11] = [
+const ABSENT: [(&[&str], &str); 10] = [
     (
         &["fentry", "kfunc", "f"],
         "write `kprobe:`; it gives the arguments by name, too",
@@ -62,10 +62,6 @@ const ABSENT: [(&[&str], &str); 11] = [
     (
         &["struct", "enum", "union", "typedef"],
         "types come from the kernel's debug information by their names",
-    ),
-    (
-        &["let"],
-        "maps need no declaration; variables are declared in a block",
     ),
 ];
 
