@@ -260,7 +260,7 @@ impl Kernel for Renamed<'_> {
         self.0.describe(id)
     }
 
-    fn type_named(&self, name: &str) -> Option<TypeId> {
+    fn type_named(&self, name: &str) -> Result<TypeId, Vec<String>> {
         self.0.type_named(name)
     }
 
