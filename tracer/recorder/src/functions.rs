@@ -269,7 +269,7 @@ fn short(name: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trace_interface::symbols::{Function, Piece, Tag, Unavailable, Variant};
+    use trace_interface::symbols::{Function, Origin, Piece, Tag, Unavailable, Variant};
 
     /// Types by their numbers, and nothing else.
     struct Types(Vec<Type>);
@@ -342,11 +342,15 @@ mod tests {
                 name: "a::Pair<u32>".into(),
                 bytes: 8,
                 fields: vec![field("first", 0, 0), field("second", 4, 1)],
+                parameters: vec![TypeId(0)],
+                origin: Origin::Source,
             }),
             Type::Struct(Struct {
                 name: "(u32, i32)".into(),
                 bytes: 8,
                 fields: vec![field("__0", 0, 0), field("__1", 4, 1)],
+                parameters: Vec::new(),
+                origin: Origin::Source,
             }),
             Type::Enum(Enum {
                 name: "Result".into(),
