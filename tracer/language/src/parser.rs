@@ -48,7 +48,8 @@ pub fn parse_with(text: &str, arguments: &[&str]) -> Result<Tree, Vec<Diagnostic
 }
 
 /// Same as [`parse_with`], on a stack that may be too small for the deepest text: `has_room` tells
-/// whether there is enough for another level ([`BYTES_OF_LEVEL`]). It is called at each level.
+/// whether there is enough for another level ([`BYTES_OF_LEVEL`](crate::BYTES_OF_LEVEL)). It is
+/// called at each level.
 ///
 /// # Errors
 /// Same as [`parse`].

@@ -188,7 +188,8 @@ fn a_store_at_an_unknown_offset_leaves_no_known_index_behind() {
             .mov(R3, R5)
             .call(Helper::ReadKernel);
     }
-    let stores: [(fn(&mut Builder), usize); 3] = [(number, 1), (atomic, 2), (by_helper, 5)];
+    type Store = fn(&mut Builder);
+    let stores: [(Store, usize); 3] = [(number, 1), (atomic, 2), (by_helper, 5)];
     for (store, insns) in stores {
         refuses(
             &format!(
