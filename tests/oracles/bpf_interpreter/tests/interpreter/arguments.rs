@@ -106,7 +106,7 @@ fn arguments_in_memory_lie_inside_and_are_set() {
         key(-4),
         Reason::Outside {
             bytes: 8,
-            start: 508,
+            start: 2044,
             ..
         }
     ));
