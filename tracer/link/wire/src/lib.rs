@@ -12,13 +12,17 @@
 //! [`outbox`] there, and the serial port has only two kinds of messages: where things are in memory
 //! ([`MemoryPlace`]), and empty ones, which say that there is something new in the outbox.
 //!
+//! A tracer that comes to a kernel that runs already has neither fw_cfg nor its memory: [`stream`]
+//! is for that, over any line of bytes and with any kernel.
+//!
 //! # Invariants
 //! WIRE-1. A message is its header and as many bytes as the header says. The header has a sum of
 //!     those bytes ([`crc32`]). A reader that finds another sum, or a length above [`MOST_BYTES`],
 //!     stops: it cannot know where the next message begins.
 //!
 //! # Contexts
-//! Everything works in any context. Only [`Reader`] and [`MemoryPlace`] allocate.
+//! Everything works in any context. Only [`Reader`], [`MemoryPlace`] and [`stream::HostEnd`]
+//! allocate.
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
@@ -27,6 +31,7 @@ extern crate alloc;
 
 pub mod outbox;
 mod place;
+pub mod stream;
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -107,7 +112,12 @@ impl Header {
 
 /// The sum of Ethernet and zip files (IEEE 802.3, reflected, all ones at both ends).
 pub fn crc32(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0, |sum, byte| {
+    crc32_of(0, bytes)
+}
+
+/// The sum of more bytes after those that have the sum `before`; of no bytes it is 0.
+pub fn crc32_of(before: u32, bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!before, |sum, byte| {
         sum >> 8 ^ TABLE[usize::from(sum as u8 ^ byte)]
     })
 }
