@@ -11,8 +11,12 @@
 
 extern crate alloc;
 
+mod shared;
+
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::{fmt, ops::Deref};
+
+pub use shared::Shared;
 
 /// There is no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

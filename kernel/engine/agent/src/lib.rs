@@ -1,0 +1,80 @@
+//! The agent of the tracer in a kernel: it takes scripts of compiled programs, has probes run
+//! them, and sends back what they find. It knows nothing of the kernel but the traits
+//! [`Agent`] and [`probes::Platform`].
+//!
+//! ```text
+//!   Script ─► script::Session ─► program: verified, compiled, placed (code), attached to probes
+//!                  ▲                                     │
+//!                  │ frames of the answers               │ a hit runs the code
+//!                  │                                     ▼
+//!   link ◄─────────┴── buffer: rings of records ◄── records, helpers, stacks, counters
+//! ```
+//!
+//! | module | content |
+//! |---|---|
+//! | [`platform`] | what a kernel gives the agent: the trait [`Agent`] |
+//! | [`per_cpu`] | what the agent keeps for each CPU |
+//! | [`state`] | the rest, in one static of the kernel: [`Tracing`] |
+//! | [`entry_points`] | the functions of the hit path, which a macro puts into the kernel |
+//! | [`program`] | a program: verified, compiled, attached to a probe |
+//! | [`code`] | executable memory for programs |
+//! | [`buffer`], [`snapshot`] | the rings that records go to, and their readers; exchanging rings |
+//! | [`records`] | records, as programs reserve and submit them |
+//! | [`helpers`] | what programs call: maps, texts, the running task |
+//! | [`nofault`] | reads of memory that may not be there |
+//! | [`counters`] | counters that are reached by one instruction |
+//! | [`stacks`] | call stacks of hits |
+//! | [`script`] | a script: loaded, attached, run, answered |
+//!
+//! # A kernel that has it
+//! ```text
+//!   static CODE: [CodePage; Kernel::ACTION_PAGES] = [const { CodePage::new() }; …];
+//!   pub static TRACING: Tracing<Kernel> = Tracing::new(&CODE);
+//!   trace_agent::entry_points!(Kernel);
+//!   unsafe impl Agent for Kernel { … }
+//! ```
+//! At the start of each CPU it calls [`PerCpu::init`], at each switch of tasks
+//! [`PerCpu::task_switched`], and first of all in its handler of page faults [`Tracing::mend`].
+//! [`snapshot`] asks for a call in interrupts if the kernel takes snapshots.
+//!
+//! # A hit
+//! A jump or a breakpoint leads to compiled code ([`probes::action`]). It reads registers and
+//! memory, counts in maps and writes records to the ring of its CPU. It takes no lock and allocates
+//! nothing. A load of memory that is not there is mended by [`Tracing::mend`], before anything that
+//! can be probed: it gives zero and is counted.
+//!
+//! # What a kernel has not
+//! Each provided method of [`Agent`] stands for something that a kernel may lack: call stacks, user
+//! programs, timer ticks, event sources. A script that needs it is refused, with its name.
+//!
+//! # Contexts
+//! Each function says for itself. What a program calls is on the hit path: any context, with the
+//! CPU kept.
+
+#![no_std]
+
+extern crate alloc;
+
+pub mod buffer;
+pub mod code;
+pub mod counters;
+pub mod entry_points;
+pub mod helpers;
+pub mod nofault;
+pub mod per_cpu;
+pub mod platform;
+pub mod program;
+pub mod records;
+pub mod script;
+pub mod snapshot;
+pub mod stacks;
+pub mod state;
+
+pub use bpf;
+#[doc(hidden)]
+pub use bpf_compiler;
+pub use code::CodePage;
+pub use fallible::{OutOfMemory, Shared};
+pub use per_cpu::PerCpu;
+pub use platform::Agent;
+pub use state::Tracing;

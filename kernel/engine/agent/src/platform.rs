@@ -1,0 +1,194 @@
+//! What a kernel gives the agent: the trait [`Agent`].
+//!
+//! It stands on [`probes::Platform`], which says already where code may lie, which text may be
+//! probed, where stacks end and how to wait for all CPUs. Nine methods are required. The others
+//! stand for what a kernel may lack; as they are, they say that it is not there.
+
+use core::fmt;
+
+use bpf_compiler::Sample;
+use probes::Host;
+use unwind::fast::FastTable;
+
+use crate::{PerCpu, Tracing, entry_points::EntryPoints};
+
+/// The most CPUs of a kernel that has the agent.
+pub const MAX_CPUS: usize = 64;
+
+/// The end of user memory where all of the lower half may be mapped, except its last page.
+const LOWER_HALF: u64 = (1 << 47) - 4096;
+
+/// Where the words that the header of an event's record shows are, from the GS base: see
+/// [`Agent::SHOWN`].
+#[derive(Clone, Copy, Debug)]
+pub struct Shown {
+    /// A byte: 1 if the running task is to be preempted, else 0.
+    pub need_resched: u32,
+    /// A byte: 8 while the handler of an interrupt runs, else 0.
+    pub interrupt: u32,
+    /// 4 bytes: not 0 while the handler of an NMI runs.
+    pub nmis: u32,
+    /// 4 bytes: how many reasons there are not to switch tasks.
+    pub preempt_count: u32,
+}
+
+/// The timer's ticks, at which profiles run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticks {
+    /// The symbol of a function `extern "C" fn(&PtRegs, …)` that is called at each tick, with the
+    /// registers that the timer's interrupt found. It can be probed.
+    pub function: &'static str,
+    /// The time between two ticks.
+    pub nanoseconds: u64,
+    /// How to have a shorter one, for a person: "boot with …". None: there is no way.
+    pub advice: Option<&'static str>,
+}
+
+/// Why there is no table for walks of stacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoTable {
+    /// The kernel has none.
+    NotHere,
+    OutOfMemory,
+}
+
+/// The place of an event source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// At this instruction.
+    At(u64),
+    /// At the return of the function that begins there.
+    ReturnOf(u64),
+}
+
+/// A kernel, as the agent sees it.
+///
+/// # Safety
+/// 1. [`Agent::this_cpu_tracing`] and [`Agent::cpu_tracing`] give one [`PerCpu`] for each CPU, and
+///    that of the running CPU is [`Agent::GS_OFFSET`] bytes from the GS base in kernel code. It was
+///    given to [`PerCpu::init`] before the CPU's first hit.
+/// 2. While [`Agent::keep_cpu`] runs what it was given, the task stays on its CPU, no interrupt
+///    comes, and no grace period of [`probes::Platform::synchronize_hits`] ends.
+/// 3. [`Agent::tracing`] gives one value, whose pages of code no other [`Tracing`] has.
+/// 4. [`Agent::tracing_entry_points`] gives those of [`entry_points!`](crate::entry_points!) for
+///    this type.
+/// 5. The page fault handler calls [`Tracing::mend`] before anything that may be probed. A kernel
+///    address at which nothing is mapped faults, and reading a mapped one has no effect.
+/// 6. [`Agent::stack_end`] is the end of a mapped stack, or 0.
+/// 7. [`Agent::SHOWN`] names words that exist on each CPU.
+pub unsafe trait Agent: Host {
+    /// Where [`Agent::this_cpu_tracing`] is, in bytes from the GS base.
+    const GS_OFFSET: u32;
+
+    /// The words that the header of an event's record shows beside the running task. A kernel
+    /// without them shows 0.
+    const SHOWN: Shown = PerCpu::nothing_shown(Self::GS_OFFSET);
+
+    /// User memory ends here. Kernel memory is in the upper half.
+    const USER_END: u64 = LOWER_HALF;
+
+    /// Whether [`Agent::program_frame`] knows programs.
+    const HAS_USER_STACKS: bool = false;
+
+    /// Data pages of each CPU's ring at first, 4 KiB each.
+    const RING_PAGES: usize = 64;
+
+    // For the hit path: any context, no locks. They may not be probed, nor what they call.
+
+    /// The agent's data of the CPU that calls, which cannot change CPU meanwhile.
+    fn this_cpu_tracing() -> &'static PerCpu;
+
+    /// The agent's data of CPU number `cpu`; none past the last possible CPU.
+    fn cpu_tracing(cpu: usize) -> Option<&'static PerCpu>;
+
+    /// The agent of this kernel.
+    fn tracing() -> &'static Tracing<Self>;
+
+    /// The running task, by the number that [`probes::hit::Hits::task_switched`] was told.
+    fn task_key() -> u64;
+
+    /// The name of the running task: 16 bytes, the first one lowest. After the name, and in the
+    /// last byte, are zeros.
+    fn task_name() -> [u64; 2];
+
+    /// The end of the stack that contains `sp`; 0 if it is none.
+    #[inline(always)]
+    fn stack_end(sp: u64) -> u64 {
+        Self::stack_of(sp).end
+    }
+
+    /// Whether user memory has to be opened by `stac`: CR4.SMAP is set.
+    #[inline(always)]
+    fn has_smap() -> bool {
+        false
+    }
+
+    /// Where the program of the running task was when it entered the kernel, or at `sample` if that
+    /// is user code: ip and rbp. None: the task has none.
+    #[inline(always)]
+    fn program_frame(_sample: &Sample) -> Option<(u64, u64)> {
+        None
+    }
+
+    /// Takes the trigger with that number: [`bpf::Helper::Trigger`].
+    #[inline(always)]
+    fn trigger(_number: u64) -> u64 {
+        0
+    }
+
+    // For tasks.
+
+    /// What [`entry_points!`](crate::entry_points!) has made.
+    fn tracing_entry_points() -> EntryPoints;
+
+    /// How many CPUs there may ever be, from 1 to [`MAX_CPUS`]. Constant.
+    fn possible_cpus() -> usize;
+
+    /// How many CPUs run.
+    fn online_cpus() -> usize {
+        Self::possible_cpus()
+    }
+
+    /// Runs `work` as clause 2 of the safety list says: with interrupts off.
+    fn keep_cpu(work: &mut dyn FnMut());
+
+    /// Nanoseconds since the boot.
+    fn now() -> u64;
+
+    /// Ticks of the time stamp counter in a second.
+    fn tsc_hz() -> u64;
+
+    /// The time of day in seconds since 1970; 0 if nothing tells it.
+    fn seconds_since_1970() -> u64 {
+        0
+    }
+
+    /// Writes the name of the task with that number, which may have ended.
+    ///
+    /// # Errors
+    /// Those of `to`.
+    fn write_task_name(_task: u32, to: &mut dyn fmt::Write) -> fmt::Result {
+        to.write_str("<...>")
+    }
+
+    /// The table for walks of stacks.
+    ///
+    /// # Errors
+    /// [`NoTable`].
+    fn unwind_table() -> Result<FastTable, NoTable> {
+        Err(NoTable::NotHere)
+    }
+
+    /// The timer's ticks. None: there are no profiles.
+    fn ticks() -> Option<Ticks> {
+        None
+    }
+
+    /// The place of an event source by its name with its group, as in `sched:sched_switch`.
+    ///
+    /// # Errors
+    /// There is none of that name: what there is instead, for a person.
+    fn source(_name: &str) -> Result<Source, &'static str> {
+        Err("it has none at all; probe a function instead")
+    }
+}

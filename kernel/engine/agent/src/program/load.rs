@@ -1,0 +1,275 @@
+//! A program from its instructions to code at an address.
+//!
+//! A program of [`ProgramKind::Probe`] is compiled once for each way by which a hit comes
+//! ([`bpf_compiler::Form`]), all into one piece of [`ActionCode`]. One of an entry or a return has
+//! one form. Nothing leads to the code before it is published to all CPUs.
+//!
+//! # Contexts
+//! Loading: tasks that may sleep. [`Program::run`]: any task; interrupts are off meanwhile.
+
+use alloc::vec::Vec;
+use core::cell::Cell;
+
+use bpf::{Helper, Insn, MapIndex, ProgramKind, USER_STACK, Verified, verifier::verify};
+use bpf_compiler::{
+    Base, Calls, Code, CompileError, Constants, Form, Machine, PidTgid, Routine, compile,
+};
+use fallible::{Shared, try_vec};
+use probes::{Action, Kprobe, PtRegs, action::CallRoutine, kprobe::PreHandler};
+use trace_maps::Map;
+
+use super::{
+    error::LoadError,
+    maps::{LoadedMap, make_maps, runtime},
+};
+use crate::{
+    Agent,
+    code::{ActionCode, CodeFrame},
+    helpers, per_cpu,
+};
+
+/// A program, ready to be attached.
+pub struct Program<A: Agent> {
+    verified: Verified,
+    maps: Vec<Shared<LoadedMap>>,
+    /// The routines of a probe, in `code`.
+    pub(super) action: Option<Action>,
+    /// The routine of an entry or a return, in `code`.
+    pub(super) routine: Option<CallRoutine>,
+    code: ActionCode<A>,
+}
+
+impl<A: Agent> Program<A> {
+    /// Verifies and compiles `program`, with maps of its own.
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing has changed then.
+    pub fn load(program: bpf::Program) -> Result<Shared<Self>, LoadError> {
+        Self::load_sharing(program, |_| None)
+    }
+
+    /// The same, but a map whose name `shared` knows is that one, and not a new one. Its definition
+    /// is the same.
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing has changed then.
+    pub fn load_sharing(
+        program: bpf::Program,
+        shared: impl Fn(&str) -> Option<Shared<LoadedMap>>,
+    ) -> Result<Shared<Self>, LoadError> {
+        let maps = make_maps::<A>(&program, shared)?;
+        Self::load_with(program, maps)
+    }
+
+    /// The same with the maps of another program, whose definitions are the same: for the two
+    /// programs of a call.
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing has changed then.
+    pub fn load_beside(program: bpf::Program, other: &Self) -> Result<Shared<Self>, LoadError> {
+        if program.maps != other.verified.program().maps {
+            return Err(LoadError::Compile(CompileError::Maps {
+                expected: program.maps.len(),
+                found: other.maps.len(),
+            }));
+        }
+        let mut maps = try_vec(other.maps.len())?;
+        maps.extend(other.maps.iter().cloned());
+        Self::load_with(program, maps)
+    }
+
+    fn load_with(
+        program: bpf::Program,
+        maps: Vec<Shared<LoadedMap>>,
+    ) -> Result<Shared<Self>, LoadError> {
+        let takes_stack =
+            |insn: &Insn| matches!(insn, Insn::Call { helper } if helper.walks_the_stack());
+        if program.insns.iter().any(takes_stack) {
+            A::tracing().stacks.ready()?;
+        }
+        let verified = verify(program)?;
+        let mut runtimes = try_vec(maps.len())?;
+        runtimes.extend(maps.iter().map(|map| runtime::<A>(map)));
+        let wants_user_stack = Cell::new(false);
+        let routine = |helper, constants: &Constants| {
+            if let (Helper::StackId, [_, _, Some(flags), ..]) = (helper, constants)
+                && flags & USER_STACK != 0
+            {
+                wants_user_stack.set(true);
+            }
+            helpers::routine::<A>(helper, constants)
+        };
+        let machine = machine::<A>(&routine);
+        let compiled = |form| compile(&verified, form, &runtimes, &machine);
+        let (action, routine, code) = match verified.program().kind {
+            ProgramKind::Probe => {
+                let forms = [
+                    Form::Jump {
+                        flags_live: false,
+                        aligned: true,
+                    },
+                    Form::Jump {
+                        flags_live: true,
+                        aligned: false,
+                    },
+                    Form::Breakpoint,
+                    Form::Handler,
+                ];
+                let mut codes = try_vec(forms.len())?;
+                for form in forms {
+                    codes.push(compiled(form)?);
+                }
+                let (code, starts) = place::<A>(&codes)?;
+                let [jump, jump_keeping_flags, breakpoint, handler] = starts[..] else {
+                    return Err(LoadError::OutOfMemory);
+                };
+                let handler = core::ptr::with_exposed_provenance::<()>(handler as usize);
+                let action = Action {
+                    jump,
+                    jump_keeping_flags,
+                    breakpoint,
+                    // SAFETY: the code of the form for handlers, which takes the probe and the
+                    // registers and returns 0, `PreVerdict::Execute`.
+                    handler: unsafe { core::mem::transmute::<*const (), PreHandler>(handler) },
+                };
+                (Some(action), None, code)
+            }
+            ProgramKind::Entry { .. } | ProgramKind::Return { .. } => {
+                let (code, starts) = place::<A>(&[compiled(Form::Handler)?])?;
+                let start = core::ptr::with_exposed_provenance::<()>(starts[0] as usize);
+                // SAFETY: the code of the form for handlers of calls has these arguments, and
+                // returns 0, `EntryVerdict::Track`, or 1, `EntryVerdict::Decline`.
+                let routine = unsafe { core::mem::transmute::<*const (), CallRoutine>(start) };
+                (None, Some(routine), code)
+            }
+        };
+        if wants_user_stack.get() && !A::HAS_USER_STACKS {
+            return Err(LoadError::NoUserStacks);
+        }
+        // The other CPUs see the code before a probe leads there.
+        code.publish();
+        Ok(Shared::try_new(Self {
+            verified,
+            maps,
+            action,
+            routine,
+            code,
+        })?)
+    }
+
+    /// The program as it was verified.
+    pub fn source(&self) -> &bpf::Program {
+        self.verified.program()
+    }
+
+    /// Where its code is: the address, for `disas` and stack walks.
+    pub fn code_start(&self) -> u64 {
+        self.code.start()
+    }
+
+    /// The map with that number, if it has memory of its own.
+    pub fn map(&self, index: MapIndex) -> Option<&Map> {
+        self.maps.get(usize::from(index.0))?.own()
+    }
+
+    /// Its maps, by their names.
+    pub fn maps(&self) -> impl Iterator<Item = (&str, &Shared<LoadedMap>)> {
+        let names = self.source().maps.iter().map(|def| &*def.name);
+        names.zip(&self.maps)
+    }
+
+    /// Runs it once, here and now, with these registers. False: it is none of
+    /// [`ProgramKind::Probe`].
+    pub fn run(&self, regs: &PtRegs) -> bool {
+        /// Stands for the probe; the code does not look at it.
+        static NO_PROBE: Kprobe = Kprobe::new();
+        let Some(action) = self.action else {
+            return false;
+        };
+        // The code takes one off `ip`, because that is after a breakpoint.
+        let mut regs = PtRegs {
+            ip: regs.ip.wrapping_add(1),
+            ..*regs
+        };
+        // A program keeps its CPU, and no grace period ends meanwhile.
+        A::keep_cpu(&mut || _ = (action.handler)(&NO_PROBE, &mut regs));
+        true
+    }
+
+    /// The sum of a counter over all CPUs, of an array. 0 if there is none.
+    pub fn counter(&self, map: MapIndex, index: usize) -> u64 {
+        let map = self.maps.get(usize::from(map.0));
+        map.map_or(0, |map| map.counter(index))
+    }
+
+    /// The sum of the counters of a key over all CPUs, of a hash. 0 if it is not there.
+    pub fn sum_of_key(&self, map: MapIndex, key: &[u8]) -> u64 {
+        let mut sum = 0;
+        if let Some(Map::Hash(hash)) = self.map(map) {
+            hash.for_each(|_, found, value| {
+                if found == key {
+                    sum += value.first().copied().unwrap_or(0);
+                }
+            });
+        }
+        sum
+    }
+}
+
+/// The kernel, as the compiler sees it.
+fn machine<A: Agent>(routine: &dyn Fn(Helper, &Constants) -> Option<Routine>) -> Machine<'_> {
+    let not_recording = A::tracing().recording.word();
+    let task = per_cpu::task::<A>() as i32;
+    Machine {
+        cpu_number: per_cpu::number::<A>() as i32,
+        // A helper runs under the guard, as handlers do: no grace period ends meanwhile.
+        preempt_count: probes::PerCpu::guard_gs_offset::<A>() as i32,
+        faults: per_cpu::bad_loads::<A>() as i32,
+        pid_tgid: Some(PidTgid {
+            pid: task,
+            tgid: task + 4,
+        }),
+        clears_ac: A::has_smap(),
+        calls: Calls::Near,
+        not_recording,
+        records_off: not_recording.map(|_| per_cpu::records_off::<A>() as i32),
+        helper: &|helper| helpers::address::<A>(helper).unwrap_or_default(),
+        routine,
+    }
+}
+
+/// Writes `codes` to memory of their own. Returns it, and where each begins.
+fn place<A: Agent>(codes: &[Code]) -> Result<(ActionCode<A>, Vec<u64>), LoadError> {
+    const ALIGNMENT: usize = 16;
+    let total = codes
+        .iter()
+        .map(|code| code.bytes.len().next_multiple_of(ALIGNMENT))
+        .sum();
+    let described: usize = codes.iter().map(|code| code.depth.len()).sum();
+    let mut memory =
+        ActionCode::new(total + described * CodeFrame::BYTES).ok_or(LoadError::OutOfMemory)?;
+    let mut frames = try_vec(described)?;
+    let mut starts = try_vec(codes.len())?;
+    let mut offset = 0;
+    for code in codes {
+        let start = memory.start() + offset as u64;
+        let mut bytes = try_vec(code.bytes.len())?;
+        bytes.extend_from_slice(&code.bytes);
+        for relocation in &code.relocations {
+            let at = relocation.offset as usize;
+            let distance = relocation.target.wrapping_sub(start + at as u64 + 4);
+            bytes[at..at + 4].copy_from_slice(&(distance as u32).to_le_bytes());
+        }
+        memory.write(offset, &bytes);
+        frames.extend(code.depth.iter().map(|depth| CodeFrame {
+            offset: offset as u32 + depth.offset,
+            by_bp: depth.base == Base::Bp,
+            bytes: depth.bytes,
+            saved_bp: depth.saved_bp,
+        }));
+        starts.push(start);
+        offset += code.bytes.len().next_multiple_of(ALIGNMENT);
+    }
+    memory.describe(total, &frames);
+    Ok((memory, starts))
+}

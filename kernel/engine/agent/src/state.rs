@@ -1,0 +1,113 @@
+//! The agent of one kernel: what its parts keep, in one static, and the mending of faults.
+//!
+//! # Contexts
+//! [`Tracing::mend`]: on the hit path, interrupts off. Each part says for itself.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use probes::PtRegs;
+
+use crate::{
+    Agent, CodePage, buffer::Buffers, code::CodeRegion, counters::Counters, nofault,
+    records::Recording, script::Profiles, stacks::StackTable,
+};
+
+/// See the module's text.
+pub struct Tracing<A: Agent> {
+    /// Executable memory for programs.
+    pub code: CodeRegion<A>,
+    /// Whether records are taken.
+    pub recording: Recording,
+    /// The rings.
+    pub buffer: Buffers<A>,
+    /// What call stacks are walked with.
+    pub stacks: StackTable<A>,
+    pub(crate) counters: Counters,
+    pub(crate) profiles: Profiles<A>,
+    /// A script runs.
+    pub(crate) runs: AtomicBool,
+}
+
+impl<A: Agent> Tracing<A> {
+    /// Nothing runs. `pages` are as many as [`probes::Platform::ACTION_PAGES`] says; no other value
+    /// has them.
+    pub const fn new(pages: &'static [CodePage]) -> Self {
+        Self {
+            code: CodeRegion::new(pages),
+            recording: Recording::new(),
+            buffer: Buffers::new(),
+            stacks: StackTable::new(),
+            counters: Counters::new(),
+            profiles: Profiles::new(),
+            runs: AtomicBool::new(false),
+        }
+    }
+
+    /// Mends a fault of a program: of a load in its code, or of a copy in a helper. False: it is
+    /// another fault. Interrupts off.
+    #[inline(always)]
+    pub fn mend(&self, regs: &mut PtRegs) -> bool {
+        if nofault::mend(regs) {
+            return true;
+        }
+        let Some(code) = self.code.code_at(regs.ip) else {
+            return false;
+        };
+        let Some(mended) = bpf_compiler::mend(&code) else {
+            return false;
+        };
+        let Some(register) = register(regs, mended.register) else {
+            return false;
+        };
+        *register = 0;
+        regs.ip = regs.ip.wrapping_add(mended.length.into());
+        count_bad_load::<A>();
+        true
+    }
+
+    /// Lets no more records be written: the kernel is about to end, and what it calls for that is
+    /// not what led there. Any context.
+    pub fn stop_recording(&self) {
+        self.recording.wanted().store(false, Ordering::Relaxed);
+    }
+
+    /// How many loads of programs, and copies for them, found no memory, on all CPUs, since the
+    /// boot.
+    pub fn bad_loads(&self) -> u64 {
+        (0..A::possible_cpus())
+            .filter_map(A::cpu_tracing)
+            .map(|cpu| cpu.bad_loads.load(Ordering::Relaxed))
+            .sum()
+    }
+}
+
+/// Counts a load, or a copy of a helper, that found no memory. Any context.
+#[inline(always)]
+pub(crate) fn count_bad_load<A: Agent>() {
+    A::this_cpu_tracing()
+        .bad_loads
+        .fetch_add(1, Ordering::Relaxed);
+}
+
+/// The register with that number in an instruction.
+#[inline(always)]
+fn register(regs: &mut PtRegs, number: u8) -> Option<&mut u64> {
+    Some(match number {
+        0 => &mut regs.ax,
+        1 => &mut regs.cx,
+        2 => &mut regs.dx,
+        3 => &mut regs.bx,
+        5 => &mut regs.bp,
+        6 => &mut regs.si,
+        7 => &mut regs.di,
+        8 => &mut regs.r8,
+        9 => &mut regs.r9,
+        10 => &mut regs.r10,
+        11 => &mut regs.r11,
+        12 => &mut regs.r12,
+        13 => &mut regs.r13,
+        14 => &mut regs.r14,
+        15 => &mut regs.r15,
+        _ => return None,
+    })
+}
