@@ -243,7 +243,7 @@ fn the_table_for_fast_walks_agrees_with_the_call_frame_information() {
     const BOTTOM: u64 = 0xffff_ff90_0000_8000;
     const END: u64 = BOTTOM + 0x8000;
     let stack = Words(BOTTOM..END);
-    // Of the addresses of a half: how many the table describes, all, and found interruptions.
+    // For the addresses of a half: how many the table describes, all, and found interruptions.
     let half = |first| {
         let (mut described, mut all, mut interruptions) = (0, 0, 0);
         for address in text

@@ -119,7 +119,7 @@ fn other_probes_and_the_knobs_are_respected() {
     session.command("insmod kprobe_example symbol=do_fork");
     let said = session.command("walkthrough do_fork");
     assert!(
-        columns(&said)[3].contains("another probe at or behind it needs the breakpoint"),
+        columns(&said)[3].contains("another probe at or after it needs the breakpoint"),
         "{said}"
     );
     assert_eq!(count(&said, "pre_handler: "), 3 * 3, "{said}");

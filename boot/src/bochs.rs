@@ -53,7 +53,7 @@ impl Machine {
             "romimage: file=$BXSHARE/BIOS-bochs-latest, options=fastboot",
             "vgaromimage: file=$BXSHARE/VGABIOS-lgpl-latest",
             "config_interface: textconfig",
-            // Of the displays the one that works without a screen.
+            // This display is the one that works without a screen.
             "display_library: sdl2",
             "boot: disk",
             "vga: extension=vbe",

@@ -254,7 +254,7 @@ fn why_no_jump(addr: u64) -> String {
     match PROBES.allows_jump(addr) {
         Err(obstacle) => format!("{obstacle}"),
         Ok(()) if PROBES.optimization() => {
-            "another probe at or behind it needs the breakpoint".into()
+            "another probe at or after it needs the breakpoint".into()
         }
         Ok(()) => "echo 1 > /proc/sys/debug/kprobes-optimization turns jumps on".into(),
     }
@@ -414,7 +414,7 @@ fn show(out: &mut dyn Write, columns: &[Column]) -> Result<(), Failure> {
             row(out, &format!("{}", index + 1), &cells.collect::<Vec<_>>())?;
         }
     }
-    writeln!(out, "\nin all, when nobody watches")?;
+    writeln!(out, "\nin all, when it is not watched")?;
     let feet: Vec<_> = columns
         .iter()
         .map(|column| slice::from_ref(&column.foot))

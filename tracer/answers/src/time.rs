@@ -44,7 +44,7 @@ pub(crate) fn format(format: &str, nanoseconds: i128) -> String {
     let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
     let of_half = (hour + 11) % 12 + 1;
     let half = if hour < 12 { "AM" } else { "PM" };
-    // Of the week, from Sunday on, and of the year. The first day of 1970 was a Thursday.
+    // Days of the week count from Sunday. The first day of 1970 was a Thursday.
     let of_week = (day + 4).rem_euclid(7);
     let of_year = day - first_day(year);
     let (week_year, week) = week(year, of_year, of_week);

@@ -432,7 +432,7 @@ impl fmt::Display for Shown<'_> {
                 f.write_str(" }")
             }
             Value::Struct { name, fields } => self.structure(f, name, fields),
-            // Of a `Cow` only the content is shown.
+            // A `Cow` is shown by its content only.
             Value::Variant { of, name, fields }
                 if fields.len() == 1
                     && short_name(of) == "Cow"

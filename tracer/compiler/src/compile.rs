@@ -106,7 +106,7 @@ const MOST_TURNS: u32 = 1024;
 /// A power of two of turns that the verifier takes, most likely, of a program whose loops had
 /// [`LEAST_TURNS`] and so much to see.
 fn turns_that_fit(cost: Cost) -> u32 {
-    // Of the walk a part only, so that a script compiles soon.
+    // A part of the walk is enough, so that a script compiles soon.
     let path = verifier::MOST_PATH * 3 / 4 / cost.path.max(1);
     let walk = verifier::MOST_WALK / 4 / cost.walk.max(1);
     let times = path.min(walk).clamp(1, MOST_TURNS / LEAST_TURNS);

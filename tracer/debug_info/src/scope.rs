@@ -268,7 +268,7 @@ mod tests {
             (0x10, Some(1)),
             (0x1f, Some(1)),
             (0x20, Some(2)),
-            // Of two that hold, the first one.
+            // Two hold here, and the first one counts.
             (0x28, Some(2)),
             (0x30, Some(3)),
             (0x3f, Some(3)),

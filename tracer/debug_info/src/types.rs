@@ -295,7 +295,7 @@ fn variants(session: &Session, part: u64, name: String, bytes: u64) -> Option<En
         return None;
     }
     if tag.is_none() && variants.len() > 1 {
-        // Of some variants there can be no value.
+        // Some variants can have no value.
         variants.retain(|variant: &Variant| {
             let mut types = variant.fields.iter().map(|field| field.type_id);
             !types.any(|id| is_never(session, id, 0))

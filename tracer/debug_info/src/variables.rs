@@ -63,7 +63,7 @@ impl DebugInfo {
     ) -> Result<Variable, Unavailable> {
         let (row, known) = self.known(place.address)?;
         let scopes = self.visible(&known, row, place);
-        // Of two with one name in a scope the later one hides the other.
+        // The later one of two with one name in a scope hides the other.
         for scope in scopes {
             if let Some(local) = scope.locals.iter().rev().find(|local| local.name == name) {
                 return self.pieces(&known, row, place, local, scope);

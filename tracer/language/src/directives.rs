@@ -30,7 +30,7 @@ pub(crate) fn without_directives(
     }
     let mut plain = String::new();
     let mut definitions = Vec::new();
-    // Of each open condition, whether its part is left out.
+    // For each open condition, whether its part is left out.
     let mut conditions: Vec<(bool, Span)> = Vec::new();
     let mut in_comment = false;
     let mut start = 0;

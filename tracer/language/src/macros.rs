@@ -54,7 +54,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Of a name with its sign.
+    /// What a name with this sign is.
     const fn what(self) -> &'static str {
         match self {
             Self::Variable => "a variable",

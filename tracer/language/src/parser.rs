@@ -223,7 +223,7 @@ impl<'a> Parser<'a> {
                 self.tell(Diagnostic::new(
                     probes[0].span,
                     "this session has no return part",
-                    "write `return { … }` behind its block, or `kprobe:` for the entry alone",
+                    "write `return { … }` after its block, or `kprobe:` for the entry alone",
                 ));
             }
             None

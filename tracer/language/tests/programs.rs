@@ -505,7 +505,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     (
         "kprobe:f",
         "",
-        "expected `,`, `/` or `{` behind a probe, found the end of the text",
+        "expected `,`, `/` or `{` after a probe, found the end of the text",
         "PROBE {",
     ),
     (
@@ -670,7 +670,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
         "kprobe:$1 { }",
         "$1",
         "the program was not given the argument `$1`",
-        "behind the program",
+        "after the program",
     ),
     (
         "kprobe:f /pid == 1 { }",

@@ -291,8 +291,8 @@ impl Builder {
     fn nest(&mut self) {
         let whole = |draft: &Draft| self.tasks[&draft.call.tid].whole;
         let (mut drafts, others): (Vec<_>, Vec<_>) = self.drafts.drain(..).partition(whole);
-        // Of two calls with the same times, the outer one returns last. Of two that took no time,
-        // the order is not known.
+        // If two calls have the same times, the outer one returns last. If they took no time, their
+        // order is not known.
         drafts.sort_by_key(|draft| {
             let (call, order) = (&draft.call, draft.order);
             let order = if call.begin == call.end {

@@ -113,7 +113,7 @@ pub fn tree(timeline: &Timeline, options: Tree) -> String {
 
 /// Tells of a call whether it is among the last so many.
 fn latest(timeline: &Timeline, last: Option<usize>) -> impl Fn(&Call) -> bool {
-    // Of calls with the same end, the outer ones count as later ones: a callee needs its callers.
+    // Outer calls count as later than inner ones with the same end: a callee needs its callers.
     let key = |call: &Call| (call.end, u32::MAX - call.depth, u64::MAX - call.begin);
     let mut keys: Vec<_> = timeline.calls.iter().map(key).collect();
     let first = match last {

@@ -201,7 +201,7 @@ impl Call {
         }
     }
 
-    /// Of functions that are recorded without arguments and results.
+    /// For functions that are recorded without arguments and results.
     fn of_all(names: Vec<String>) -> Self {
         Self {
             names,

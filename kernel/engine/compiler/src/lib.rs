@@ -295,7 +295,7 @@ impl fmt::Display for CompileError {
             ),
             Self::NoEnd { insn } => write!(
                 f,
-                "instruction {insn} is behind the program's end, and the verifier took it; report \
+                "instruction {insn} is past the program's end, and the verifier took it; report \
                  it"
             ),
         }

@@ -305,7 +305,7 @@ impl fmt::Display for TriggerError {
             Self::UnknownCommand => "no trigger has this name; the empty file lists their names",
             Self::NoParameter => "more is needed: enable_event:GROUP:EVENT, hist:keys=FIELD",
             Self::BadCount => "the count is no number; write for example traceoff:1",
-            Self::NoIf => "behind the trigger only a count and `if FILTER` may follow",
+            Self::NoIf => "after the trigger only a count and `if FILTER` may follow",
             Self::Exists => "the event has a trigger of this kind; take it away with ! first",
             Self::NoSuchEvent => "there is no such event; available_events lists those there are",
             Self::Filter(error) => return error.fmt(f),

@@ -158,7 +158,7 @@ pub const ENDS: [(&str, &str); 10] = [
     ),
     (
         "kernel::arch::x86_64::traps::unclaimed",
-        "nobody wants the exception",
+        "no handler wants the exception",
     ),
     (
         "<kernel::probes::platform::Kernel as probes::platform::Platform>::fatal",

@@ -138,7 +138,7 @@ impl<P: Platform> Hits<P> {
     #[inline(always)]
     fn sibling<'a>(&self, cell: &'a TaskCell, slot: u64, word: u64) -> Option<&'a Instance> {
         if self.entry.is_trampoline(word) {
-            // Of the same call, or of the caller of a tail call.
+            // The word belongs to the same call, or to the caller of a tail call.
             return self.newest_of(cell, slot);
         }
         // SAFETY: as in `newest_of`.

@@ -76,7 +76,7 @@ impl fmt::Display for Obstacle {
             Self::Undecodable(error) => error.fmt(f),
             Self::NoInstruction => f.write_str("no instruction of the function starts there"),
             Self::TooShort => f.write_str("the function ends too soon for a jump"),
-            Self::RunsOff => f.write_str("the function runs on behind its end"),
+            Self::RunsOff => f.write_str("the function runs on past its end"),
             Self::Entered { at, to } => write!(f, "the instruction at {at:#x} refers to {to:#x}"),
             Self::IndirectJump { at } => {
                 write!(f, "the indirect jump at {at:#x} may lead to anywhere")
@@ -372,7 +372,7 @@ fn last_suspect(bytes: &[u8], entry: u64, addr: u64) -> Option<usize> {
     let forward = (0..first as usize)
         .rev()
         .find(|at| field_at(*at).is_some_and(|field| by_32_bits(*at, field)));
-    // Of anything else one byte is 0xff, because it is negative, or the highest of an address under
+    // In anything else one byte is 0xff, because it is negative, or the highest of an address under
     // the jump.
     let highest = (address >> 24) as u8;
     let elsewhere = bytes.iter().enumerate().rev().find_map(|(at, byte)| {

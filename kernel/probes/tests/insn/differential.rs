@@ -191,7 +191,7 @@ fn replacement(
             let position = translation.position(offset);
             if position.ip != ResumeIp::Known(insn.ip()) {
                 return Err(format!(
-                    "{stop:x?} behind the commit point, at offset {offset}"
+                    "{stop:x?} past the commit point, at offset {offset}"
                 ));
             }
             cpu.ip = insn.ip();

@@ -535,7 +535,7 @@ dies! {
         extern "C" fn within(_: u64) {
             calls_back_then_jumps(return_twice, 1);
         }
-        // Of one that is not called, of an outer call, of the newest one.
+        // One function is not called, one has an outer call, one the newest call.
         let calls = ["add", "calls_back", "calls_back_then_jumps"]
             .map(|name| leak(Kretprobe::<()>::new().symbol(name)));
         PROBES.register_batch(&calls).unwrap();

@@ -682,7 +682,7 @@ fn an_nmi_between_any_two_instructions_of_a_missed_hit_changes_nothing() {
             "kprobe_any_hit"
         };
         case("a call in a handler", vec![outer], 1, (0, 0), &[miss, SLOT]);
-        // Of the stepped call, and of those in NMIs that were hits.
+        // The stepped call counts, and so do those in NMIs that were hits.
         let calls = 1 + CALLS * FREE.load(SeqCst);
         assert_eq!((missed.hits(), missed.nmissed()), (0, calls));
         assert_eq!(

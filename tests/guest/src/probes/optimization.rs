@@ -418,7 +418,7 @@ fn a_task_gives_way_in_front_of_a_breakpoint_that_becomes_a_jump() {
     let probe = register(Box::new(Kprobe::new().symbol("opt_rust").pre(count))).unwrap();
     let start = address("opt_rust");
     assert!(is_jump("opt_rust"));
-    // The trap of a breakpoint leaves an ip behind it.
+    // The trap of a breakpoint leaves the ip after it.
     let gives_way = |breakpoint: u64| {
         let regs = PtRegs {
             ip: breakpoint + 1,

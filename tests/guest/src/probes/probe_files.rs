@@ -340,7 +340,7 @@ fn blacklist_leaves_out_no_function_that_is_refused() {
     };
     let mut refused = 0;
     for symbol in symbols::functions() {
-        // Of freed text nothing can be said.
+        // Nothing can be said of freed text.
         let Ok(judged) = kernel::probes::survey::function(&symbol) else {
             continue;
         };

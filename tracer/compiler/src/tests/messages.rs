@@ -51,7 +51,7 @@ fn a_probe_between_two_instructions_is_refused() {
          1 | begin { } kprobe:vfs_write+3 { @ = count(); }\n  |           ^^^^^^^^^^^^^^^^^^\n  \
          = help: instructions begin at `+2` and at `+4`"
     );
-    // Of a pattern those remain that have an instruction there.
+    // A pattern keeps the functions that have an instruction there.
     let compiled = compiled_with(
         "kprobe:vfs_*+3 { @ = count(); }",
         &Fake::new(),

@@ -411,7 +411,7 @@ impl Shaper<'_, '_> {
             },
             Collection::Table(Table { parts: of, .. }) => {
                 let of = parts(of);
-                // Of eight slots one at least is empty.
+                // At least one of eight slots is empty.
                 let most = self.most(&of).next_power_of_two().min(32);
                 Shape::Slots {
                     of: Box::new(of),

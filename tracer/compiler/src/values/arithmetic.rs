@@ -247,7 +247,7 @@ fn compare(
     (a, a_kind): (Number, &Kind),
     (b, b_kind): (Number, &Kind),
 ) -> Test {
-    // Of less than 8 bytes all numbers are the same, signed or not.
+    // Numbers of less than 8 bytes are the same, signed or not.
     let fits = |kind: &Kind| match kind {
         Kind::Integer { bytes, signed } => *signed || *bytes < 8,
         Kind::Literal | Kind::Boolean | Kind::Character => true,

@@ -52,7 +52,7 @@ fn addresses_are_in_the_functions_and_lines_that_another_implementation_finds() 
     let mut inlined = 0;
     for (address, expected) in addresses.iter().zip(second_opinion(program, &addresses)) {
         let frames = info.symbolise(*address);
-        // Of assembly only the symbol is known.
+        // Assembly is known by its symbol only.
         if expected.is_empty() {
             assert_eq!(frames.len(), 1, "{address:#x}");
             continue;

@@ -355,7 +355,7 @@ impl Parser<'_> {
             name.text = plain.into();
         }
         while self.accept("::")? {
-            let next = self.word("a name behind `::`", "")?;
+            let next = self.word("a name after `::`", "")?;
             name.text += "::";
             name.text += &next.text;
             name.span = name.span.to(next.span);

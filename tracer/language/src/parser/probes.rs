@@ -94,7 +94,7 @@ impl Parser<'_> {
         match self.peek()? {
             Token::Sign("/" | "{") => Ok(probes),
             _ => Err(self.unexpected(
-                "`,`, `/` or `{` behind a probe",
+                "`,`, `/` or `{` after a probe",
                 "write `PROBE { … }`, `PROBE, PROBE { … }` or `PROBE /CONDITION/ { … }`",
             )),
         }
@@ -274,7 +274,7 @@ impl Parser<'_> {
                 return Err(Diagnostic::new(
                     span,
                     format!("the program was not given the argument `${number}`"),
-                    "write it behind the program",
+                    "write it after the program",
                 ));
             }
             rest = behind;

@@ -408,7 +408,7 @@ impl Parser<'_> {
     fn variant(&mut self) -> Parsed<PatternKind> {
         let mut name = self.word("a variant", "")?;
         while self.accept("::")? {
-            let next = self.word("a name behind `::`", "")?;
+            let next = self.word("a name after `::`", "")?;
             name.text += "::";
             name.text += &next.text;
             name.span = name.span.to(next.span);

@@ -33,8 +33,8 @@ impl Lower<'_> {
                 let src = self.in_rm(place);
                 let to_is_free = src != Rm::Reg(to);
                 let bit = if to_is_free { to } else { self.scratch() };
-                // Of 0 the machine leaves the destination as it is; all processors with 64 bits
-                // do.
+                // For 0 the machine leaves the destination as it is, as all processors with
+                // 64 bits do.
                 self.asm.mov_imm(bit, u64::MAX);
                 self.asm.bsr(bit, src);
                 self.asm.lea(to, Mem::at(bit, 1));

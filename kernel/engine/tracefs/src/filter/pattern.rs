@@ -334,7 +334,7 @@ mod tests {
         text.push(b'z');
         assert!(
             !Pattern::glob(b"*z").unwrap().matches(&text),
-            "the byte lies behind what is searched"
+            "the byte lies past what is searched"
         );
         assert!(Pattern::glob(b"x*").unwrap().matches(&text));
     }

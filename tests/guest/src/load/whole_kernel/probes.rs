@@ -148,7 +148,7 @@ impl Everything {
         let mut last = 0;
         let mut functions = 0;
         let mut instructions = 0;
-        // Of the tests' code only the handlers: hits of their instructions are misses.
+        // Handlers are the only code of the tests: hits of their instructions are misses.
         let chosen = |symbol: &Symbol<'_>| {
             symbol.kind == SymbolKind::Text
                 && (is_of_the_kernel(symbol) || symbol.name.contains("12whole_kernel"))
