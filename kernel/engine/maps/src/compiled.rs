@@ -4,12 +4,18 @@
 //!
 //! Results are 0 or a negative number as in BPF: [`FULL`], [`BUSY`], [`PRESENT`], [`ABSENT`].
 
-use core::{arch::naked_asm, mem::offset_of};
+use core::{
+    arch::naked_asm,
+    mem::{MaybeUninit, offset_of},
+};
 
 use crate::{
     stacks::Stacks,
     steps::NoSteps,
-    table::{Bytes, KeyWords, LIVE, Lost, MULTIPLIER, NotUpdated, PIN, TURNED, Table, VALUE, When},
+    table::{
+        Bytes, KeyWords, LIVE, Lost, MAX_KEY_WORDS, MULTIPLIER, NotUpdated, PIN, TURNED, Table,
+        VALUE, When,
+    },
 };
 
 /// Lost: there is no room for another key (E2BIG).
@@ -122,13 +128,20 @@ pub unsafe fn hash_next_key(
     to: *mut u8,
     size: u64,
 ) -> u64 {
-    let mut key: KeyWords = [0; _];
+    let mut key = MaybeUninit::<KeyWords>::uninit();
+    for at in 0..MAX_KEY_WORDS {
+        // SAFETY: the words lie inside. Volatile, so that it is no call of `memset`, which may be
+        // probed.
+        unsafe { key.as_mut_ptr().cast::<u64>().add(at).write_volatile(0) };
+    }
+    // SAFETY: each word is written.
+    let key = unsafe { key.assume_init_mut() };
     let (mut cpu, mut slot) = ((place >> 32) as usize, place as u32 as usize);
     let mut found = None;
     // SAFETY: by the contract.
     while let Some(in_table) = table(cpu).map(|table| unsafe { &*table }) {
         while slot < in_table.places() && found.is_none() {
-            let is_key = in_table.copy_key::<NoSteps>(slot, &mut key);
+            let is_key = in_table.copy_key::<NoSteps>(slot, key);
             slot = slot.wrapping_add(1);
             if !is_key {
                 continue;

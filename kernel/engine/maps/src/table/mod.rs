@@ -76,7 +76,7 @@ pub const MAX_KEY_BYTES: usize = 512;
 /// The most bytes of a value.
 pub const MAX_VALUE_BYTES: usize = 512;
 /// The words of the longest key.
-const MAX_KEY_WORDS: usize = MAX_KEY_BYTES / 8;
+pub(crate) const MAX_KEY_WORDS: usize = MAX_KEY_BYTES / 8;
 /// The words of the longest value.
 pub(super) const MAX_VALUE_WORDS: usize = MAX_VALUE_BYTES / 8;
 
