@@ -14,9 +14,15 @@ pub(crate) fn write(
     symbols: &dyn Symbolize,
     out: &mut dyn Write,
 ) -> fmt::Result {
-    let number = value.number().unwrap_or(0);
-    // Two's complement of 64 bits, as C shows a signed number as an unsigned one.
-    let bits = number as u64;
+    // Two's complement, as C shows a signed number as an unsigned one.
+    let (whole, bytes) = match value {
+        Value::Wide(number) => (number.cast_signed(), 16),
+        Value::SignedWide(number) => (*number, 16),
+        other => (other.number().unwrap_or(0), 8),
+    };
+    let unused = 128 - 8 * u32::from(conversion.bytes.unwrap_or(bytes).clamp(1, bytes));
+    let bits = whole.cast_unsigned() << unused >> unused;
+    let number = whole << unused >> unused;
     let mut text = String::new();
     match conversion.style {
         // What is not there has one text, whatever the conversion.
@@ -26,6 +32,9 @@ pub(crate) fn write(
         ) =>
         {
             write!(text, "{}", value.shown(symbols))?;
+        }
+        Style::Decimal if matches!(value, Value::Wide(_)) && conversion.bytes.is_none() => {
+            write!(text, "{bits}")?;
         }
         Style::Decimal => {
             if conversion.plus && number >= 0 {

@@ -7,6 +7,7 @@ use alloc::{rc::Rc, string::String, vec::Vec};
 use core::{
     cmp::Ordering,
     fmt::{self, Write},
+    net::IpAddr,
     time::Duration,
 };
 
@@ -328,17 +329,43 @@ impl<'a> Shown<'a> {
     ) -> fmt::Result {
         let inner = |at: usize| self.inner(&fields[at].1);
         match (name, fields.len()) {
+            (whole, 0) if is_shown_whole(whole) => f.write_str(whole),
             // A tuple's name is its type; its fields say all.
             (tuple, 1) if tuple.starts_with('(') => write!(f, "({},)", inner(0)),
             (tuple, _) if tuple.starts_with('(') => self.fields(f, fields),
-            // Ranges of the library are stored by these names, which no type of the source has.
+            // Types of the library are stored by these names, which no type of the source has.
             ("..", 2) => write!(f, "{}..{}", inner(0), inner(1)),
-            ("..=", 2) => write!(f, "{}..={}", inner(0), inner(1)),
+            ("..=", 3) => {
+                let is_over = fields[2].1 == Value::Boolean(true);
+                let after = if is_over { " (exhausted)" } else { "" };
+                write!(f, "{}..={}{after}", inner(0), inner(1))
+            }
             ("a..", 1) => write!(f, "{}..", inner(0)),
             ("..a", 1) => write!(f, "..{}", inner(0)),
             ("..=a", 1) => write!(f, "..={}", inner(0)),
             ("..", 0) => f.write_str(".."),
-            (marker, 0) if marker.starts_with("PhantomData<") => f.write_str(marker),
+            ("OnceCell()", 1) => match &fields[0].1 {
+                Value::Variant { name, .. } if &**name == "None" => {
+                    f.write_str("OnceCell(<uninit>)")
+                }
+                Value::Variant { fields, .. } if fields.len() == 1 => {
+                    write!(f, "OnceCell({})", self.inner(&fields[0].1))
+                }
+                other => write!(f, "OnceCell({})", self.inner(other)),
+            },
+            ("Mutex()" | "RwLock()", 2) => {
+                let name = name.trim_end_matches("()");
+                write!(
+                    f,
+                    "{name} {{ data: {}, poisoned: {}, .. }}",
+                    inner(0),
+                    inner(1)
+                )
+            }
+            ("IpAddr()", 1) => match address_of(&fields[0].1) {
+                Some(address) => write!(f, "{address}"),
+                None => write!(f, "{}", inner(0)),
+            },
             _ => {
                 f.write_str(short_name(name))?;
                 self.fields(f, fields)
@@ -432,14 +459,16 @@ impl fmt::Display for Shown<'_> {
                 f.write_str(" }")
             }
             Value::Struct { name, fields } => self.structure(f, name, fields),
-            // A `Cow` is shown by its content only.
-            Value::Variant { of, name, fields }
-                if fields.len() == 1
-                    && short_name(of) == "Cow"
-                    && matches!(&**name, "Borrowed" | "Owned") =>
-            {
+            // An enum without a name is shown by its content only.
+            Value::Variant { of, fields, .. } if &**of == "()" && fields.len() == 1 => {
                 let value = &fields[0].1;
                 write!(f, "{}", Shown { value, ..*self })
+            }
+            // An alignment of the library, by the name that no other variant has.
+            Value::Variant { name, .. } if name.starts_with("_Align1Shl") => {
+                let shift = &name["_Align1Shl".len()..];
+                let bytes = 1_u64.checked_shl(shift.parse().unwrap_or(0)).unwrap_or(0);
+                write!(f, "{bytes} (1 << {shift})")
             }
             Value::Variant { name, fields, .. } => {
                 f.write_str(name)?;
@@ -479,6 +508,23 @@ fn write_stack(
         }
     }
     Ok(())
+}
+
+/// Whether a type without fields is shown by its whole name.
+fn is_shown_whole(name: &str) -> bool {
+    name == "(Weak)" || name.starts_with("PhantomData<") || name.starts_with("MaybeUninit<")
+}
+
+/// The address of a network that four or sixteen numbers are.
+fn address_of(octets: &Value) -> Option<IpAddr> {
+    let Value::List { items, more: 0, .. } = octets else {
+        return None;
+    };
+    let octets = items.iter().map(|item| u8::try_from(item.number()?).ok());
+    let octets: Vec<u8> = octets.collect::<Option<_>>()?;
+    let four = <[u8; 4]>::try_from(&octets[..]).map(IpAddr::from);
+    let sixteen = || <[u8; 16]>::try_from(&octets[..]).map(IpAddr::from);
+    four.or_else(|_| sixteen()).ok()
 }
 
 /// `a::b::Name<c::D>` without path and parameters.

@@ -33,6 +33,7 @@ pub(crate) fn parse(format: &str) -> Result<Vec<Part>, (String, &'static str)> {
             alternate: false,
             width: 0,
             precision: None,
+            bytes: None,
             at,
             letter: 's',
         };
@@ -49,10 +50,13 @@ pub(crate) fn parse(format: &str) -> Result<Vec<Part>, (String, &'static str)> {
         if letters.next_if(|(_, next)| *next == '.').is_some() {
             conversion.precision = Some(number(&mut letters));
         }
-        while letters
-            .next_if(|(_, next)| "lhzjt".contains(*next))
-            .is_some()
-        {}
+        while let Some((_, length)) = letters.next_if(|(_, next)| "lhzjt".contains(*next)) {
+            conversion.bytes = Some(match (length, conversion.bytes) {
+                ('h', Some(2)) => 1,
+                ('h', _) => 2,
+                _ => 8,
+            });
+        }
         let found = letters.next().map(|(_, letter)| letter);
         conversion.letter = found.unwrap_or('%');
         conversion.style = match found {

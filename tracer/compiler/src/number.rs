@@ -159,6 +159,8 @@ pub(crate) enum Number {
         place: Place,
         delta: i64,
         value_before: bool,
+        /// Bytes and sign of the sum, if it has less than 8.
+        wraps: Option<(u8, bool)>,
     },
     /// Adds to a number in a map.
     ElementStep {
@@ -436,6 +438,14 @@ impl Kind {
 
     pub(crate) const fn is_signed(&self) -> bool {
         matches!(self, Self::Literal | Self::Integer { signed: true, .. })
+    }
+
+    /// Bytes and sign of integers that have less than 8.
+    pub(crate) const fn narrow(&self) -> Option<(u8, bool)> {
+        match *self {
+            Self::Integer { bytes, signed } if bytes < 8 => Some((bytes, signed)),
+            _ => None,
+        }
     }
 
     /// Whose memory an address of this kind is one of.

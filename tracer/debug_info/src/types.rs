@@ -135,6 +135,11 @@ fn base(found: &Found) -> Option<Type> {
     })
 }
 
+/// Whether a type is one of signed integers.
+fn is_signed(session: &Session, id: TypeId) -> bool {
+    matches!(describe(session, id), Type::Integer { signed: true, .. })
+}
+
 /// Keeps the bits of a tag.
 fn mask(value: u64, bytes: u8) -> u64 {
     match bytes {
@@ -164,8 +169,10 @@ fn enumeration(session: &Session, found: &Found, id: TypeId) -> Type {
         tag: (tag > 0).then_some(Tag {
             offset: 0,
             bytes: tag,
+            signed: is_signed(session, of(session, id.0)),
         }),
         variants,
+        origin: origin(session, id),
     })
 }
 
@@ -180,7 +187,8 @@ fn structure(session: &Session, found: &Found, id: TypeId) -> Option<Type> {
     let full_name = found.name(session).unwrap_or_default();
     let name = names::short(&full_name);
     if let Some(part) = part {
-        return variants(session, part, name, bytes).map(Type::Enum);
+        let origin = origin(session, id);
+        return variants(session, part, (name, bytes, origin)).map(Type::Enum);
     }
     let fields = fields(session, id, 0);
     if let [data, length] = &fields[..]
@@ -204,8 +212,7 @@ fn structure(session: &Session, found: &Found, id: TypeId) -> Option<Type> {
     }
     let origin = match found.entry.tag() {
         gimli::DW_TAG_union_type => Origin::Union,
-        _ if session.is_of_library(id.0) => Origin::Library,
-        _ => Origin::Source,
+        _ => origin(session, id),
     };
     Some(Type::Struct(Struct {
         name,
@@ -214,6 +221,14 @@ fn structure(session: &Session, found: &Found, id: TypeId) -> Option<Type> {
         parameters: parameters(session, id),
         origin,
     }))
+}
+
+/// Whose a structure or an enum is.
+fn origin(session: &Session, id: TypeId) -> Origin {
+    match session.is_of_library(id.0) {
+        true => Origin::Library,
+        false => Origin::Source,
+    }
 }
 
 /// The types in angle brackets after a type's name.
@@ -234,13 +249,8 @@ fn fields(session: &Session, id: TypeId, base: u64) -> Vec<Field> {
         let artificial = child.entry.has_attr(gimli::DW_AT_artificial);
         if child.entry.tag() == gimli::DW_TAG_member && !artificial {
             let name = child.name(session).unwrap_or_default();
-            // Fields without a name have a number in the source; what a closure holds by reference
-            // has its name there.
-            let name = name
-                .strip_prefix("__")
-                .filter(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()))
-                .or_else(|| name.strip_prefix("_ref__"))
-                .unwrap_or(&name);
+            // What a closure holds by reference has its name in the source.
+            let name = name.strip_prefix("_ref__").unwrap_or(&name);
             fields.push(Field {
                 name: name.into(),
                 offset: base
@@ -251,21 +261,36 @@ fn fields(session: &Session, id: TypeId, base: u64) -> Vec<Field> {
             });
         }
     });
+    // Fields without a name are `__0`, `__1` and so on here, and numbers in the source.
+    let in_order = |(number, field): (usize, &Field)| field.name == format!("__{number}");
+    let mut sorted: Vec<&Field> = fields.iter().collect();
+    sorted.sort_by(|a, b| (a.name.len(), &a.name).cmp(&(b.name.len(), &b.name)));
+    if sorted.into_iter().enumerate().all(in_order) {
+        for field in &mut fields {
+            field.name.drain(..2);
+        }
+    }
     fields
 }
 
-fn variants(session: &Session, part: u64, name: String, bytes: u64) -> Option<Enum> {
+fn variants(
+    session: &Session,
+    part: u64,
+    (name, bytes, origin): (String, u64, Origin),
+) -> Option<Enum> {
     let tag = match session.entry(part)?.reference(gimli::DW_AT_discr) {
         None => None,
         Some(member) => {
             let found = session.entry(member)?;
-            let size = size(session, of(session, member))?;
+            let held = of(session, member);
             Some(Tag {
                 offset: found
                     .number(gimli::DW_AT_data_member_location)
                     .unwrap_or_default(),
-                // The values of a larger one have zeros in their upper bytes.
-                bytes: u8::try_from(size.min(8)).ok()?,
+                bytes: u8::try_from(size(session, held)?)
+                    .ok()
+                    .filter(|bytes| *bytes <= 16)?,
+                signed: is_signed(session, held),
             })
         }
     };
@@ -306,6 +331,7 @@ fn variants(session: &Session, part: u64, name: String, bytes: u64) -> Option<En
         bytes,
         tag,
         variants,
+        origin,
     })
 }
 

@@ -172,6 +172,15 @@ impl Shape {
         }
     }
 
+    /// The bytes of an integer.
+    pub fn number_bytes(&self) -> Option<u8> {
+        match self {
+            Self::Unsigned(bytes) | Self::Signed(bytes) => Some(*bytes),
+            Self::Maybe(of) | Self::Behind(of) => of.number_bytes(),
+            _ => None,
+        }
+    }
+
     /// Whether nothing is left of a value, because all its parts are unavailable.
     pub fn is_lost(&self) -> bool {
         let all = |fields: &Fields| {

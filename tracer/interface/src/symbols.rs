@@ -268,7 +268,7 @@ pub struct Struct {
     pub origin: Origin,
 }
 
-/// Whose a structure is.
+/// Whose a structure or an enum is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The traced kernel's.
@@ -295,13 +295,17 @@ pub struct Enum {
     /// None where there is one variant only.
     pub tag: Option<Tag>,
     pub variants: Vec<Variant>,
+    pub origin: Origin,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
     /// Offset in bytes.
     pub offset: u64,
+    /// 1, 2, 4, 8 or 16. The upper half of one of 16 is zero for each value that a variant names.
     pub bytes: u8,
+    /// Whether discriminants may be negative.
+    pub signed: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

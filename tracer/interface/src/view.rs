@@ -217,6 +217,8 @@ pub struct Conversion {
     pub width: usize,
     /// The most letters of a text.
     pub precision: Option<usize>,
+    /// How many bytes of a number are shown. None: all that it has.
+    pub bytes: Option<u8>,
     /// Where it is in the format, and the letter of it, for messages.
     pub at: usize,
     pub letter: char,

@@ -159,8 +159,15 @@ impl Display for Statement {
                 let operator = operation.map_or("", Binary::sign);
                 write!(f, "{target} {operator}= {value}")
             }
-            StatementKind::Let { variable, value } => {
+            StatementKind::Let {
+                variable,
+                to,
+                value,
+            } => {
                 write!(f, "let ${}", variable.text)?;
+                if let Some(to) = to {
+                    write!(f, ": {to}")?;
+                }
                 match value {
                     Some(value) => write!(f, " = {value}"),
                     None => Ok(()),

@@ -150,10 +150,10 @@ pub enum StatementKind {
         operation: Option<Binary>,
         value: Expression,
     },
-    /// `let $variable = value`: a variable of this block. A type in front of the value is a
-    /// [`ExpressionKind::Cast`].
+    /// `let $variable: to = value`: a variable of this block, which holds values of that type only.
     Let {
         variable: Name,
+        to: Option<TypeName>,
         value: Option<Expression>,
     },
     /// A call for its effect, `++`, or a value that is thrown away.
@@ -443,19 +443,22 @@ impl Binary {
         }
     }
 
-    /// Whether there is `target op= value`.
-    pub const fn can_assign(self) -> bool {
-        !matches!(
+    /// Whether it compares its sides.
+    pub const fn is_comparison(self) -> bool {
+        matches!(
             self,
-            Self::Or
-                | Self::And
-                | Self::Equal
+            Self::Equal
                 | Self::NotEqual
                 | Self::Less
                 | Self::LessEqual
                 | Self::Greater
                 | Self::GreaterEqual
         )
+    }
+
+    /// Whether there is `target op= value`.
+    pub const fn can_assign(self) -> bool {
+        !self.is_comparison() && !matches!(self, Self::Or | Self::And)
     }
 }
 

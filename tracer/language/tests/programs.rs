@@ -103,8 +103,9 @@ fn expressions(block: &Block, see: &mut impl FnMut(&Expression)) {
                 }
                 inner(value, see);
             }
-            // The cast to its type stands before the `=`.
-            StatementKind::Let { .. } => {}
+            StatementKind::Let { value, .. } => {
+                value.iter().for_each(|value| inner(value, see));
+            }
             StatementKind::Expression(value) => inner(value, see),
             StatementKind::If {
                 condition,
@@ -758,12 +759,6 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
         "..=",
         "`..=` is not in this language",
         "1..4",
-    ),
-    (
-        "kprobe:f { let $x: u8; }",
-        "u8",
-        "a variable gets its type from its first value",
-        "let $x",
     ),
     (
         "kprobe:f { @ = &$x; }",

@@ -193,8 +193,16 @@ fn block() -> BoxedStrategy<Block> {
                 value
             }
         ),
-        (any_name(), option::of(expression()))
-            .prop_map(|(variable, value)| StatementKind::Let { variable, value }),
+        (
+            any_name(),
+            option::of(type_name()),
+            option::of(expression())
+        )
+            .prop_map(|(variable, to, value)| StatementKind::Let {
+                variable,
+                to,
+                value
+            }),
         expression().prop_map(StatementKind::Expression),
         option::of(expression()).prop_map(StatementKind::Return),
         Just(StatementKind::Break),

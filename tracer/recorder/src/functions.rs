@@ -358,12 +358,14 @@ mod tests {
                 tag: Some(Tag {
                     offset: 0,
                     bytes: 4,
+                    signed: false,
                 }),
                 variants: vec![
                     variant("Ok", Some(0), vec![field("__0", 4, 1)]),
                     variant("Err", Some(1), vec![]),
                     variant("Other", None, vec![field("why", 0, 0)]),
                 ],
+                origin: Origin::Source,
             }),
             Type::Unit,
         ])

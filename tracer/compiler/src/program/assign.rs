@@ -57,11 +57,13 @@ impl Program<'_, '_> {
                     .set_class(number, Class::Plain(kind.shape()), value.span)?;
             }
             let old = self.code.count(&old)?;
-            if matches!(operation, Binary::Add | Binary::Subtract) {
+            let by_pointer = matches!(with.kind, Kind::Pointer { to: Some(_), .. });
+            if matches!(operation, Binary::Add | Binary::Subtract) && !by_pointer {
                 let key = self.code.key(number, map)?;
+                let by = self.values().steps(&old.kind, with.number);
                 let delta = match operation {
-                    Binary::Add => with.number,
-                    _ => Number::alu(AluOp::Sub, Number::Constant(0), with.number),
+                    Binary::Add => by,
+                    _ => Number::alu(AluOp::Sub, Number::Constant(0), by),
                 };
                 self.code.add_shared(number, key, &delta, &with.present);
                 return Ok(());

@@ -203,7 +203,7 @@ impl Code<'_, '_> {
                 signed,
             } => {
                 self.number(number);
-                self.asm.extend(*bytes, *signed);
+                self.asm.extend(Reg::R0, *bytes, *signed);
             }
             Number::Swapped { number, bits } => {
                 self.number(number);
@@ -326,11 +326,15 @@ impl Code<'_, '_> {
                 place,
                 delta,
                 value_before,
+                wraps,
             } => {
                 self.asm.load(Reg::R0, *place, 8, false);
                 self.asm.mov(Reg::R1, Reg::R0);
                 self.asm.set(Reg::R2, delta.cast_unsigned());
                 self.asm.alu(AluOp::Add, Reg::R1, Reg::R2);
+                if let Some((bytes, signed)) = wraps {
+                    self.asm.extend(Reg::R1, *bytes, *signed);
+                }
                 if !value_before {
                     self.asm.mov(Reg::R0, Reg::R1);
                 }
@@ -557,24 +561,24 @@ impl Asm {
         }
     }
 
-    /// Extends the low bytes of `r0`.
-    pub(crate) fn extend(&mut self, bytes: u8, signed: bool) {
+    /// Extends the low bytes of a register.
+    pub(crate) fn extend(&mut self, register: Reg, bytes: u8, signed: bool) {
         let bits = bytes * 8;
         if signed && matches!(bits, 8 | 16 | 32) {
             self.push(Insn::SignExtend {
                 width: Width::W64,
                 bits,
-                dst: Reg::R0,
-                src: Reg::R0,
+                dst: register,
+                src: register,
             });
         } else {
             let unused = i32::from(64 - bits);
-            self.alu(AluOp::ShiftLeft, Reg::R0, unused);
+            self.alu(AluOp::ShiftLeft, register, unused);
             let back = match signed {
                 true => AluOp::ShiftRightSigned,
                 false => AluOp::ShiftRight,
             };
-            self.alu(back, Reg::R0, unused);
+            self.alu(back, register, unused);
         }
     }
 }

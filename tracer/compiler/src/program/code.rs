@@ -10,7 +10,7 @@
 use core::ops::RangeInclusive;
 
 use bpf::Reg;
-use trace_language::tree::{Expression, Map as MapName};
+use trace_language::tree::{Expression, Map as MapName, Span, TypeName};
 
 use crate::{
     Lowered,
@@ -30,6 +30,13 @@ impl Code<'_, '_> {
     /// The value of an expression.
     pub(crate) fn value(&mut self, expression: &Expression) -> Lowered<Val> {
         let value = self.values.value(expression)?;
+        self.make_copies()?;
+        Ok(value)
+    }
+
+    /// A value as one of a type.
+    pub(crate) fn cast(&mut self, to: &TypeName, value: Val, span: Span) -> Lowered<Val> {
+        let value = self.values.cast_value(to, value, span)?;
         self.make_copies()?;
         Ok(value)
     }

@@ -8,7 +8,7 @@ use alloc::{boxed::Box, format, rc::Rc, string::String, vec::Vec};
 use trace_interface::{
     script::Request,
     shape::Shape,
-    view::{Level, Part, Record, Style},
+    view::{Conversion, Level, Part, Record, Style},
 };
 use trace_language::{
     Diagnostic,
@@ -183,12 +183,12 @@ fn print_line(program: &mut Program<'_, '_>, call: Call<'_>, level: Level) -> Lo
         return call.refuse();
     };
     let text = text(format, "printf(\"%d\\n\", pid)")?;
-    let parts = conversions::parse(text)
+    let mut parts = conversions::parse(text)
         .map_err(|(cause, next)| Diagnostic::new(format.span, cause, next))?;
-    let wanted: Vec<_> = parts
-        .iter()
+    let mut wanted: Vec<&mut Conversion> = parts
+        .iter_mut()
         .filter_map(|part| match part {
-            Part::Value(conversion) => Some(*conversion),
+            Part::Value(conversion) => Some(conversion),
             Part::Literal(_) => None,
         })
         .collect();
@@ -208,7 +208,7 @@ fn print_line(program: &mut Program<'_, '_>, call: Call<'_>, level: Level) -> Lo
     let mut stored = Vec::new();
     let mut places = Vec::new();
     let mut offset = 0;
-    for (conversion, expression) in wanted.iter().zip(values) {
+    for (conversion, expression) in wanted.iter_mut().zip(values) {
         let value = program.code.value(expression)?;
         let room = match (conversion.style, conversion.letter) {
             (Style::Natural, 's') => Some(Room::Text),
@@ -235,6 +235,16 @@ fn print_line(program: &mut Program<'_, '_>, call: Call<'_>, level: Level) -> Lo
                     ));
                 }
             }
+        }
+        // The bits of a negative number are those of its own length.
+        if matches!(
+            conversion.style,
+            Style::Unsigned | Style::Hex { .. } | Style::Octal
+        ) {
+            conversion.bytes = conversion.bytes.or_else(|| match &value {
+                Val::Number(counted) => counted.kind.narrow().map(|(bytes, _)| bytes),
+                _ => shape.number_bytes(),
+            });
         }
         places.push((offset, shape.clone()));
         offset += shape.bytes();

@@ -77,15 +77,9 @@ impl Program<'_, '_> {
             },
             StatementKind::Let {
                 variable,
-                value: Some(value),
-            } => {
-                let new = self.code.value(value)?;
-                self.declare(variable, new, true, value.span)
-            }
-            StatementKind::Let {
-                variable,
-                value: None,
-            } => self.declare_unset(variable),
+                to,
+                value,
+            } => self.declare_let(variable, to.as_ref(), value.as_ref()),
             StatementKind::Expression(expression) => self.effect(expression),
             StatementKind::If {
                 condition,

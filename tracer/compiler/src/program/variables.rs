@@ -11,7 +11,7 @@ use trace_interface::{
 };
 use trace_language::{
     Diagnostic,
-    tree::{Name, Span},
+    tree::{Expression, Name, Span, TypeKind, TypeName},
 };
 
 use super::Program;
@@ -19,9 +19,10 @@ use crate::{
     Lowered,
     memory::Place,
     names,
-    number::{Kind, Number, Test},
+    number::{Counted, Kind, Number, Test, extend},
     object::{At, Object},
     tables::Unset,
+    types::integer,
     values::{Holds, Val, Variable},
 };
 
@@ -88,6 +89,47 @@ impl Program<'_, '_> {
                 "give the new one another name, or assign to it without `let`",
             )),
         }
+    }
+
+    /// `let $name: to = value`. A number of less than 8 bytes stays one: what is assigned to it is
+    /// cut to them.
+    pub(crate) fn declare_let(
+        &mut self,
+        name: &Name,
+        to: Option<&TypeName>,
+        value: Option<&Expression>,
+    ) -> Lowered<()> {
+        let number = to.and_then(number_of);
+        let new = match (to, value) {
+            (None, None) => return self.declare_unset(name),
+            (None, Some(value)) => self.code.value(value)?,
+            (Some(to), None) => match &number {
+                Some(kind) => Val::number(Number::Constant(0), kind.clone()),
+                None => {
+                    if !is_text(to) {
+                        self.values().types().named(to)?;
+                    }
+                    return self.declare_unset(name);
+                }
+            },
+            (Some(to), Some(value)) => {
+                let new = self.code.value(value)?;
+                if let (Some(kind), Val::Number(counted)) = (&number, &new) {
+                    check_fits(kind, counted, value.span)?;
+                }
+                self.code.cast(to, new, value.span)?
+            }
+        };
+        self.declare(name, new, true, value.map_or(name.span, |value| value.span))?;
+        let made = self
+            .values()
+            .scopes
+            .last_mut()
+            .and_then(|scope| scope.last_mut());
+        if let (Some(kind), Some(made)) = (number, made) {
+            made.holds = Holds::Number(kind);
+        }
+        Ok(())
     }
 
     /// Makes a variable of the block that has no value yet, as `let $name;` does. It holds what the
@@ -222,7 +264,14 @@ impl Program<'_, '_> {
                         "use another variable",
                     ));
                 }
-                let number = Number::select(counted.present, counted.number, Number::Constant(0));
+                let number = match kind.narrow() {
+                    Some((bytes, signed)) => {
+                        check_fits(kind, &counted, span)?;
+                        counted.number.extended(bytes, signed)
+                    }
+                    None => counted.number,
+                };
+                let number = Number::select(counted.present, number, Number::Constant(0));
                 self.code.store_number(&number, variable.place, 8);
                 Ok(())
             }
@@ -299,6 +348,51 @@ impl Program<'_, '_> {
         self.code.store_number(&address, *place, 8);
         Ok(())
     }
+}
+
+/// The kind of numbers of a type. None: it is no type of numbers.
+fn number_of(to: &TypeName) -> Option<Kind> {
+    match &to.kind {
+        TypeKind::Named(name) => match &**name {
+            "bool" => Some(Kind::Boolean),
+            "char" => Some(Kind::Character),
+            name => integer(name).map(|(bytes, signed)| Kind::Integer { bytes, signed }),
+        },
+        _ => None,
+    }
+}
+
+/// Whether a type is one of texts.
+fn is_text(to: &TypeName) -> bool {
+    match &to.kind {
+        TypeKind::Named(name) => name == "string",
+        TypeKind::Array { of, .. } => is_text(of),
+        TypeKind::Pointer(_) | TypeKind::Slice(_) => false,
+    }
+}
+
+/// Refuses a number of the text that a type does not have.
+fn check_fits(kind: &Kind, counted: &Counted, span: Span) -> Lowered<()> {
+    let (Kind::Literal, Some(number)) = (&counted.kind, counted.number.constant()) else {
+        return Ok(());
+    };
+    let Kind::Integer { bytes, signed } = *kind else {
+        return Ok(());
+    };
+    let is_negative = number.cast_signed() < 0;
+    if extend(number, bytes, signed) == number && (signed || !is_negative) {
+        return Ok(());
+    }
+    let letter = if signed { 'i' } else { 'u' };
+    let bits = 8 * u32::from(bytes);
+    Err(Diagnostic::new(
+        span,
+        format!(
+            "the variable is of type {letter}{bits}, which has no {}",
+            number.cast_signed()
+        ),
+        format!("give it a larger type, or say that it is to be cut: ({letter}{bits})value"),
+    ))
 }
 
 fn other_type(name: &Name, shape: &Shape, new: &Shape, span: Span) -> Diagnostic {

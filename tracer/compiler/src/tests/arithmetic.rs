@@ -249,8 +249,8 @@ fn expressions_mean_what_the_reference_says() {
         let arguments = core::array::from_fn(|_| random.number());
         let meant = expression(&mut random, &arguments, 4);
         let text = format!(
-            "kprobe:vfs_write {{ printf(\"%x \", {0}); $v = {0}; printf(\"%x \", $v); \
-             @m[1] = {0}; printf(\"%x \", @m[1]); if ({0}) {{ printf(\"1\"); }} else {{ \
+            "kprobe:vfs_write {{ printf(\"%lx \", {0}); $v = {0}; printf(\"%lx \", $v); \
+             @m[1] = {0}; printf(\"%lx \", @m[1]); if ({0}) {{ printf(\"1\"); }} else {{ \
              printf(\"0\"); }} }}",
             meant.text
         );
@@ -311,5 +311,214 @@ fn a_cast_keeps_the_bytes_and_the_sign_of_its_type() {
             });
             assert_eq!(world.out, format!("{value}\n"), "{name}");
         }
+    }
+}
+
+/// What a program prints at a hit with these arguments.
+fn printed(program: &str, arguments: &[u64; 6]) -> String {
+    let mut world = World::new(&format!("kprobe:vfs_write {{ {program} }}"));
+    world.hit(&hit(arguments));
+    world.out.clone()
+}
+
+#[test]
+fn pointers_move_by_what_they_lead_to() {
+    let at = |text: &str| {
+        let out = printed(
+            &format!("printf(\"%lx\", {text});"),
+            &[0x1000, 3, 0, 0, 0, 0],
+        );
+        u64::from_str_radix(&out, 16).unwrap()
+    };
+    assert_eq!(at("(int8*)0x100 + 1"), 0x101);
+    assert_eq!(at("(uint16*)0x100 + 1"), 0x102);
+    assert_eq!(at("(int32*)0x100 + 3"), 0x10c);
+    assert_eq!(at("2 + (int64*)0x100"), 0x110);
+    assert_eq!(at("(int32*)arg0 - 1"), 0xffc);
+    assert_eq!(at("(int32*)arg0 + arg1"), 0x100c);
+    assert_eq!(at("(int32*)arg0 + (int8)-1"), 0xffc);
+    assert_eq!(at("(int32**)0x100 + 1"), 0x108);
+    // Of nothing in particular: bytes.
+    assert_eq!(at("(void*)0x100 + 1"), 0x101);
+    assert_eq!(at("arg0 + 1"), 0x1001);
+    for (text, value) in [
+        ("(int32*)0x10c - (int32*)0x100", "3"),
+        ("(int32*)0x100 - (int32*)0x10c", "-3"),
+        ("(int64*)arg0 - (int64*)0x800", "256"),
+        ("(int32*)0x100 + 1 == (int32*)0x104", "1"),
+        ("(int32*)0x100 < (int32*)0x104", "1"),
+    ] {
+        assert_eq!(
+            printed(&format!("printf(\"%d\", {text});"), &[0x1000; 6]),
+            value,
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn pointers_in_variables_and_maps_move_in_the_same_way() {
+    for (program, address) in [
+        ("$p = (int32*)0x100; $p++; printf(\"%lx\", $p);", "104"),
+        (
+            "$p = (int32*)0x100; printf(\"%lx \", $p++); printf(\"%lx\", $p);",
+            "100 104",
+        ),
+        ("$p = (int64*)0x100; --$p; printf(\"%lx\", $p);", "f8"),
+        (
+            "$p = (int32*)0x100; $p += 2; $p -= 1; printf(\"%lx\", $p);",
+            "104",
+        ),
+        (
+            "$p = (int32*)0x100; $q = $p + 1; printf(\"%lx %d\", $q + 1, $q - $p);",
+            "108 1",
+        ),
+        ("@p = (int32*)0x100; printf(\"%lx\", @p + 1);", "104"),
+        ("@p = (int32*)0x100; @p++; printf(\"%lx\", @p);", "104"),
+        ("@p = (int64*)0x100; @p += 2; printf(\"%lx\", @p);", "110"),
+        (
+            "@p[1] = (int32*)0x100; @p[1] -= 1; printf(\"%lx\", @p[1]);",
+            "fc",
+        ),
+    ] {
+        assert_eq!(printed(program, &[0; 6]), address, "{program}");
+    }
+}
+
+#[test]
+fn pointers_have_no_other_arithmetic() {
+    for (text, marked) in [
+        ("1 - $p", "`-` is no operation on pointers"),
+        ("$p * 5", "`*` is no operation on pointers"),
+        ("$p & 7", "`&` is no operation on pointers"),
+        ("$p + $p", "`+` is no operation on pointers"),
+        ("-$p", "`-` is no operation on pointers"),
+        ("~$p", "`~` is no operation on pointers"),
+        (
+            "$p - (int64*)8",
+            "these pointers lead to values of different types",
+        ),
+    ] {
+        let program = format!("kprobe:vfs_write {{ $p = (int32*)8; print({text}); }}");
+        let fake = super::fake::Fake::new();
+        let errors = compiled_with(&program, &fake, &Options::default())
+            .err()
+            .unwrap();
+        assert!(errors.contains(marked), "{text}: {errors:?}");
+    }
+}
+
+/// C's rules for operators of its largest types, as rustc computes them.
+#[test]
+fn operators_bind_and_divide_as_in_c() {
+    let (a, b) = (-7_i64, 3_i64);
+    for (text, value) in [
+        ("(int64)-7 / 3", a / b),
+        ("(int64)-7 % 3", a % b),
+        ("7 / (int64)-3", 7 / -3),
+        ("7 % (int64)-3", 7 % -3),
+        ("1 + 2 * 3 - 4", 1 + 2 * 3 - 4),
+        ("1 << 2 + 1", 1 << (2 + 1)),
+        ("6 & 3 == 2", i64::from(false)),
+        ("1 | 2 ^ 3 & 4", 3),
+        ("10 - 4 - 3", 10 - 4 - 3),
+        ("100 / 10 / 5", 100 / 10 / 5),
+        ("1 ? 2 : 0 ? 3 : 4", 2),
+        ("-1 >> 1", -1),
+        ("(int8)200", i64::from(200_u8.cast_signed())),
+        ("(uint8)(int8)-1", 255),
+        ("(int64)(uint32)-1", i64::from(u32::MAX)),
+        ("(int16)0x18000", i64::from(0x8000_u16.cast_signed())),
+        ("1 << 64", 1),
+        ("1 << 65", 2),
+        ("!5 + 1", 1),
+        ("-2 * -3", 6),
+        ("~0 & 0xff", 0xff),
+    ] {
+        assert_eq!(
+            printed(&format!("printf(\"%ld\", {text});"), &[0; 6]),
+            value.to_string()
+        );
+    }
+}
+
+#[test]
+fn a_declared_variable_keeps_its_type() {
+    for (program, out) in [
+        ("let $a: uint8 = 255; $a++; print($a);", "0"),
+        ("let $a: uint8 = 0; $a--; print($a);", "255"),
+        ("let $a: int8 = 127; $a += 1; print($a);", "-128"),
+        ("let $a: uint8 = (uint8)300; print($a);", "44"),
+        ("let $a: uint8 = 1; $a = arg0; print($a);", "44"),
+        ("let $a: int16 = 1; $a = arg1; print($a);", "-1"),
+        ("let $a: uint16; print($a); $a = 5; print($a);", "0\n5"),
+        ("let $a: int32; $a = -5; print($a);", "-5"),
+        (
+            "let $a: uint64 = 5; $a = arg1; print($a);",
+            "18446744073709551615",
+        ),
+        ("let $s: string; $s = \"text\"; print($s);", "text"),
+        ("let $p: int32*; $p = (int32*)8; print($p + 1);", "0xc"),
+        (
+            "let $b: bool; print($b); $b = true; print($b);",
+            "false\ntrue",
+        ),
+    ] {
+        let arguments = [300, u64::MAX, 0, 0, 0, 0];
+        assert_eq!(
+            printed(program, &arguments),
+            format!("{out}\n"),
+            "{program}"
+        );
+    }
+    for program in [
+        "let $a: uint8 = 10000;",
+        "let $a: uint16 = -1;",
+        "let $a: uint64 = -1;",
+        "let $a: int8 = 1; $a = -10000;",
+        "let $a: uint8; $a = 256;",
+        "let $a: nothing_known;",
+    ] {
+        let text = format!("kprobe:vfs_write {{ {program} }}");
+        let refused = compiled_with(&text, &super::fake::Fake::new(), &Options::default());
+        assert!(refused.is_err(), "{program}");
+    }
+}
+
+#[test]
+fn conversions_show_so_much_of_a_number_as_they_say() {
+    for (text, out) in [
+        (
+            "\"%hhx %hx %x %lx %jx\", arg0, arg0, arg0, arg0, arg0",
+            "ef cdef 12345678abcdef 12345678abcdef 12345678abcdef",
+        ),
+        (
+            "\"%hhd %hd %d %lld\", arg1, arg1, arg1, arg1",
+            "-1 -1 -1 -1",
+        ),
+        (
+            "\"%hhu %hu %u %llu\", arg1, arg1, arg1, arg1",
+            "255 65535 18446744073709551615 18446744073709551615",
+        ),
+        ("\"%hhd %hhd %hd\", 200, 300, 40000", "-56 44 -25536"),
+        (
+            "\"%x %x %x %x\", (int8)-1, (int16)-2, (int32)-3, (int64)-4",
+            "ff fffe fffffffd fffffffffffffffc",
+        ),
+        ("\"%u %o\", (int8)-1, (int8)-1", "255 377"),
+        ("\"%d %d\", (int8)-1, (uint8)255", "-1 255"),
+        (
+            "\"%lx %x\", (int8)-1, -1",
+            "ffffffffffffffff ffffffffffffffff",
+        ),
+        ("\"%d\", arg2", "-9223372036854775808"),
+        ("\"%08hhx|%-4hhd|\", arg0, arg1", "000000ef|-1  |"),
+    ] {
+        let arguments = [0x12_3456_78ab_cdef, u64::MAX, 1 << 63, 0, 0, 0];
+        assert_eq!(
+            printed(&format!("printf({text});"), &arguments),
+            out,
+            "{text}"
+        );
     }
 }

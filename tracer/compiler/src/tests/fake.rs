@@ -194,11 +194,13 @@ impl Fake {
                     tag: Some(Tag {
                         offset: 0,
                         bytes: 1,
+                        signed: false,
                     }),
                     variants: vec![
                         variant("ENOENT", Some(2), Vec::new()),
                         variant("EBADF", Some(9), Vec::new()),
                     ],
+                    origin: Origin::Source,
                 }),
             ),
             (
@@ -209,11 +211,13 @@ impl Fake {
                     tag: Some(Tag {
                         offset: 0,
                         bytes: 1,
+                        signed: false,
                     }),
                     variants: vec![
                         variant("Read", Some(0), Vec::new()),
                         variant("Write", Some(1), Vec::new()),
                     ],
+                    origin: Origin::Source,
                 }),
             ),
             (
@@ -224,11 +228,13 @@ impl Fake {
                     tag: Some(Tag {
                         offset: 0,
                         bytes: 1,
+                        signed: false,
                     }),
                     variants: vec![
                         variant("Ok", Some(0), vec![field("__0", 8, USIZE)]),
                         variant("Err", Some(1), vec![field("__0", 1, ERRNO)]),
                     ],
+                    origin: Origin::Source,
                 }),
             ),
             (
@@ -239,11 +245,13 @@ impl Fake {
                     tag: Some(Tag {
                         offset: 0,
                         bytes: 8,
+                        signed: false,
                     }),
                     variants: vec![
                         variant("None", Some(0), Vec::new()),
                         variant("Some", None, vec![field("__0", 0, INODE_REF)]),
                     ],
+                    origin: Origin::Source,
                 }),
             ),
             (
@@ -254,6 +262,7 @@ impl Fake {
                     tag: Some(Tag {
                         offset: 0,
                         bytes: 4,
+                        signed: false,
                     }),
                     variants: vec![
                         variant("Point", Some(0), Vec::new()),
@@ -264,6 +273,7 @@ impl Fake {
                             vec![field("width", 4, U32), field("height", 8, I64)],
                         ),
                     ],
+                    origin: Origin::Source,
                 }),
             ),
         ];

@@ -21,7 +21,7 @@ fn a_program_reads_what_all_cpus_have_counted() {
          @min[arg0] = min((int64)arg1); @max[arg0] = max((int64)arg1); @avg[arg0] = \
          avg((int64)arg1); @least = min(arg1); @most = max(arg1); @mean = avg(arg1); @all = \
          sum(arg1); } \
-         interval:s:1 { printf(\"%d %d %d %d %d %d %d %d %d %d\\n\", @n, @k[1], @sum[1], \
+         interval:s:1 { printf(\"%d %d %d %d %d %d %u %u %u %u\\n\", @n, @k[1], @sum[1], \
          @min[1], @max[1], @avg[1], @least, @most, @mean, @all); \
          printf(\"%d %d %d %d %d %d\\n\", @k[2], @sum[2], @min[2], @max[2], @avg[2], \
          (int64)@n - 5); \

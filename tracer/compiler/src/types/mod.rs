@@ -101,18 +101,24 @@ impl<'a> Types<'a> {
         variant: usize,
         span: Span,
     ) -> Lowered<Test> {
-        let Some(Tag { offset, bytes }) = of.tag else {
+        let Some(Tag { offset, bytes, .. }) = of.tag else {
             return Ok(Test::Constant(true));
         };
-        let tag = object
-            .read(offset, bytes, false)
-            .ok_or_else(|| missing(span))?;
+        let word = |at: u64, bytes: u8| {
+            let word = object.read(offset + at, bytes, false);
+            word.ok_or_else(|| missing(span))
+        };
+        let low = word(0, bytes.min(8))?;
+        let high = (bytes > 8).then(|| word(8, 8)).transpose()?;
+        let equal = |word: &Number, value| {
+            Test::compare(Condition::Equal, word.clone(), Number::Constant(value))
+        };
         let is = |value: u64| {
-            Test::compare(
-                Condition::Equal,
-                tag.clone(),
-                Number::Constant(extend(value, bytes, false)),
-            )
+            let low = equal(&low, extend(value, bytes.min(8), false));
+            match &high {
+                Some(high) => low.and(equal(high, 0)),
+                None => low,
+            }
         };
         Ok(match of.variants[variant].tag {
             Some(value) => is(value),
@@ -188,6 +194,9 @@ impl<'a> Types<'a> {
                 | "NonNull"
                 | "Unique"
                 | "BinaryHeap"
+                | "Alignment"
+                // Of a mutex: whether it is poisoned.
+                | "Flag"
         );
         let is_number = name.starts_with("Atomic") || name.starts_with("NonZero");
         if of.origin != Origin::Library || !is_transparent && !is_number {

@@ -366,15 +366,24 @@ impl Shaper<'_, '_> {
         };
         match (of.origin, plain_name(&of.name)) {
             // Nothing says which of its fields it has.
+            (Origin::Union, "MaybeUninit") => named(&of.name, &[]),
             (Origin::Union, name) => named(&format!("{name} {{ .. }}"), &[]),
             (Origin::Library, "Duration") if gaps.is_none() => Shape::Duration,
             (Origin::Library, "Range") => named("..", &["start", "end"]),
-            (Origin::Library, "RangeInclusive") => named("..=", &["start", "end"]),
+            (Origin::Library, "RangeInclusive") => named("..=", &["start", "end", "exhausted"]),
             (Origin::Library, "RangeFrom") => named("a..", &["start"]),
             (Origin::Library, "RangeTo") => named("..a", &["end"]),
             (Origin::Library, "RangeToInclusive") => named("..=a", &["end"]),
             (Origin::Library, "RangeFull") => named("..", &[]),
             (Origin::Library, "RefCell") => named("RefCell", &["value"]),
+            (Origin::Library, "OnceCell") => named("OnceCell()", &["inner"]),
+            (Origin::Library, lock @ ("Mutex" | "RwLock"))
+                if field_of(&of.fields, "poison").is_some() =>
+            {
+                named(&format!("{lock}()"), &["data", "poison"])
+            }
+            (Origin::Library, "Weak") => named("(Weak)", &[]),
+            (Origin::Library, "Ipv4Addr" | "Ipv6Addr") => named("IpAddr()", &["octets"]),
             _ => Shape::Struct {
                 name: Rc::from(&*of.name),
                 fields: self.fields(&of.fields, depth, gaps),
@@ -423,7 +432,12 @@ impl Shaper<'_, '_> {
     }
 
     fn enumeration(&self, of: &Enum, depth: u32, gaps: Option<Gaps<'_>>) -> Shape {
-        let name = Rc::from(&*of.name);
+        // Of some enums of the library only the content is shown.
+        let is_transparent = matches!(plain_name(&of.name), "Cow" | "IpAddr");
+        let name = match of.origin {
+            Origin::Library if is_transparent => "()".into(),
+            _ => Rc::from(&*of.name),
+        };
         let has_no_fields = of.variants.iter().all(|variant| variant.fields.is_empty());
         match self.types.choice(of) {
             Some(tag) if has_no_fields => Shape::Choice {

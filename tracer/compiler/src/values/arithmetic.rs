@@ -3,7 +3,7 @@
 //! Arithmetic is signed if one side is. A comparison is exact, also of a signed with an unsigned
 //! number.
 
-use alloc::boxed::Box;
+use alloc::{boxed::Box, format};
 
 use bpf::{AluOp, Condition};
 use trace_language::{
@@ -52,6 +52,13 @@ impl Values<'_, '_> {
         }
         let counted = self.count(operand)?;
         check_arithmetic(&counted.kind, operand.span)?;
+        if matches!(counted.kind, Kind::Pointer { to: Some(_), .. }) {
+            return Err(Diagnostic::new(
+                span,
+                format!("`{}` is no operation on pointers", operation.sign()),
+                "make it a number first: (uint64)pointer",
+            ));
+        }
         let number = match operation {
             Unary::Negate => Number::alu(AluOp::Sub, Number::Constant(0), counted.number),
             _ => Number::alu(AluOp::Xor, counted.number, Number::Constant(u64::MAX)),
@@ -124,10 +131,13 @@ impl Values<'_, '_> {
         operation: Binary,
         left: Counted,
         right: Counted,
-        (left_span, right_span, _span): (Span, Span, Span),
+        (left_span, right_span, span): (Span, Span, Span),
     ) -> Lowered<Val> {
         check_arithmetic(&left.kind, left_span)?;
         check_arithmetic(&right.kind, right_span)?;
+        if let Some(moved) = self.of_pointers(operation, &left, &right, span)? {
+            return Ok(Val::Number(moved));
+        }
         let present = left.present.and(right.present);
         let (a, b) = (left.number, right.number);
         let condition = match operation {
@@ -158,7 +168,7 @@ impl Values<'_, '_> {
                     bytes: 8,
                     signed: *signed,
                 },
-                // A pointer stays one when it is moved.
+                // An address stays one when it is moved.
                 Kind::Pointer { to, space } => Kind::Pointer {
                     to: *to,
                     space: *space,

@@ -216,12 +216,17 @@ impl Values<'_, '_> {
         }))
     }
 
-    pub(crate) fn cast(&mut self, to: &TypeName, operand: &Expression) -> Lowered<Val> {
+    fn cast(&mut self, to: &TypeName, operand: &Expression) -> Lowered<Val> {
         let value = self.value(operand)?;
-        if let Some(cast) = composite::cast(self, to, &value, operand.span)? {
+        self.cast_value(to, value, operand.span)
+    }
+
+    /// A value as one of a type.
+    pub(crate) fn cast_value(&mut self, to: &TypeName, value: Val, span: Span) -> Lowered<Val> {
+        if let Some(cast) = composite::cast(self, to, &value, span)? {
             return Ok(cast);
         }
-        let counted = self.as_number(value, operand.span)?;
+        let counted = self.as_number(value, span)?;
         let number = counted.number;
         let present = counted.present;
         let (number, kind) = match &to.kind {
@@ -269,7 +274,10 @@ impl Values<'_, '_> {
         value_before: bool,
         span: Span,
     ) -> Lowered<Val> {
-        let delta = if up { 1 } else { -1 };
+        let delta_of = |step: u64| match up {
+            true => step.cast_signed(),
+            false => -step.cast_signed(),
+        };
         match target {
             Target::Variable(name) => {
                 let Some(variable) = self.find(&name.text) else {
@@ -279,27 +287,32 @@ impl Values<'_, '_> {
                     return Err(Diagnostic::new(span, "this variable is not a number", ""));
                 };
                 let place = variable.place;
+                let delta = delta_of(self.step_of(&kind));
                 Ok(Val::number(
                     Number::Step {
                         place,
                         delta,
                         value_before,
+                        wraps: kind.narrow(),
                     },
                     kind,
                 ))
             }
             Target::Map(map) => {
                 let number = self.tables.plain_map(map, &Kind::SIGNED)?;
+                let known = self.tables.maps[number as usize].kind.clone();
+                let is_pointer = |kind: &Kind| matches!(kind, Kind::Pointer { .. });
+                let kind = known.filter(is_pointer).unwrap_or(Kind::SIGNED);
                 let key = self.key(number, map)?;
                 let step = Number::ElementStep {
                     map: number,
                     key: Box::new(Key { stored: key }),
-                    delta,
+                    delta: delta_of(self.step_of(&kind)),
                     value_before,
                 };
                 // A key that is not there is no key.
                 let step = Number::select(self.keys_present(key), step, Number::Constant(0));
-                Ok(Val::number(step, Kind::SIGNED))
+                Ok(Val::number(step, kind))
             }
         }
     }

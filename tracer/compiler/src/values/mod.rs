@@ -20,6 +20,7 @@ mod field;
 mod index;
 mod library;
 mod map;
+mod pointer;
 mod scalar;
 mod sizes;
 mod text;

@@ -66,12 +66,13 @@ impl Values<'_, '_> {
                     .all(|variant| self.types().is_unit(variant)) =>
             {
                 match of.tag {
-                    Some(Tag { offset, bytes }) => (
-                        object.read(offset, bytes, false),
-                        Kind::Integer {
-                            bytes,
-                            signed: false,
-                        },
+                    Some(Tag {
+                        offset,
+                        bytes,
+                        signed,
+                    }) => (
+                        object.read(offset, bytes, signed),
+                        Kind::Integer { bytes, signed },
                     ),
                     None => (Some(Number::Constant(0)), Kind::Literal),
                 }

@@ -3,7 +3,7 @@
 //! A statement that is wrong is told, and reading goes on after it, so that a text has all its
 //! mistakes told at once.
 
-use alloc::{boxed::Box, format, vec, vec::Vec};
+use alloc::{format, vec, vec::Vec};
 
 use super::{Parsed, Parser, blocks::as_value, expressions::target, is_keyword};
 use crate::{
@@ -157,25 +157,11 @@ impl Parser<'_> {
         } else {
             None
         };
-        let value = match (to, value) {
-            (Some(to), Some(operand)) => {
-                let span = operand.span;
-                let operand = Box::new(operand);
-                Some(Expression {
-                    kind: ExpressionKind::Cast { to, operand },
-                    span,
-                })
-            }
-            (Some(to), None) => {
-                return Err(Diagnostic::new(
-                    to.span,
-                    "a variable gets its type from its first value",
-                    format!("give it one: `let ${} = …;`", variable.text),
-                ));
-            }
-            (None, value) => value,
-        };
-        Ok(StatementKind::Let { variable, value })
+        Ok(StatementKind::Let {
+            variable,
+            to,
+            value,
+        })
     }
 
     pub(super) fn branch(&mut self) -> Parsed<StatementKind> {
