@@ -1,6 +1,6 @@
 //! The glue that the probes need in a kernel.
 
-use core::{arch::x86_64::__cpuid, cell::UnsafeCell, fmt, ops::Range, slice};
+use core::{cell::UnsafeCell, fmt, ops::Range, slice};
 
 use bootloader_api::BootInfo;
 use kallsyms::Table;
@@ -71,16 +71,14 @@ const PROBEABLE: [&str; 1] = ["add"];
 
 // SAFETY: clause by clause of `Platform`:
 // 1. `CPU` is the data of the one CPU, and nothing else writes it. 2. The symbols are those of the
-// running kernel, which stays where it is. 3. The one CPU executes `cpuid`, and it is in no #BP
-// handler because it runs the caller. 4. The same: the caller is in no hit, by `can_sleep`.
-// 5. There is one task. 6. Each page of `SLOTS` is handed out once, and executed where it is
+// running kernel, which stays where it is. 3. and 4. The waits are those that the trait has for one
+// CPU without interrupts: the caller itself is in no handler and no hit. 5. There is one task. 6. Each page of `SLOTS` is handed out once, and executed where it is
 // written.
 unsafe impl Platform for Minimal {
     type RawMutex = SpinMutex<()>;
 
-    // The GS base points to the data itself.
-    const PER_CPU_GS_OFFSET: u32 = 0;
-
+    // The GS base points to the data itself, so the distance is the 0 that it is unless a kernel
+    // says otherwise.
     #[inline(always)]
     fn this_cpu() -> &'static PerCpu {
         &CPU
@@ -161,15 +159,6 @@ unsafe impl Platform for Minimal {
         unsafe { (addr as *mut u8).write_volatile(byte) };
     }
 
-    fn synchronize_cores() {
-        // The processor sees its own stores to text after a serialising instruction.
-        __cpuid(0);
-    }
-
-    fn synchronize_hits() {}
-
-    fn wait_for_preempted(_: &dyn Fn(u64) -> bool) {}
-
     fn log(message: fmt::Arguments<'_>) {
         say(message);
     }
@@ -177,10 +166,6 @@ unsafe impl Platform for Minimal {
     fn fatal(message: fmt::Arguments<'_>) -> ! {
         say(message);
         exit(false)
-    }
-
-    fn orphan_return(message: fmt::Arguments<'_>) -> ! {
-        Self::fatal(message)
     }
 }
 

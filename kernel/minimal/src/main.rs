@@ -40,12 +40,7 @@ pub static PROBES: Probes<Minimal> = Probes::new();
 // The assembly of the probes: stubs, trampoline, and `kprobe_breakpoint`, where the gate of #BP
 // leads. Without SMAP nothing has to be cleared there.
 probes::entry_points!(Minimal, cs = traps::CODE, ss = traps::DATA);
-probes::breakpoint_entry!(
-    Minimal,
-    PROBES,
-    other = traps::other_breakpoint,
-    clear_ac = ""
-);
+probes::breakpoint_entry!(Minimal, PROBES, owner = traps::OWNER, clear_ac = "");
 
 static CONFIG: BootloaderConfig = {
     let mut config = BootloaderConfig::new_default();

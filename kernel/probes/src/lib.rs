@@ -67,6 +67,7 @@ extern crate alloc;
 pub mod asm;
 mod data;
 pub mod error;
+pub mod gates;
 pub mod hit;
 pub mod insn;
 mod limits;

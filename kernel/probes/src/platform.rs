@@ -5,15 +5,37 @@
 //! wait, and what they have waited for is what makes it safe to free memory: clauses 3 and 4 of its
 //! safety list are the two that all the others here rest on.
 //!
+//! Many methods have a body. A kernel that says at the borders of its interrupt handlers what they
+//! have interrupted (`hit/interrupts.rs`) leaves all the waits to them, and provides one function
+//! for the whole: [`Platform::on_every_cpu`].
+//!
 //! The page [`your_kernel`](crate::your_kernel) implements it, method by method.
+//!
+//! # Growth
+//! A method that a later version adds has a body that is right for every kernel, and [`PerCpu`],
+//! [`EntryPoints`] are made by the crate alone. So a kernel that compiles with one version compiles
+//! with the next.
 
-use core::{fmt, mem::offset_of, ops::Range};
+use core::{
+    arch::{asm, x86_64::__cpuid},
+    fmt, hint,
+    mem::offset_of,
+    ops::Range,
+    sync::atomic::{
+        AtomicU64,
+        Ordering::{Acquire, Release},
+    },
+};
 
+use crate::data::interrupted::Interrupted;
 pub use crate::data::{
     entry_points::EntryPoints,
     per_cpu::{GUARD_FREE, PerCpu},
 };
-use crate::{error::ProbeError, insn::EntryFacts};
+use crate::{
+    error::ProbeError,
+    insn::{EntryFacts, flags::bits::IF},
+};
 
 /// The symbol that covers an address.
 #[derive(Clone, Copy, Debug)]
@@ -97,8 +119,10 @@ pub unsafe trait Platform: Sized + 'static {
     /// which does not link otherwise (`R_X86_64_32S`).
     const IN_TOP_2_GIB: bool = false;
 
-    /// Where [`Platform::this_cpu`]'s data begins, from the GS base.
-    const PER_CPU_GS_OFFSET: u32;
+    /// Where [`Platform::this_cpu`]'s data begins, from the GS base. A kernel whose linker alone
+    /// knows it leaves the 0 here, and names a symbol to
+    /// [`entry_points!`](crate::entry_points).
+    const PER_CPU_GS_OFFSET: u32 = 0;
 
     // For the hit path: any context, no locks.
 
@@ -111,20 +135,37 @@ pub unsafe trait Platform: Sized + 'static {
     /// The bounds of the stack that contains `sp`; an empty range where it is none.
     fn stack_of(sp: u64) -> Range<u64>;
 
-    /// Ends the machine's run: the probes' own invariants are broken.
-    fn fatal(message: fmt::Arguments<'_>) -> !;
+    /// Ends the machine's run: the probes' own invariants are broken. If not implemented, panics.
+    #[cold]
+    #[inline(never)]
+    fn fatal(message: fmt::Arguments<'_>) -> ! {
+        panic!("{message}")
+    }
 
     /// A function returned to the trampoline and nothing knows where to. Prints `message`, ends the
-    /// task if it is a user task and the machine's run otherwise.
-    fn orphan_return(message: fmt::Arguments<'_>) -> !;
+    /// task if it is a user task and the machine's run otherwise. If not implemented, ends the
+    /// machine's run.
+    #[cold]
+    #[inline(never)]
+    fn orphan_return(message: fmt::Arguments<'_>) -> ! {
+        Self::fatal(message)
+    }
 
     // For registration: task context.
 
     /// The data of CPU number `cpu`, from 0; none past the last possible CPU.
     fn per_cpu(cpu: usize) -> Option<&'static PerCpu>;
 
-    /// Whether the caller may sleep: a task, with preemption and interrupts on.
-    fn can_sleep() -> bool;
+    /// Whether the caller may sleep: a task, with preemption and interrupts on. If not implemented,
+    /// the flags and the interrupts that the kernel has told of decide; a kernel that counts why a
+    /// task may not sleep asks that count, too.
+    fn can_sleep() -> bool {
+        let flags: u64;
+        // SAFETY: reads the flags, by a word below the stack pointer that is free.
+        unsafe { asm!("pushfq", "pop {}", out(reg) flags, options(preserves_flags)) };
+        let cpu = Self::this_cpu();
+        flags & IF != 0 && !cpu.is_in_hit() && cpu.interrupted.is_in_task()
+    }
 
     /// The entry points of this kernel.
     fn entry_points() -> EntryPoints;
@@ -140,8 +181,12 @@ pub unsafe trait Platform: Sized + 'static {
     fn blacklisted(addr: u64) -> Option<&'static str>;
 
     /// Whether the kernel goes on elsewhere, or brings memory in, when an instruction in `range`
-    /// faults. An entry of an exception table says so.
-    fn may_fault(range: Range<u64>) -> bool;
+    /// faults. An entry of an exception table says so. True is right for any kernel, and if not
+    /// implemented it is the answer: then no breakpoint becomes a jump.
+    fn may_fault(range: Range<u64>) -> bool {
+        let _ = range;
+        true
+    }
 
     /// Stores one byte of text through a writable alias.
     ///
@@ -166,18 +211,78 @@ pub unsafe trait Platform: Sized + 'static {
     /// Page number `index` of the slot region; none when memory or the region is used up.
     fn slot_page(index: usize) -> Option<SlotPage>;
 
-    /// See clause 3 of the safety list. May sleep.
-    fn synchronize_cores();
+    /// Calls `work` once on every CPU that runs, with interrupts off: on the one that calls, and on
+    /// each other in an interrupt handler, between
+    /// [`Hits::irq_enter`](crate::hit::Hits::irq_enter) and
+    /// [`Hits::irq_exit`](crate::hit::Hits::irq_exit). Returns when all have returned. It is called
+    /// by tasks, with interrupts on if there are other CPUs. The bodies of the waits below use it.
+    /// If not implemented, there is one CPU, and its handlers preempt by
+    /// [`Hits::preempt`](crate::hit::Hits::preempt) only.
+    fn on_every_cpu(work: &(dyn Fn() + Sync)) {
+        if Self::per_cpu(1).is_some() {
+            Self::fatal(format_args!(
+                "this kernel has several CPUs, and its Platform has no on_every_cpu: implement it"
+            ));
+        }
+        work();
+    }
 
-    /// See clause 4 of the safety list. May sleep.
-    fn synchronize_hits();
+    /// See clause 3 of the safety list. May sleep.
+    fn synchronize_cores() {
+        Self::on_every_cpu(&|| {
+            let _ = __cpuid(0);
+        });
+    }
+
+    /// See clause 4 of the safety list. `is_outside` tells, on the CPU that calls it with interrupts
+    /// off, whether all that is interrupted there is outside hits, as far as the kernel has told
+    /// by `irq_enter`. May sleep.
+    ///
+    /// The body asks all CPUs, and again those that were in a hit. Between, it leaves them some
+    /// time, because code that is interrupted again at once never leaves its slot.
+    fn synchronize_hits(is_outside: &(dyn Fn() -> bool + Sync)) {
+        static WAITS: AtomicU64 = AtomicU64::new(0);
+        let wait = WAITS.fetch_add(1, Release) + 1;
+        let cpus = || (0..).map_while(Self::per_cpu).map(|cpu| &cpu.interrupted);
+        for round in 0u32.. {
+            Self::on_every_cpu(&|| {
+                let cpu = &Self::this_cpu().interrupted;
+                cpu.seen.fetch_max(wait, Release);
+                if is_outside() {
+                    cpu.outside.fetch_max(wait, Release);
+                }
+            });
+            let is_over = |cpu: &Interrupted| cpu.outside.load(Acquire) >= wait;
+            if cpus().all(|cpu| cpu.seen.load(Acquire) < wait || is_over(cpu)) {
+                return;
+            }
+            (0..64u32 << round.min(10)).for_each(|_| hint::spin_loop());
+        }
+    }
 
     /// Waits until no preempted task has an `ip` for which `inside` is true. No further task is
     /// preempted there meanwhile. `inside` may run with any lock held. May sleep.
-    fn wait_for_preempted(inside: &dyn Fn(u64) -> bool);
+    ///
+    /// The body is right for kernels whose tasks are preempted by
+    /// [`Hits::preempt`](crate::hit::Hits::preempt) only.
+    fn wait_for_preempted(inside: &dyn Fn(u64) -> bool) {
+        for cpu in (0..).map_while(Self::per_cpu) {
+            let half = cpu.interrupted.turn();
+            while cpu.interrupted.is_preempted_in(half, inside) {
+                Self::pass_time();
+            }
+        }
+    }
 
-    /// Tells the kernel's log.
-    fn log(message: fmt::Arguments<'_>);
+    /// Lets others run while a task waits for them. If not implemented, leaves that to the tick.
+    fn pass_time() {
+        hint::spin_loop();
+    }
+
+    /// Tells the kernel's log. If not implemented, nothing is told.
+    fn log(message: fmt::Arguments<'_>) {
+        let _ = message;
+    }
 }
 
 /// Where the stubs and the post slots find what they use.

@@ -97,6 +97,62 @@ impl PtRegs {
     }
 }
 
+/// The registers of a trap as another kernel lays them out. [`frame_conversion!`] implements it.
+///
+/// [`frame_conversion!`]: crate::frame_conversion
+pub trait Frame {
+    /// The registers.
+    fn to_regs(&self) -> PtRegs;
+
+    /// Changes all registers to these.
+    fn set_regs(&mut self, regs: &PtRegs);
+
+    /// Has `work` see the registers, and takes over what it changes.
+    fn with_regs<R>(&mut self, work: impl FnOnce(&mut PtRegs) -> R) -> R {
+        let mut regs = self.to_regs();
+        let result = work(&mut regs);
+        self.set_regs(&regs);
+        result
+    }
+}
+
+/// Implements [`Frame`](crate::pt_regs::Frame) for a kernel's own structure: names its field for
+/// each register, or a path of fields.
+///
+/// ```
+/// struct General { rax: u64, rbx: u64, rcx: u64, rdx: u64, rsi: u64, rdi: u64, rbp: u64 }
+/// struct TrapFrame {
+///     general: General, r8_to_r15: [u64; 8],
+///     number: u64, error: u64, rip: u64, cs: u64, rflags: u64, rsp: u64, ss: u64,
+/// }
+///
+/// probes::frame_conversion!(TrapFrame {
+///     ax: general.rax, bx: general.rbx, cx: general.rcx, dx: general.rdx,
+///     si: general.rsi, di: general.rdi, bp: general.rbp,
+///     r8: r8_to_r15[0], r9: r8_to_r15[1], r10: r8_to_r15[2], r11: r8_to_r15[3],
+///     r12: r8_to_r15[4], r13: r8_to_r15[5], r14: r8_to_r15[6], r15: r8_to_r15[7],
+///     orig_ax: error, ip: rip, cs: cs, flags: rflags, sp: rsp, ss: ss,
+/// });
+/// ```
+///
+/// Then a handler is `frame.with_regs(|regs| PROBES.on_fault(regs, vector))`.
+#[macro_export]
+macro_rules! frame_conversion {
+    ($frame:ty { $($register:ident: $field:ident $(. $part:ident)* $([$index:literal])?),* $(,)? }) => {
+        impl $crate::pt_regs::Frame for $frame {
+            fn to_regs(&self) -> $crate::PtRegs {
+                $crate::PtRegs {
+                    $($register: self.$field $(.$part)* $([$index])?,)*
+                }
+            }
+
+            fn set_regs(&mut self, regs: &$crate::PtRegs) {
+                $(self.$field $(.$part)* $([$index])? = regs.$register;)*
+            }
+        }
+    };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -147,7 +147,7 @@ unsafe impl Platform for Kernel {
         text_poke::synchronize_cores();
     }
 
-    fn synchronize_hits() {
+    fn synchronize_hits(_: &(dyn Fn() -> bool + Sync)) {
         text_poke::synchronize_hits();
     }
 

@@ -56,13 +56,36 @@
 /// `$probes`, and `with_breakpoint_entry`, which adds its stubs to the entry points. Once a
 /// program; the gate of vector 3 leads there, an interrupt gate without a stack of its own.
 ///
-/// - `other`: where a breakpoint goes that is not in the table. On arrival the stack holds what
-///   `kprobe_breakpoint` has saved, and the saved registers are free.
+/// - `owner`: the path of a [`GateOwner`](crate::gates::GateOwner), the kernel's own stub for
+///   breakpoints. It gets those that are not the probes', as the processor left them.
+/// - `other`, in place of `owner`: where a breakpoint goes that is not in the table, for kernels
+///   that ask [`Hits::on_breakpoint`](crate::hit::Hits::on_breakpoint) themselves. On arrival the
+///   stack holds `ax`, `cx`, `dx`, `si`, `di` and -1, from its top on, and then what the processor
+///   has pushed. These five registers are free. GS is as the code had it.
 /// - `clear_ac`: an instruction that clears RFLAGS.AC, or does nothing where the processor has no
 ///   SMAP.
+/// - `per_cpu`: as for [`entry_points!`](crate::entry_points!).
 #[macro_export]
 macro_rules! breakpoint_entry {
+    ($platform:ty, $probes:path, owner = $owner:path, clear_ac = $clear_ac:literal
+        $(, per_cpu = $kind:tt $per_cpu:path)?) => {
+        $crate::other_breakpoint!($platform, owner = $owner, clear_ac = $clear_ac);
+        $crate::breakpoint_entry!(
+            $platform, $probes, other = kprobe_other_breakpoint, clear_ac = $clear_ac
+            $(, per_cpu = $kind $per_cpu)?
+        );
+    };
     ($platform:ty, $probes:path, other = $other:path, clear_ac = $clear_ac:literal) => {
+        $crate::breakpoint_entry!(
+            $platform,
+            $probes,
+            other = $other,
+            clear_ac = $clear_ac,
+            per_cpu = const $crate::asm::NO_SYMBOL
+        );
+    };
+    ($platform:ty, $probes:path, other = $other:path, clear_ac = $clear_ac:literal,
+        per_cpu = $kind:tt $per_cpu:path) => {
         ::core::arch::global_asm!(
             $crate::stub_macros!(),
             ".macro clear_ac",
@@ -112,6 +135,7 @@ macro_rules! breakpoint_entry {
             interrupts = const $crate::asm::bits::IF,
             pushed_flags = const !($crate::asm::bits::RF | $crate::asm::bits::VM) as i32,
             // This CPU's data.
+            per_cpu = $kind $per_cpu,
             guard = const $crate::PerCpu::guard_gs_offset::<$platform>(),
             breakpoints = const $crate::PerCpu::breakpoints_gs_offset::<$platform>(),
             finishing = const $crate::PerCpu::finishing_gs_offset::<$platform>(),
@@ -197,7 +221,7 @@ macro_rules! breakpoint_stubs {
     cmp [rcx + {key}], rdx
     jne .Lsearch_on
 .Lsite_found:
-    inc qword ptr gs:[{breakpoints}]
+    inc qword ptr gs:[{per_cpu} + {breakpoints}]
     mov rdi, [rcx + {head}]
     jmp [rdi + {stub}]
 .Lsearch_on:
@@ -213,13 +237,13 @@ macro_rules! breakpoint_stubs {
 .Lnot_found:
     compare_with_address rdx, "jprobe_return_breakpoint + 1"
     jne {other}
-    mov rcx, gs:[{jprobe} + {jprobe_site}]
+    mov rcx, gs:[{per_cpu} + {jprobe} + {jprobe_site}]
     test rcx, rcx
     jz {other}
     mov rdi, [rsp + 72]
-    cmp rdi, gs:[{jprobe} + {jprobe_regs} + {sp}]
+    cmp rdi, gs:[{per_cpu} + {jprobe} + {jprobe_regs} + {sp}]
     jne {other}
-    cmp byte ptr gs:[{jprobe} + {jprobe_plain}], 0
+    cmp byte ptr gs:[{per_cpu} + {jprobe} + {jprobe_plain}], 0
     jne jprobe_leave
     jmp {other}
     end_function kprobe_breakpoint
@@ -244,7 +268,7 @@ macro_rules! breakpoint_stubs {
 .macro run_pre_handlers elsewhere
     lookup_frame
     complete_frame
-    inc dword ptr gs:[{guard}]
+    inc dword ptr gs:[{per_cpu} + {guard}]
     jnz .Lhit_missed
     mov rsi, rsp
     call_keeping_site "[rdi + {chain}]"
@@ -258,7 +282,7 @@ macro_rules! breakpoint_stubs {
     mov rax, [rcx + {run}]
     mov [rsp + {ip}], rax
 .Lhit_leave:
-    dec dword ptr gs:[{guard}]
+    dec dword ptr gs:[{per_cpu} + {guard}]
 .Lhit_resume:
     resume_as_framed
 .Lhit_goes_elsewhere:
@@ -271,7 +295,7 @@ macro_rules! breakpoint_stubs {
     jmp .Lhit_leave
 .Lhit_missed:
     # Inside another hit: not to be handled, but to be counted.
-    dec dword ptr gs:[{guard}]
+    dec dword ptr gs:[{per_cpu} + {guard}]
     jmp .Lany_hit_framed
     end_function kprobe_hit
 
@@ -302,13 +326,13 @@ macro_rules! breakpoint_stubs {
     test rax, rax
     jz .Lhit_finish
     mov [rsp + {ip}], rax
-    mov gs:[{finishing}], rcx
+    mov gs:[{per_cpu} + {finishing}], rcx
     mov rax, [rsp + {sp}]
-    mov gs:[{saved_sp}], rax
+    mov gs:[{per_cpu} + {saved_sp}], rax
     # As `pushf` would store them: without RF and VM.
     mov eax, [rsp + {flags}]
     and eax, {pushed_flags}
-    mov gs:[{saved_flags}], rax
+    mov gs:[{per_cpu} + {saved_flags}], rax
     and dword ptr [rsp + {flags}], ~{interrupts}
     jmp .Lhit_leave
 .Lhit_finish:
@@ -319,7 +343,7 @@ macro_rules! breakpoint_stubs {
     jmp .Lhit_resume
 .Lhit_post_goes_elsewhere:
     # A jprobe here comes back through Rust.
-    mov byte ptr gs:[{jprobe} + {jprobe_plain}], 0
+    mov byte ptr gs:[{per_cpu} + {jprobe} + {jprobe_plain}], 0
     jmp .Lhit_goes_elsewhere
     end_function kprobe_hit_post
 
@@ -341,7 +365,7 @@ macro_rules! breakpoint_stubs {
     call kprobe_run_posts
     add rsp, 8
     .cfi_adjust_cfa_offset -8
-    dec dword ptr gs:[{guard}]
+    dec dword ptr gs:[{per_cpu} + {guard}]
     resume_as_framed
     end_function kprobe_hit_pushed
 
@@ -361,13 +385,13 @@ macro_rules! breakpoint_stubs {
 # not needed any more.
     function jprobe_leave
     lookup_frame
-    inc qword ptr gs:[{breakpoints}]
+    inc qword ptr gs:[{per_cpu} + {breakpoints}]
     mov rdx, rcx
     sub rsp, {frame_bytes} - 88
     .cfi_adjust_cfa_offset {frame_bytes} - 88
     cld
     mov rdi, rsp
-    mov rsi, gs:[{this}]
+    mov rsi, gs:[{per_cpu} + {this}]
     add rsi, {jprobe_in_cpu} + {jprobe_regs}
     mov ecx, {frame_bytes} / 8
     rep movsq
@@ -378,8 +402,8 @@ macro_rules! breakpoint_stubs {
     rep movsq
     mov rax, [rdx + {run}]
     mov [rsp + {ip}], rax
-    mov qword ptr gs:[{jprobe} + {jprobe_site}], 0
-    dec dword ptr gs:[{guard}]
+    mov qword ptr gs:[{per_cpu} + {jprobe} + {jprobe_site}], 0
+    dec dword ptr gs:[{per_cpu} + {guard}]
     resume_as_framed
     end_function jprobe_leave
 "#
@@ -417,7 +441,7 @@ macro_rules! kretprobe_stubs {
 # guard, because interrupts are off and no handler runs.
     function kprobe_one_kretprobe
     lookup_frame
-    cmp dword ptr gs:[{guard}], -1
+    cmp dword ptr gs:[{per_cpu} + {guard}], -1
     jne kprobe_any_hit
     push_registers rbx
     mov rsi, rcx
@@ -446,7 +470,7 @@ macro_rules! kretprobe_stubs {
 # the other probes join the call, newest first.
     function kprobe_kretprobes
     lookup_frame
-    cmp dword ptr gs:[{guard}], -1
+    cmp dword ptr gs:[{per_cpu} + {guard}], -1
     jne kprobe_any_hit
     push_registers rbx, r8, r9
     mov rsi, rcx
@@ -467,7 +491,7 @@ macro_rules! kretprobe_stubs {
     jne .Lseveral_next
     mov rdi, [r8 + {kretprobe_holder}]
     pop_instance rdi, .Lseveral_missed
-    mov rdi, gs:[{cell}]
+    mov rdi, gs:[{per_cpu} + {cell}]
     mov rdx, [rdi + {cell_head}]
     mov rcx, [rdx + {ret_addr}]
     fill_instance r9

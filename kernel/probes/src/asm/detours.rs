@@ -36,7 +36,7 @@ macro_rules! detours {
     # A handler has said where to go on.
     mov rdi, rsp
     call_aligned {resume}
-    dec dword ptr gs:[{guard}]
+    dec dword ptr gs:[{per_cpu} + {guard}]
     resume_as_framed
 .endm
 
@@ -63,14 +63,14 @@ macro_rules! detours {
     # The rsp that was pushed is one word too low. A stack walk takes it from the frame, at `_miss`
     # from the first instruction on.
     add qword ptr [rsp + {sp}], 8
-    inc dword ptr gs:[{guard}]
+    inc dword ptr gs:[{per_cpu} + {guard}]
     jnz .L\name\()_miss
 .endm
 
 # Restores everything. The displaced instructions follow.
 .macro detour_end name
 .L\name\()_restore:
-    dec dword ptr gs:[{guard}]
+    dec dword ptr gs:[{per_cpu} + {guard}]
     pop_all
     pop_words 3
     pop_flags
@@ -129,7 +129,7 @@ macro_rules! detours {
     mov rdi, [r12 + {lone_holder}]
     pop_instance rdi, .Ldetour_entry_no_instance
     borrow_return rdi, rsp, r14, .Ldetour_entry_slow_path, {trampoline_mark}
-    mov gs:[{running}], r12
+    mov gs:[{per_cpu} + {running}], r12
     mov rdi, rax
     mov rsi, rsp
     call [r12 + {enter}]
@@ -168,7 +168,7 @@ macro_rules! detours {
 kretprobe_detour_enter:
     push_flags
     push_registers rax, rcx, rdx, rbx, rdi
-    cmp dword ptr gs:[{guard}], -1
+    cmp dword ptr gs:[{per_cpu} + {guard}], -1
     jne .Ldetour_nothing_done
     movabs rdi, {kretprobe_mark}
     mov rdi, [rdi + {lone_holder}]

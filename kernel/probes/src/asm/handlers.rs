@@ -35,7 +35,7 @@ macro_rules! handlers {
         r#"
 .macro count_hit probe, scratch
     mov rax, [\probe + {hits}]
-    mov \scratch, gs:[{counter_part}]
+    mov \scratch, gs:[{per_cpu} + {counter_part}]
     inc qword ptr [rax + \scratch]
 .endm
 
@@ -58,14 +58,14 @@ macro_rules! handlers {
     function kprobe_handle_kprobe
     called
     count_hit rdi, rdx
-    mov gs:[{running}], rdi
+    mov gs:[{per_cpu} + {running}], rdi
     jmp [rdi + {pre}]
     end_function kprobe_handle_kprobe
 
 # A kprobe with an action, whose handler counts what it wants itself.
     function kprobe_handle_action
     called
-    mov gs:[{running}], rdi
+    mov gs:[{per_cpu} + {running}], rdi
     jmp [rdi + {pre}]
     end_function kprobe_handle_action
 
@@ -120,7 +120,7 @@ macro_rules! handlers {
     test dword ptr [rbx + {probe_flags}], {silent}
     jnz .Lposts_skip
     lea rdx, [rbx + {in_post}]
-    mov gs:[{running}], rdx
+    mov gs:[{per_cpu} + {running}], rdx
     mov rdi, rbx
     mov rsi, r12
     xor edx, edx
@@ -129,7 +129,7 @@ macro_rules! handlers {
     mov rbx, [rbx + {next_probe}]
     test rbx, rbx
     jnz .Lposts_next
-    mov gs:[{running}], rbx
+    mov gs:[{per_cpu} + {running}], rbx
     add rsp, 8
     .cfi_adjust_cfa_offset -8
     ret
@@ -185,7 +185,7 @@ macro_rules! handlers {
     called
     take_call kretprobe_handle_entry
 .Lkretprobe_handle_entry_taken:
-    mov gs:[{running}], rdi
+    mov gs:[{per_cpu} + {running}], rdi
     push_word r11
     # rdi: the instance; rax: the probe.
     xchg rdi, rax
@@ -214,13 +214,13 @@ macro_rules! handlers {
     ja kprobe_handle_slow_path
     count_hit rdi, rdx
     mov rax, [rdi + {probe_site}]
-    mov gs:[{jprobe} + {jprobe_kprobe}], rdi
-    mov qword ptr gs:[{jprobe} + {jprobe_words}], {stack_words}
-    mov byte ptr gs:[{jprobe} + {jprobe_plain}], 1
-    mov qword ptr gs:[{running}], 0
+    mov gs:[{per_cpu} + {jprobe} + {jprobe_kprobe}], rdi
+    mov qword ptr gs:[{per_cpu} + {jprobe} + {jprobe_words}], {stack_words}
+    mov byte ptr gs:[{per_cpu} + {jprobe} + {jprobe_plain}], 1
+    mov qword ptr gs:[{per_cpu} + {running}], 0
     mov rdx, [rdi + {jprobe_entry}]
     mov r9, rsi
-    mov rdi, gs:[{this}]
+    mov rdi, gs:[{per_cpu} + {this}]
     add rdi, {jprobe_in_cpu} + {jprobe_regs}
     mov ecx, {frame_bytes} / 8
     rep movsq
@@ -229,7 +229,7 @@ macro_rules! handlers {
     mov ecx, {stack_words}
     rep movsq
     # Last: from here on an NMI takes the rest to be this hit's.
-    mov gs:[{jprobe} + {jprobe_site}], rax
+    mov gs:[{per_cpu} + {jprobe} + {jprobe_site}], rax
     mov [r9 + {ip}], rdx
     and dword ptr [r9 + {flags}], ~{if_and_tf}
     mov eax, {flow_jprobe}
@@ -240,7 +240,7 @@ macro_rules! handlers {
 # entry handler has declined it.
     function kretprobe_decline
     called
-    mov rdx, gs:[{cell}]
+    mov rdx, gs:[{per_cpu} + {cell}]
     mov rax, [rdx + {cell_head}]
     mov rcx, [rax + {next}]
     mov [rdx + {cell_head}], rcx

@@ -22,6 +22,7 @@ mod handlers;
 pub mod layout;
 mod returns;
 mod stub_macros;
+pub mod traps;
 
 use core::mem::ManuallyDrop;
 
@@ -54,16 +55,42 @@ unsafe extern "C" {
     pub unsafe fn jprobe_return() -> !;
 }
 
+/// What the macros take where the distance of [`PerCpu`](crate::PerCpu) from the GS base is a
+/// constant of Rust: nothing is added to it.
+pub const NO_SYMBOL: u32 = 0;
+
 /// Defines what a hit jumps to and calls, for a [`Platform`](crate::Platform), and
 /// `probe_entry_points`, which has the addresses. Once a program.
+///
+/// - `cs`, `ss`: the selectors of the kernel's code and stacks.
+/// - `per_cpu`: may be left out. `sym OFFSET`, where `OFFSET` is declared as an `extern` static:
+///   the linker script gives that symbol an absolute value, and it is added to
+///   [`Platform::PER_CPU_GS_OFFSET`](crate::Platform::PER_CPU_GS_OFFSET). For kernels where only
+///   the linker knows how far their variables are from the GS base.
 #[macro_export]
 macro_rules! entry_points {
     ($platform:ty, cs = $cs:expr, ss = $ss:expr) => {
+        $crate::entry_points!(
+            $platform,
+            cs = $cs,
+            ss = $ss,
+            per_cpu = const $crate::asm::NO_SYMBOL
+        );
+    };
+    ($platform:ty, cs = $cs:expr, ss = $ss:expr, per_cpu = $kind:tt $per_cpu:path) => {
         ::core::arch::global_asm!(
             $crate::stub_macros!(),
             $crate::handlers!(),
             $crate::returns!(),
             $crate::detours!(),
+            r#"
+.pushsection .rodata.kprobe_per_cpu_offset, "a", @progbits
+    .balign 4
+    .globl kprobe_per_cpu_offset
+kprobe_per_cpu_offset:
+    .long {per_cpu}
+.popsection
+"#,
             $crate::end_of_stub_macros!(),
             // A site.
             key = const $crate::asm::layout::SITE_KEY,
@@ -113,6 +140,7 @@ macro_rules! entry_points {
             df_and_ac = const $crate::asm::bits::DF | $crate::asm::bits::AC,
             if_and_tf = const $crate::asm::bits::IF | $crate::asm::bits::TF,
             // This CPU's data.
+            per_cpu = $kind $per_cpu,
             guard = const $crate::PerCpu::guard_gs_offset::<$platform>(),
             running = const $crate::PerCpu::running_gs_offset::<$platform>(),
             in_post = const $crate::asm::IN_POST,
@@ -151,6 +179,7 @@ macro_rules! entry_points {
             fn kretprobe_trampoline_trap4();
             fn kprobe_post_stub();
             static jprobe_return_breakpoint: u8;
+            static kprobe_per_cpu_offset: u32;
         }
 
         fn probe_entry_points() -> $crate::asm::EntryPoints {
@@ -192,6 +221,8 @@ macro_rules! entry_points {
                     chain: kprobe_handle_chain as *const () as u64,
                     far_chain: kprobe_handle_far_chain as *const () as u64,
                 },
+                // SAFETY: a word of the assembly above, which nothing writes.
+                per_cpu: unsafe { (&raw const kprobe_per_cpu_offset).read() },
                 any_hit: 0,
                 hit: 0,
                 hit_post: 0,

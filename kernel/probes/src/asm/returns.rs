@@ -25,7 +25,7 @@ macro_rules! returns {
 # In: rdx, the kretprobe; `instance`, a register. Changes the registers that a call changes.
 .macro run_return_handler instance
     count_hit rdx, rcx
-    mov gs:[{running}], rdx
+    mov gs:[{per_cpu} + {running}], rdx
     mov rdi, \instance
     call [rdx + {handler}]
 .endm
@@ -41,7 +41,7 @@ macro_rules! returns {
     push_word -1
     push_all
     # One instruction: from here on this CPU switches no tasks, whichever it was before.
-    inc dword ptr gs:[{guard}]
+    inc dword ptr gs:[{per_cpu} + {guard}]
     # The rsp that was pushed is two words too low.
     add qword ptr [rsp + {sp}], 16
     clear_df_and_ac
@@ -69,7 +69,7 @@ macro_rules! returns {
     .cfi_offset rip, -8
     build_return_frame
     # rbx: the task's cell; r12: its newest call; rsi: this frame, if it is aligned.
-    mov rbx, gs:[{cell}]
+    mov rbx, gs:[{per_cpu} + {cell}]
     mov r12, [rbx + {cell_head}]
     mov rsi, rsp
     and rsi, -16
@@ -89,7 +89,7 @@ macro_rules! returns {
     mov rax, [r15]
     push_instance r12, r15
 .Lreturn_leave:
-    dec dword ptr gs:[{guard}]
+    dec dword ptr gs:[{per_cpu} + {guard}]
     .cfi_remember_state
     pop_all
     pop_words 3
@@ -187,14 +187,14 @@ macro_rules! returns {
     push_word 2
     pop_flags
     # The code's own IF and TF.
-    mov eax, gs:[{saved_flags}]
+    mov eax, gs:[{per_cpu} + {saved_flags}]
     and eax, {if_and_tf}
     and dword ptr [rsp + {flags}], ~{if_and_tf}
     or [rsp + {flags}], eax
     # In this order: in between, as before, this CPU is seen to be in a hit.
-    inc dword ptr gs:[{guard}]
-    mov rdi, gs:[{finishing}]
-    mov qword ptr gs:[{finishing}], 0
+    inc dword ptr gs:[{per_cpu} + {guard}]
+    mov rdi, gs:[{per_cpu} + {finishing}]
+    mov qword ptr gs:[{per_cpu} + {finishing}], 0
     # As `hit/...::is_canonical`.
     mov rax, [rsp + {ip}]
     shl rax, 16
@@ -204,12 +204,12 @@ macro_rules! returns {
     mov rsi, rsp
     call_aligned kprobe_run_posts
 .Lpost_leave:
-    dec dword ptr gs:[{guard}]
+    dec dword ptr gs:[{per_cpu} + {guard}]
     resume_as_framed
 .Lpost_not_canonical:
     # A call or jump to where nothing can be. Loaded by the `iretq` that would be a fault of ours;
     # in the plain slot the instruction raises it itself.
-    mov rax, gs:[{saved_sp}]
+    mov rax, gs:[{per_cpu} + {saved_sp}]
     mov [rsp + {sp}], rax
     mov rax, [rdi + {site_slot}]
     mov [rsp + {ip}], rax
@@ -222,9 +222,9 @@ macro_rules! returns {
     # Nothing returns from here. The word at rsp is first the return address of the call from the
     # handler, then that of the probed function's: both frames look the same.
     called
-    cmp qword ptr gs:[{jprobe} + {jprobe_site}], 0
+    cmp qword ptr gs:[{per_cpu} + {jprobe} + {jprobe_site}], 0
     je jprobe_return_breakpoint
-    mov rsp, gs:[{jprobe} + {jprobe_regs} + {sp}]
+    mov rsp, gs:[{per_cpu} + {jprobe} + {jprobe_regs} + {sp}]
     .globl jprobe_return_breakpoint
 jprobe_return_breakpoint:
     int3

@@ -205,7 +205,7 @@ macro_rules! stub_macros {
 # The caller then stores the trampoline's address in the return slot. That is the last step, because
 # a stack walk in an NMI that finds the trampoline there asks the instance list.
 .macro borrow_return cell, return_frame, trampoline, slow_path, mark
-    mov \cell, gs:[{cell}]
+    mov \cell, gs:[{per_cpu} + {cell}]
     mov rdx, [\cell + {cell_head}]
     cmp [rdx + {return_frame}], \return_frame
     jbe \slow_path

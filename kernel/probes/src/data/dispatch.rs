@@ -216,6 +216,7 @@ mod tests {
             chain: 9,
             far_chain: 10,
         },
+        per_cpu: 0,
         any_hit: 11,
         hit: 12,
         hit_post: 13,

@@ -16,6 +16,9 @@ pub struct EntryPoints {
     pub detours: Templates,
     /// The routines that serve the probes of a site.
     pub routines: Routines,
+    /// What the linker adds to the distance of a CPU's data from the GS base; 0 where all of it is
+    /// a constant.
+    pub per_cpu: u32,
     /// The stub in `kprobe_breakpoint` that takes any hit. This and the next five are 0 where a
     /// kernel has an entry of its own for breakpoints.
     pub any_hit: u64,

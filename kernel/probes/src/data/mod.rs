@@ -20,6 +20,7 @@
 //! | the registry, under its lock | sites, detours, holders, the links and stubs of probes |
 //! | any context, atomically | the counters of misses, free lists, claims of task cells |
 //! | its own CPU | `PerCpu`, the words of hit counters |
+//! | any CPU, atomically | notes about preempted tasks |
 //! | its own task | the head of its instance list, the instances on it |
 //! | the user, before registration | the builder's fields of a probe |
 
@@ -31,6 +32,7 @@ pub(crate) mod dispatch;
 pub mod entry_points;
 pub(crate) mod free_list;
 pub mod instance;
+pub(crate) mod interrupted;
 pub mod jprobe;
 pub mod kprobe;
 pub mod kretprobe;

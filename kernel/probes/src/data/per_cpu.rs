@@ -27,6 +27,7 @@ use core::{
 use crate::{
     data::{
         instance::{NO_CELL, TaskCell},
+        interrupted::Interrupted,
         jprobe::JprobeFrame,
         kprobe::Kprobe,
         site::Site,
@@ -80,6 +81,8 @@ pub struct PerCpu {
     pub debug_traps: AtomicU64,
     /// Breakpoints that were gone, or that all their probes had left, before they were looked at.
     pub stale_breakpoints: AtomicU64,
+    /// What is interrupted on this CPU, as far as the kernel says so.
+    pub(crate) interrupted: Interrupted,
 }
 
 // SAFETY: the one field that is not atomic, `jprobe`, is only touched by its own CPU under the
@@ -108,6 +111,7 @@ impl PerCpu {
             breakpoints: AtomicU64::new(0),
             debug_traps: AtomicU64::new(0),
             stale_breakpoints: AtomicU64::new(0),
+            interrupted: Interrupted::new(),
         }
     }
 

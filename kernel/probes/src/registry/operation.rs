@@ -261,7 +261,7 @@ impl<P: Host> Probes<P> {
             self.table.remove(&mut state.fill, site);
         }
         // 3. Hits that had found them are over.
-        P::synchronize_hits();
+        self.synchronize_hits();
         // 4. Their memory is free, and breakpoints beside them may become jumps.
         self.log_abandoned_calls(state);
         self.free_detours(&mut state.optimizer);

@@ -307,7 +307,7 @@ impl<P: Host> Probes<P> {
             site.run.store(detour.block(), Release);
         }
         P::wait_for_preempted(&|ip| self.is_covered(ip));
-        P::synchronize_hits();
+        self.synchronize_hits();
         write_tails::<P>(&coming, |site, detour| tail(jump_to(site, detour)));
         for _round in 0..2 {
             write_first_bytes::<P>(&coming, JUMP);
@@ -378,7 +378,7 @@ impl<P: Host> Probes<P> {
     /// them alone.
     pub(crate) fn free_detours_after_grace(&self, optimizer: &mut Optimizer) {
         if !optimizer.retired.is_empty() {
-            P::synchronize_hits();
+            self.synchronize_hits();
             self.free_detours(optimizer);
         }
     }

@@ -52,7 +52,7 @@ impl<P: Host> Probes<P> {
     ) -> Result<NonNull<Site>, ProbeError> {
         let addr = target.addr;
         self.table
-            .reserve(&mut state.fill, 1, P::synchronize_hits)?;
+            .reserve(&mut state.fill, 1, || self.synchronize_hits())?;
         let mut place = state.sites.take(Site::sentinel(TrapIp::of(addr)))?;
         // SAFETY: just taken, and ours alone until it is published.
         let site = unsafe { place.as_mut() };

@@ -161,7 +161,7 @@ unsafe impl Platform for Process {
         cpu::synchronize_cores();
     }
 
-    fn synchronize_hits() {
+    fn synchronize_hits(_: &(dyn Fn() -> bool + Sync)) {
         HIT_SYNCS.fetch_add(1, Relaxed);
         events::tell(Event::Hits);
         cpu::synchronize_hits();

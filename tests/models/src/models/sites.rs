@@ -48,6 +48,7 @@ const ENTRY: EntryPoints = EntryPoints {
         lone_entry: TEMPLATE,
         lone_return: TEMPLATE,
     },
+    per_cpu: 0,
     any_hit: ANY,
     hit: HIT,
     hit_post: OTHER,
