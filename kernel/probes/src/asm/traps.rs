@@ -73,6 +73,7 @@ macro_rules! trap_entry {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name() {
             ::core::arch::naked_asm!(
+                ".cfi_startproc simple",
                 ".cfi_signal_frame",
                 ".cfi_def_cfa rsp, 40 + 8 * {error_code}",
                 ".cfi_offset rip, -40",
@@ -110,6 +111,7 @@ macro_rules! trap_entry {
                 ".endif",
                 "3:",
                 "jmp qword ptr [rip + {owner}]",
+                ".cfi_endproc",
                 error_code = const $crate::asm::traps::has_error_code($vector) as u8,
                 vector = const $vector,
                 offer = sym $crate::asm::traps::offer_trap::<$platform>,
@@ -133,6 +135,7 @@ macro_rules! other_breakpoint {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn kprobe_other_breakpoint() {
             ::core::arch::naked_asm!(
+                ".cfi_startproc simple",
                 ".cfi_signal_frame",
                 ".cfi_def_cfa rsp, 88",
                 ".cfi_offset rip, -40",
@@ -182,6 +185,7 @@ macro_rules! other_breakpoint {
                 "add rsp, 8",
                 ".cfi_adjust_cfa_offset -8",
                 "jmp qword ptr [rip + {owner}]",
+                ".cfi_endproc",
                 offer = sym $crate::asm::traps::offer_trap::<$platform>,
                 owner = sym $owner,
             )
