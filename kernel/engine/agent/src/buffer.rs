@@ -276,7 +276,7 @@ fn settle<A: Agent>() {
         // A task is in no hit.
         A::keep_cpu(&mut snapshot::on_quiet::<A>);
         // The others get an interrupt, again and again until it is a quiet moment.
-        A::synchronize_hits();
+        A::probes().synchronize_hits();
     }
 }
 
@@ -290,7 +290,7 @@ impl<A: Agent> Rings<A> {
         };
         // No record is being written from here on (BUFFER-1).
         A::tracing().recording.pause();
-        A::synchronize_hits();
+        A::probes().synchronize_hits();
         for (cpu, owned) in rings.iter().enumerate() {
             let mut held = hold::<A>(cpu);
             let other = others.get(cpu).map_or(null_mut(), Owned::start);
@@ -352,7 +352,7 @@ impl<A: Agent> Rings<A> {
             }
         }
         // Writers to one of them are over then (BUFFER-1).
-        A::synchronize_hits();
+        A::probes().synchronize_hits();
         for owned in core::mem::take(&mut self.others) {
             self.gone.add(&owned.final_stats());
         }

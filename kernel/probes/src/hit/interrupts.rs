@@ -33,7 +33,7 @@ impl<P: Platform> Hits<P> {
     }
 
     /// Waits for a grace period. May sleep.
-    pub(crate) fn synchronize_hits(&self) {
+    pub fn synchronize_hits(&self) {
         P::synchronize_hits(&|| self.is_outside());
     }
 

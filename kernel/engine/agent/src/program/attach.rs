@@ -75,7 +75,7 @@ impl<A: Agent> AttachedProbe<A> {
     pub fn stop(&self) -> u64 {
         // As above.
         let _ = A::probes().disable(self.kprobe());
-        A::synchronize_hits();
+        A::probes().synchronize_hits();
         self.misses()
     }
 }
@@ -319,7 +319,7 @@ impl<A: Agent> AttachedCall<A> {
     pub fn stop(&self) -> u64 {
         // As for a probe.
         let _ = A::probes().disable(self.kretprobe());
-        A::synchronize_hits();
+        A::probes().synchronize_hits();
         self.misses()
     }
 }

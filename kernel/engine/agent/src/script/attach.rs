@@ -424,7 +424,7 @@ impl<A: Agent> Drop for Profile<A> {
         }
         let due =
             A::tracing().profiles.due[self.slot].swap(core::ptr::null_mut(), Ordering::AcqRel);
-        A::synchronize_hits();
+        A::probes().synchronize_hits();
         if !due.is_null() {
             // SAFETY: from `into_raw`, once, and no tick has it any more.
             drop(unsafe { Box::from_raw(due) });
