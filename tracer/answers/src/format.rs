@@ -58,6 +58,18 @@ pub(crate) fn write(
             let character = u32::try_from(bits).ok().and_then(char::from_u32);
             text.push(character.unwrap_or(char::REPLACEMENT_CHARACTER));
         }
+        Style::Dump { escaped } => {
+            let Value::Bytes(bytes) = value else {
+                return Ok(());
+            };
+            for (index, byte) in bytes.iter().enumerate() {
+                match escaped {
+                    true => write!(text, "\\x{byte:02x}")?,
+                    false if index == 0 => write!(text, "{byte:02x}")?,
+                    false => write!(text, " {byte:02x}")?,
+                }
+            }
+        }
         Style::Natural => {
             write!(text, "{}", value.shown(symbols))?;
             if let Some((end, _)) = conversion
@@ -70,7 +82,10 @@ pub(crate) fn write(
     }
     let missing = conversion.width.saturating_sub(text.chars().count());
     let fill = |out: &mut dyn Write, letter| (0..missing).try_for_each(|_| out.write_char(letter));
-    let is_numeric = !matches!(conversion.style, Style::Natural | Style::Character);
+    let is_numeric = !matches!(
+        conversion.style,
+        Style::Natural | Style::Character | Style::Dump { .. }
+    );
     if conversion.left {
         out.write_str(&text)?;
         fill(out, ' ')

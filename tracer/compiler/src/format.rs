@@ -59,7 +59,14 @@ pub(crate) fn parse(format: &str) -> Result<Vec<Part>, (String, &'static str)> {
         }
         let found = letters.next().map(|(_, letter)| letter);
         conversion.letter = found.unwrap_or('%');
+        let dump = match found {
+            Some('r') => letters.next_if(|(_, next)| "xh".contains(*next)),
+            _ => None,
+        };
         conversion.style = match found {
+            Some('r') if dump.is_some() => Style::Dump {
+                escaped: dump.is_some_and(|(_, form)| form == 'x'),
+            },
             Some('d' | 'i') => Style::Decimal,
             Some('u') => Style::Unsigned,
             Some('x') => Style::Hex { upper: false },

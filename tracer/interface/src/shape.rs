@@ -147,6 +147,15 @@ impl Shape {
         matches!(self, Self::Text(_) | Self::Counted(_))
     }
 
+    /// Whether it is of bytes that are no text.
+    pub fn is_bytes(&self) -> bool {
+        match self {
+            Self::Bytes(_) => true,
+            Self::Maybe(of) | Self::Behind(of) => of.is_bytes(),
+            _ => false,
+        }
+    }
+
     /// The bytes of the text that holds the same with a NUL.
     fn text_bytes(&self) -> u32 {
         match self {

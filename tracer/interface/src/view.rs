@@ -204,6 +204,8 @@ pub enum Style {
     Character,
     /// `%s`, `%r`: as the value is.
     Natural,
+    /// `%rx`: each byte as `\x1f`; `%rh`: as `1f`, with blanks between.
+    Dump { escaped: bool },
 }
 
 /// A conversion: `%-8d`.
@@ -236,6 +238,7 @@ impl Conversion {
     pub fn takes(&self, shape: &Shape) -> bool {
         match self.style {
             Style::Natural => true,
+            Style::Dump { .. } => shape.is_bytes(),
             _ => shape.is_number(),
         }
     }

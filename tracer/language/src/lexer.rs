@@ -150,6 +150,9 @@ fn string_length(text: &str) -> Option<usize> {
     None
 }
 
+/// C's suffixes of numbers, which change nothing here.
+const SUFFIXES: [&str; 7] = ["u", "l", "ul", "lu", "ll", "ull", "llu"];
+
 /// The value of a number: decimal (`1_000`), hexadecimal, octal (`017`, `0o17`) or binary, with a
 /// power of ten (`2e3`), a unit of time (`5ms`, in nanoseconds) or C's suffixes (`5UL`).
 pub fn integer(text: &str, span: Span) -> Result<u64, Diagnostic> {
@@ -195,11 +198,13 @@ pub fn integer(text: &str, span: Span) -> Result<u64, Diagnostic> {
     }
     // A power of ten, or a unit in nanoseconds.
     let factor = match suffix {
-        _ if !any => None,
+        _ if !any || digits.ends_with('_') => None,
         "" => Some(1),
-        _ if suffix.bytes().all(|byte| b"uUlL".contains(&byte)) && suffix.len() <= 3 => Some(1),
+        _ if SUFFIXES.contains(&&*suffix.to_ascii_lowercase()) => Some(1),
         _ if radix != 10 => None,
         _ => match suffix.strip_prefix(['e', 'E']) {
+            // One digit stands before a power of ten.
+            Some(_) if value > 9 => None,
             Some(power) if power.bytes().all(|byte| byte.is_ascii_digit()) && !power.is_empty() => {
                 match power
                     .parse()

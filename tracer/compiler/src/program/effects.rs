@@ -3,7 +3,13 @@
 //! All have one signature, and [`DONE`] names them. How they are called is in [`crate::functions`].
 //! Most write a record: the kernel acts on its request, and the reader shows it.
 
-use alloc::{boxed::Box, format, rc::Rc, string::String, vec::Vec};
+use alloc::{
+    boxed::Box,
+    format,
+    rc::Rc,
+    string::{String, ToString},
+    vec::Vec,
+};
 
 use trace_interface::{
     script::Request,
@@ -211,7 +217,7 @@ fn print_line(program: &mut Program<'_, '_>, call: Call<'_>, level: Level) -> Lo
     for (conversion, expression) in wanted.iter_mut().zip(values) {
         let value = program.code.value(expression)?;
         let room = match (conversion.style, conversion.letter) {
-            (Style::Natural, 's') => Some(Room::Text),
+            (Style::Natural, 's') | (Style::Dump { .. }, _) => Some(Room::Text),
             (Style::Natural, _) => Some(Room::Record),
             _ => None,
         };
@@ -224,11 +230,15 @@ fn print_line(program: &mut Program<'_, '_>, call: Call<'_>, level: Level) -> Lo
                     shape = program.values().shape(&value, true);
                 }
                 _ => {
+                    let (conversion, shown) = match conversion.style {
+                        Style::Dump { escaped: true } => ("rx".into(), "bytes"),
+                        Style::Dump { escaped: false } => ("rh".into(), "bytes"),
+                        _ => (conversion.letter.to_string(), "numbers"),
+                    };
                     return Err(Diagnostic::new(
                         expression.span,
                         format!(
-                            "`%{}` shows numbers, and this is {}",
-                            conversion.letter,
+                            "`%{conversion}` shows {shown}, and this is {}",
                             names::shape(&shape)
                         ),
                         "use %s or %r",

@@ -264,11 +264,17 @@ impl Program<'_, '_> {
                         "use another variable",
                     ));
                 }
+                let is_typed = matches!(kind, Kind::Pointer { to: Some(_), .. });
+                if is_typed && matches!(counted.kind, Kind::Integer { .. }) {
+                    return Err(Diagnostic::new(
+                        span,
+                        format!("`${}` holds a pointer, and this is a number", name.text),
+                        "cast it to the pointer's type, or use another variable",
+                    ));
+                }
+                check_fits(kind, &counted, span)?;
                 let number = match kind.narrow() {
-                    Some((bytes, signed)) => {
-                        check_fits(kind, &counted, span)?;
-                        counted.number.extended(bytes, signed)
-                    }
+                    Some((bytes, signed)) => counted.number.extended(bytes, signed),
                     None => counted.number,
                 };
                 let number = Number::select(counted.present, number, Number::Constant(0));
@@ -373,24 +379,37 @@ fn is_text(to: &TypeName) -> bool {
 
 /// Refuses a number of the text that a type does not have.
 fn check_fits(kind: &Kind, counted: &Counted, span: Span) -> Lowered<()> {
-    let (Kind::Literal, Some(number)) = (&counted.kind, counted.number.constant()) else {
+    let (
+        Kind::Literal
+        | Kind::Integer {
+            bytes: 8,
+            signed: false,
+        },
+        Some(number),
+    ) = (&counted.kind, counted.number.constant())
+    else {
         return Ok(());
     };
     let Kind::Integer { bytes, signed } = *kind else {
         return Ok(());
     };
-    let is_negative = number.cast_signed() < 0;
-    if extend(number, bytes, signed) == number && (signed || !is_negative) {
+    let exact = match counted.kind.is_signed() {
+        true => i128::from(number.cast_signed()),
+        false => i128::from(number),
+    };
+    let kept = extend(number, bytes, signed);
+    let kept = match signed {
+        true => i128::from(kept.cast_signed()),
+        false => i128::from(kept),
+    };
+    if kept == exact {
         return Ok(());
     }
     let letter = if signed { 'i' } else { 'u' };
     let bits = 8 * u32::from(bytes);
     Err(Diagnostic::new(
         span,
-        format!(
-            "the variable is of type {letter}{bits}, which has no {}",
-            number.cast_signed()
-        ),
+        format!("the variable is of type {letter}{bits}, which has no {exact}"),
         format!("give it a larger type, or say that it is to be cut: ({letter}{bits})value"),
     ))
 }

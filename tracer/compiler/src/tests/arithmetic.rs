@@ -3,7 +3,8 @@
 //! Numbers have 64 bits. A result is signed if an operand is, except that a number of the text
 //! takes the type of the other operand. Comparisons are exact, whatever the types. Division by zero
 //! gives zero, the remainder of it the dividend. Shifts take their count modulo 64; those to the
-//! right keep the sign of what is signed.
+//! right keep the sign of what is signed. What has numbers of the text only is calculated exactly:
+//! it is refused if it has no result of 64 bits, and unsigned above the largest signed one.
 
 use bpf::context::Register::{Cx, Di, Dx, R8, R9, Si};
 
@@ -55,6 +56,8 @@ pub(super) struct Meant {
     pub(super) text: String,
     pub(super) value: u64,
     pub(super) of: Type,
+    /// It has numbers of the text only.
+    pub(super) is_text: bool,
 }
 
 impl Meant {
@@ -81,6 +84,7 @@ pub(super) fn expression(random: &mut Random, arguments: &[u64; 6], height: u32)
     match random.below(12) {
         0 => {
             let op = random.of(&["-", "~", "!"]);
+            let is_text = op == "-" && a.is_text;
             let (value, of) = match (op, a.of) {
                 ("-", Type::Literal) => (a.value.wrapping_neg(), Type::Literal),
                 ("-", _) => (a.value.wrapping_neg(), Type::Signed),
@@ -92,6 +96,7 @@ pub(super) fn expression(random: &mut Random, arguments: &[u64; 6], height: u32)
                 text: format!("{op}({})", a.text),
                 value,
                 of,
+                is_text,
             }
         }
         1 => {
@@ -106,6 +111,7 @@ pub(super) fn expression(random: &mut Random, arguments: &[u64; 6], height: u32)
                 text: format!("(({}) ? ({}) : ({}))", c.text, a.text, b.text),
                 value: if c.value != 0 { a.value } else { b.value },
                 of,
+                is_text: false,
             }
         }
         2 => {
@@ -128,6 +134,7 @@ pub(super) fn expression(random: &mut Random, arguments: &[u64; 6], height: u32)
                 text: format!("({name})({})", a.text),
                 value,
                 of: if signed { Type::Signed } else { Type::Unsigned },
+                is_text: false,
             }
         }
         3..=5 => {
@@ -147,6 +154,7 @@ pub(super) fn expression(random: &mut Random, arguments: &[u64; 6], height: u32)
                 text: format!("({} {op} {})", a.text, b.text),
                 value: is.into(),
                 of: Type::Boolean,
+                is_text: false,
             }
         }
         _ => binary(random, &a, &b),
@@ -198,10 +206,20 @@ fn binary(random: &mut Random, a: &Meant, b: &Meant) -> Meant {
         ("<<" | ">>", Type::Unsigned | Type::Boolean) => Type::Unsigned,
         _ => of,
     };
+    let is_text = a.is_text && b.is_text;
+    let of = match is_text {
+        // Those without a result are refused.
+        true if a.exact() >= 0 && b.exact() >= 0 && op != "-" && (value as i64) < 0 => {
+            Type::Unsigned
+        }
+        true => Type::Literal,
+        false => of,
+    };
     Meant {
         text: format!("({} {op} {})", a.text, b.text),
         value,
         of,
+        is_text,
     }
 }
 
@@ -214,22 +232,26 @@ fn leaf(random: &mut Random, arguments: &[u64; 6]) -> Meant {
                 text: value.to_string(),
                 value,
                 of: Type::Literal,
+                is_text: true,
             }
         }
         1 => Meant {
             text: format!("(int64)arg{number}"),
             value: arguments[number],
             of: Type::Signed,
+            is_text: false,
         },
         2 => Meant {
             text: format!("(i32)arg{number}"),
             value: arguments[number] as i32 as i64 as u64,
             of: Type::Signed,
+            is_text: false,
         },
         _ => Meant {
             text: format!("arg{number}"),
             value: arguments[number],
             of: Type::Unsigned,
+            is_text: false,
         },
     }
 }
@@ -429,16 +451,14 @@ fn operators_bind_and_divide_as_in_c() {
         ("(uint8)(int8)-1", 255),
         ("(int64)(uint32)-1", i64::from(u32::MAX)),
         ("(int16)0x18000", i64::from(0x8000_u16.cast_signed())),
-        ("1 << 64", 1),
-        ("1 << 65", 2),
+        ("1 << arg0", 1),
+        ("(int64)-8 >> arg1", -4),
         ("!5 + 1", 1),
         ("-2 * -3", 6),
         ("~0 & 0xff", 0xff),
     ] {
-        assert_eq!(
-            printed(&format!("printf(\"%ld\", {text});"), &[0; 6]),
-            value.to_string()
-        );
+        let out = printed(&format!("printf(\"%ld\", {text});"), &[64, 65, 0, 0, 0, 0]);
+        assert_eq!(out, value.to_string(), "{text}");
     }
 }
 
@@ -511,6 +531,10 @@ fn conversions_show_so_much_of_a_number_as_they_say() {
             "\"%lx %x\", (int8)-1, -1",
             "ffffffffffffffff ffffffffffffffff",
         ),
+        (
+            "\"%rx|%rh\", buf(\"Hi\", 3), buf(\"Hi\", 2)",
+            "\\x48\\x69\\x00|48 69",
+        ),
         ("\"%d\", arg2", "-9223372036854775808"),
         ("\"%08hhx|%-4hhd|\", arg0, arg1", "000000ef|-1  |"),
     ] {
@@ -520,5 +544,54 @@ fn conversions_show_so_much_of_a_number_as_they_say() {
             out,
             "{text}"
         );
+    }
+}
+
+#[test]
+fn numbers_of_the_text_are_calculated_exactly() {
+    for (text, out) in [
+        ("9223372036854775807 + 1", "9223372036854775808"),
+        ("0xffffffffffffffff - 1", "18446744073709551614"),
+        ("1 << 63", "9223372036854775808"),
+        ("-1 << 3", "-8"),
+        ("-9223372036854775808", "-9223372036854775808"),
+        ("5 - 7", "-2"),
+        ("-7 / 2", "-3"),
+        ("-7 % 2", "-1"),
+    ] {
+        assert_eq!(
+            printed(&format!("print({text});"), &[0; 6]),
+            format!("{out}\n"),
+            "{text}"
+        );
+    }
+    for text in [
+        "0xffffffffffffffff + 1",
+        "0x8000000000000000 + (-1)",
+        "0 - 0x8000000000000001",
+        "0x8000000000000000 * 2",
+        "-0x8000000000000001",
+        "-1 & 0xffffffffffffffff",
+        "123 / 0",
+        "-123 % 0",
+        "true / false",
+        "1 << 64",
+        "1 >> -1",
+        "~true",
+        "*true",
+        "kstack ? 1 : 0",
+        "pid < 10 ? kstack(1) : kstack(2)",
+        "(bool)kstack",
+        "strncmp(\"a\", 1, 1)",
+        "buf(arg0, -1)",
+        "12e4",
+        "1_1_",
+        "1lul",
+    ] {
+        let program = format!("kprobe:vfs_write {{ print({text}); }}");
+        let parsed = trace_language::parse(&program);
+        let refused = parsed.is_err()
+            || compiled_with(&program, &super::fake::Fake::new(), &Options::default()).is_err();
+        assert!(refused, "{text}");
     }
 }

@@ -42,6 +42,10 @@ impl Values<'_, '_> {
                         },
                     present,
                 }) => Ok(Val::Object(Object::in_memory(to, (space, number), present))),
+                Val::Number(Counted {
+                    kind: Kind::Boolean | Kind::Character,
+                    ..
+                }) => Err(Diagnostic::new(span, "this value leads nowhere", "")),
                 Val::Number(counted) => Ok(Val::Number(Counted {
                     number: Number::load_in(counted.kind.space(), counted.number, 0, 8, false),
                     kind: Kind::UNSIGNED,
@@ -57,6 +61,13 @@ impl Values<'_, '_> {
                 span,
                 format!("`{}` is no operation on pointers", operation.sign()),
                 "make it a number first: (uint64)pointer",
+            ));
+        }
+        if operation == Unary::Complement && counted.kind == Kind::Boolean {
+            return Err(Diagnostic::new(
+                span,
+                "`~` changes the bits of a number, and this is true or false",
+                "`!` makes the other one of it",
             ));
         }
         let number = match operation {
@@ -238,7 +249,7 @@ fn of_literals(operation: Binary, left: &Val, right: &Val) -> Option<Val> {
 }
 
 /// Refuses a number that is only a name, such as a call stack.
-fn check_arithmetic(kind: &Kind, span: Span) -> Lowered<()> {
+pub(super) fn check_arithmetic(kind: &Kind, span: Span) -> Lowered<()> {
     match kind.is_number() {
         true => Ok(()),
         false => Err(Diagnostic::new(

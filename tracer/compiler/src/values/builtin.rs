@@ -176,8 +176,17 @@ fn bytes(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
                 return Ok(super::text::bytes_of_text(values, value, bytes, of.span));
             }
             let address = values.as_number(value, of.span)?;
+            let length_span = length.span;
             let length = values.count(length)?;
-            let most = match length.number.constant() {
+            let constant = length.number.constant();
+            if constant.is_some_and(|bytes| bytes.cast_signed() < 0) {
+                return Err(Diagnostic::new(
+                    length_span,
+                    "no memory has so few bytes",
+                    "give the number of bytes: buf(address, 16)",
+                ));
+            }
+            let most = match constant {
                 Some(constant) => constant.min(MOST_TEXT.into()) as u32,
                 None => values.tables.options.slice_bytes,
             };
@@ -309,6 +318,15 @@ fn texts_differ(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
         return call.refuse();
     };
     let (left_value, right_value) = (values.value(left)?, values.value(right)?);
+    for (value, span) in [(&left_value, left.span), (&right_value, right.span)] {
+        if !values.is_text(value) {
+            return Err(Diagnostic::new(
+                span,
+                "this is no text to compare",
+                "str(address) makes a text of an address",
+            ));
+        }
+    }
     let most = values.constant(length, 1..=MOST_TEXT)?;
     let cut = |value| match value {
         Val::Literal(text) => {

@@ -10,7 +10,7 @@ use trace_language::{
     tree::{Binary, Expression, ExpressionKind, Span, Target, TypeKind, TypeName, Unary},
 };
 
-use super::{Holds, Val, Values, composite};
+use super::{Holds, Val, Values, arithmetic::check_arithmetic, composite, literal};
 use crate::{
     Lowered,
     number::{Counted, Key, Kind, Number, Test},
@@ -44,14 +44,18 @@ impl Values<'_, '_> {
                 let index = self.count(index)?;
                 self.index(value, index, of.span)?
             }
-            ExpressionKind::Unary { operation, operand } => {
-                self.unary(*operation, operand, span)?
-            }
+            ExpressionKind::Unary { operation, operand } => match literal::exact(expression)? {
+                Some(number) => literal::value_of(number),
+                None => self.unary(*operation, operand, span)?,
+            },
             ExpressionKind::Binary {
                 operation,
                 left,
                 right,
-            } => self.binary(*operation, left, right, span)?,
+            } => match literal::exact(expression)? {
+                Some(number) => literal::value_of(number),
+                None => self.binary(*operation, left, right, span)?,
+            },
             ExpressionKind::Ternary {
                 condition,
                 then,
@@ -169,6 +173,7 @@ impl Values<'_, '_> {
                     return Ok(composite::is_filled(self, &value, expression.span));
                 }
                 let counted = self.as_number(value, expression.span)?;
+                check_arithmetic(&counted.kind, expression.span)?;
                 Ok(counted.present.and(Test::not_zero(counted.number)))
             }
         }
@@ -193,6 +198,11 @@ impl Values<'_, '_> {
         }
         let a = self.as_number(then_value, then.span)?;
         let b = self.as_number(other_value, otherwise.span)?;
+        // What is only a name, such as a call stack, has no common kind.
+        if a.kind != b.kind {
+            check_arithmetic(&a.kind, then.span)?;
+            check_arithmetic(&b.kind, otherwise.span)?;
+        }
         let kind = match (&a.kind, &b.kind) {
             (a, b) if a == b => a.clone(),
             (Kind::Literal, other) | (other, Kind::Literal) => match other {
@@ -227,6 +237,7 @@ impl Values<'_, '_> {
             return Ok(cast);
         }
         let counted = self.as_number(value, span)?;
+        check_arithmetic(&counted.kind, span)?;
         let number = counted.number;
         let present = counted.present;
         let (number, kind) = match &to.kind {

@@ -85,6 +85,22 @@ impl Values<'_, '_> {
             }
         }
         self.tables.set_keys(number, map, shapes, &spans)?;
+        let known = self.tables.maps[number as usize].keys.iter().flatten();
+        for ((shape, value), span) in known.zip(&values).zip(&spans) {
+            if let (Shape::Signed(8), Val::Number(counted)) = (shape, value)
+                && !counted.kind.is_signed()
+                && counted
+                    .number
+                    .constant()
+                    .is_some_and(|number| number.cast_signed() < 0)
+            {
+                return Err(Diagnostic::new(
+                    *span,
+                    "the keys of this map are signed numbers, and this is above them",
+                    "use another map, or a key below 9223372036854775808",
+                ));
+            }
+        }
         self.keys.push((number, values, map.span));
         Ok(self.keys.len() - 1)
     }

@@ -19,6 +19,7 @@ mod expression;
 mod field;
 mod index;
 mod library;
+mod literal;
 mod map;
 mod pointer;
 mod scalar;

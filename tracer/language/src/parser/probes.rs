@@ -336,7 +336,8 @@ impl Parser<'_> {
         if !self.text[self.position..].starts_with(':') {
             let period = lexer::integer(&first.text, first.span);
             return match period {
-                Ok(period @ 1..) if first.text.starts_with(|c: char| c.is_ascii_digit()) => {
+                // With its unit.
+                Ok(period @ 1..) if !first.text.ends_with(|c: char| c.is_ascii_digit()) => {
                     Ok(period)
                 }
                 _ => Err(refuse(first.span, &first.text)),
