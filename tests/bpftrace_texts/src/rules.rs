@@ -40,8 +40,11 @@ const RULES: [(&str, &str); 9] = [
 ];
 
 /// Why a text that is an error there is right here: a reason, and what such a text has.
-const REASONS: [(&str, &str); 14] = [
-    ("`%r` shows any value here", r"%r"),
+const REASONS: [(&str, &str); 20] = [
+    (
+        "`%r` shows any value here, and `debugf` any number of them",
+        r"%r|debugf",
+    ),
     (
         "what has its own value on each CPU can be read as one",
         r"@\w*(?:\[1\])? = (?:count|sum|min|max|avg)\(",
@@ -68,7 +71,34 @@ const REASONS: [(&str, &str); 14] = [
         r"print\(@x\[1\]\)",
     ),
     ("a row of a histogram may be below zero", r"lhist\(-10"),
-    ("a text is true if it is not empty", r"!\x220"),
+    (
+        "a text is true if it is not empty",
+        r"!\x220|/ @mymap / \{ @mymap = \\?\x22str",
+    ),
+    (
+        "all clocks of the kernel begin with the machine",
+        r"strftime\(.*nsecs\(monotonic\)",
+    ),
+    (
+        "the test has arguments of its own, and none are given here",
+        r"(?:buf\(arg0, |%d\\?\x22, )\$[24]",
+    ),
+    (
+        "an index that is not there is found at the hit",
+        r"\$s\[\$i\]|\$x\[4\]",
+    ),
+    (
+        "a text has the room that its values need",
+        r"let \$x: string\[3\]",
+    ),
+    (
+        "what `sizeof` is asked of may be any expression",
+        r"sizeof\((?:mytype|\{)",
+    ),
+    (
+        "a number of the text fits if 64 bits hold it",
+        r"0x7fffffffffffffff - \(-1\)",
+    ),
     (
         "a parameter of a macro may be called like a word of the language",
         r"macro test\(pid\)",

@@ -307,6 +307,14 @@ fn time(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
     };
     let format: Rc<str> = functions::time_format(format, "strftime(\"%H:%M:%S\", nsecs)")?.into();
     let counted = values.count(time)?;
+    let constant = counted.number.constant();
+    if counted.kind == Kind::Literal && constant.is_some_and(|at| at.cast_signed() < 0) {
+        return Err(Diagnostic::new(
+            call.span,
+            "no time is before the machine has started",
+            "give nanoseconds since then: strftime(\"%H:%M:%S\", nsecs)",
+        ));
+    }
     Ok(Val::Number(Counted {
         kind: Kind::Time { format },
         ..counted
