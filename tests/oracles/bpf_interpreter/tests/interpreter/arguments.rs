@@ -117,7 +117,7 @@ fn arguments_in_memory_lie_inside_and_are_set() {
             .call(Helper::Comm)
             .exit(0);
     });
-    assert!(matches!(refused(&huge), Reason::Outside { start: 504, .. }));
+    assert!(matches!(refused(&huge), Reason::Outside { start: 2040, .. }));
 }
 
 #[test]
