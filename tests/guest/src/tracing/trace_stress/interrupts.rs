@@ -341,7 +341,8 @@ fn an_nmi_between_any_two_instructions_of_an_aggregation_is_gathered() {
         }),
         ("= stats(arg0)", |all| {
             let (count, sum) = (all.len() as u64, all.iter().sum::<u64>());
-            format!("count {count}, average {}, total {sum}", sum / count)
+            let average = sum / count;
+            format!("{{ .count = {count}, .average = {average}, .total = {sum} }}")
         }),
     ];
     for jumps in [true, false] {
