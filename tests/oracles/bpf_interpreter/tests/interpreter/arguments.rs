@@ -117,7 +117,10 @@ fn arguments_in_memory_lie_inside_and_are_set() {
             .call(Helper::Comm)
             .exit(0);
     });
-    assert!(matches!(refused(&huge), Reason::Outside { start: 2040, .. }));
+    assert!(matches!(
+        refused(&huge),
+        Reason::Outside { start: 2040, .. }
+    ));
 }
 
 #[test]
