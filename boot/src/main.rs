@@ -93,7 +93,7 @@ fn run(options: &Options) -> Result<()> {
         Some(disk) => disk,
         None => build_kernel(options, firmware)?.image(firmware)?,
     };
-    let machine = options.machine.machine(disk, options.cmdline());
+    let machine = options.machine(disk);
     if machine.gdb {
         say("waiting for gdb: `target remote :1234`");
     }

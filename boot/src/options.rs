@@ -6,7 +6,10 @@
 //! checked here, also what two options say together, before anything is started. A mistake ends the
 //! program with status 2 and says what to write instead.
 
-use std::{env, ffi::OsString, io::ErrorKind as ErrorKindIo, path::PathBuf, time::Duration};
+use std::{
+    env, ffi::OsString, io::ErrorKind as ErrorKindIo, os::unix::fs::FileTypeExt, path::PathBuf,
+    time::Duration,
+};
 
 use clap::{Args, Parser, Subcommand, error::ErrorKind};
 
@@ -79,6 +82,10 @@ pub struct Options {
     /// return of every function that a task calls]; `--record --help` lists more options
     #[arg(long, value_name = "PROGRAM", num_args = 0..=1)]
     pub record: Option<Option<String>>,
+    /// Give the guest a second serial port that ends in this socket: while the guest runs, `cargo
+    /// run -- trace --connect unix:PATH 'PROGRAM'` attaches to it, as often as you like
+    #[arg(long, value_name = "PATH", value_parser = socket)]
+    trace_socket: Option<PathBuf>,
     #[command(flatten)]
     pub build: BuildOptions,
     #[command(flatten)]
@@ -165,6 +172,15 @@ impl Options {
             self.build.cmdline(&DEFAULT_SAMPLES, &[])
         }
     }
+
+    /// Returns the machine that boots `disk`.
+    pub fn machine(&self, disk: PathBuf) -> Machine {
+        let mut machine = self.machine.machine(disk, self.cmdline());
+        if let Some(socket) = &self.trace_socket {
+            machine.listen_at(socket);
+        }
+        machine
+    }
 }
 
 impl Checked for Options {
@@ -179,7 +195,7 @@ impl Checked for Options {
         if machine.icount && machine.accel == Some(Accelerator::Kvm) {
             return Self::refuse("--icount counts emulated instructions: it needs --accel tcg");
         }
-        if self.command.is_some() && machine.is_given() {
+        if self.command.is_some() && (machine.is_given() || self.trace_socket.is_some()) {
             return Self::refuse(
                 "`image` starts no machine: of the options it takes only --samples, --append and \
                  --no-install",
@@ -207,6 +223,11 @@ impl BuildOptions {
         words.join(" ")
     }
 
+    /// Returns whether anything is said of the kernel.
+    pub fn is_described(&self) -> bool {
+        self.samples.is_some() || self.append.is_some()
+    }
+
     pub fn install(&self) -> Install {
         if self.no_install {
             Install::Forbidden
@@ -218,13 +239,17 @@ impl BuildOptions {
 
 impl MachineOptions {
     fn is_given(&self) -> bool {
+        self.is_described() || self.timeout.is_some()
+    }
+
+    /// Returns whether anything but the time that it has is said of the machine.
+    pub fn is_described(&self) -> bool {
         self.smp.is_some()
             || self.memory.is_some()
             || self.firmware.is_some()
             || self.accel.is_some()
             || self.icount
             || self.gdb
-            || self.timeout.is_some()
             || self.interactive
             || self.disk.is_some()
     }
@@ -271,6 +296,11 @@ impl MachineOptions {
     /// Returns how long the guest may run.
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout_or(DEFAULT_TIMEOUT_S)
+    }
+
+    /// The same without a default.
+    pub fn timeout_if_given(&self) -> Option<Duration> {
+        self.timeout.map(Duration::from_secs)
     }
 
     /// The same with another default, in seconds.
@@ -341,6 +371,24 @@ fn seconds(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(seconds @ 1..) => Ok(seconds),
         _ => Err("give a number of seconds, at least 1; without the option the limit is 60".into()),
+    }
+}
+
+/// A path at which QEMU may make a socket. It takes away what is there.
+fn socket(text: &str) -> Result<PathBuf, String> {
+    /// What an address of a socket has room for, without the NUL (unix(7)).
+    const MOST_BYTES: usize = 107;
+    if text.len() > MOST_BYTES {
+        return Err(format!(
+            "the path of a socket has at most {MOST_BYTES} bytes"
+        ));
+    }
+    let path = PathBuf::from(text);
+    match path.symlink_metadata() {
+        Ok(found) if !found.file_type().is_socket() => {
+            Err("there is something else; give a path that is free".into())
+        }
+        _ => Ok(path),
     }
 }
 
@@ -483,6 +531,8 @@ mod tests {
             &["image", "dir", "--smp", "2"],
             &["--smp", "2", "image", "dir"],
             &["--smp", "2", "trace", "BEGIN { }"],
+            &["image", "dir", "--trace-socket", "path"],
+            &["--trace-socket", "path", "image", "dir"],
         ] {
             let error = parse(wrong).expect_err(&format!("{wrong:?} was taken"));
             assert_eq!(error.exit_code(), 2, "{wrong:?}");
@@ -496,12 +546,25 @@ mod tests {
             (["--disk", "/dev/null"], "that is no ordinary file"),
             (["--disk", "/no/such/file"], "there is no such file"),
             (["--disk", "/dev/null/x"], "it cannot be used: "),
+            (["--trace-socket", "/"], "there is something else"),
             (["--timeout", "0"], "give a number of seconds, at least 1"),
             (["--timeout", "-1"], "give a number of seconds, at least 1"),
         ] {
             let error = parse(&wrong).expect_err(wrong[1]).to_string();
             assert!(error.contains(told), "{wrong:?}: {error}");
         }
+    }
+
+    #[test]
+    fn a_tracer_may_come_through_a_socket() {
+        let options = parse(&["--interactive", "--trace-socket", "/tmp/a,b"]).unwrap();
+        let machine = options.machine("disk".into());
+        let socket = "socket,id=trace,path=/tmp/a,,b,server=on,wait=off";
+        let wanted = ["-chardev", socket, "-serial", "chardev:trace"];
+        assert_eq!(machine.further, wanted);
+        let long = "x".repeat(108);
+        let error = parse(&["--trace-socket", &long]).unwrap_err().to_string();
+        assert!(error.contains("at most 107 bytes"), "{error}");
     }
 
     #[test]

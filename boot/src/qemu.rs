@@ -94,6 +94,17 @@ impl Machine {
         }
     }
 
+    /// Gives it a second serial port, to which whoever connects to the socket at `path` talks.
+    pub fn listen_at(&mut self, path: &Path) {
+        let socket = escaped_path(path);
+        self.further.extend([
+            "-chardev".into(),
+            format!("socket,id=trace,path={socket},server=on,wait=off"),
+            "-serial".into(),
+            "chardev:trace".into(),
+        ]);
+    }
+
     /// Returns the command that starts this machine. Installs QEMU and firmware first if they are
     /// missing.
     pub fn command(&self, install: Install) -> Result<Command> {

@@ -76,11 +76,13 @@ fn kernel_init(early_loaded: bool) -> ! {
     let program = cmdline::get("init").unwrap_or(DEFAULT_INIT);
     cmdline::report_unknown(module::has_param);
     let ran = if interactive {
+        wait_for_tracers();
         shell::run();
         true
     } else if let Some(trace) = trace::script::at_boot::start(initramfs_file) {
         trace.run(program)
     } else {
+        wait_for_tracers();
         run_init(program)
     };
     for module in module::loaded() {
@@ -94,6 +96,12 @@ fn kernel_init(early_loaded: bool) -> ! {
     } else {
         ExitCode::Failure
     })
+}
+
+/// Lets tracers come, if no script was handed to the machine.
+fn wait_for_tracers() {
+    // SAFETY: only the tracer's task uses COM2, and there is none.
+    unsafe { trace::script::remote::wait_for_tracers() };
 }
 
 /// A file that the loader has put into memory, by its path.

@@ -17,6 +17,8 @@
 //! | [`outbox`] | answers through memory that the host reads |
 //! | [`symbols_only`] | names for a compiler that runs in the kernel |
 //! | [`at_boot`] | a script that the host hands to the machine, and the way of its answers |
+//! | [`remote`] | scripts of a tracer that comes to the running kernel |
+//! | [`com2`] | the second serial port, where both ways end |
 //!
 //! # Invariants
 //! RUN-1. A script runs as a whole or not at all. If any part cannot be loaded or attached, the
@@ -37,10 +39,12 @@
 
 pub mod at_boot;
 mod attach;
+mod com2;
 mod loader;
 mod maps;
 mod outbox;
 mod refusal;
+pub mod remote;
 pub mod symbols_only;
 
 use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
@@ -51,6 +55,8 @@ use trace_interface::{
     frame::Books,
     script::{self, Attachment, RECORD_TYPE, Request},
 };
+
+use trace_wire::Options;
 
 pub use self::refusal::Refusal;
 use self::{
@@ -81,6 +87,25 @@ static RUNS: AtomicBool = AtomicBool::new(false);
 pub struct How {
     /// The ring keeps the newest records, and they stay there: none is sent, no request is served.
     pub overwrite: bool,
+}
+
+/// Reads the bytes of a script, and makes the rings as large as it wants them.
+///
+/// # Errors
+/// [`Refusal`].
+fn read(script: &[u8], options: &Options<'_>) -> Result<(Script, How), Refusal> {
+    // The decoder takes what it needs without asking. So it is tried first whether that is there.
+    const ROOM: usize = 16;
+    drop(try_vec::<u8>(script.len().saturating_mul(ROOM))?);
+    let script = Script::decode(script).map_err(|error| Refusal::new(None, error))?;
+    if let Some(kib) = options.ring_kib {
+        buffer::resize(kib as usize).map_err(|errno| {
+            let text = format!("a ring of {kib} KiB for each CPU: {errno}; ask for less");
+            Refusal::new(None, text)
+        })?;
+    }
+    let overwrite = options.overwrite;
+    Ok((script, How { overwrite }))
 }
 
 /// The answers' way to the reader.

@@ -1,7 +1,7 @@
 //! What of bpftrace's texts means nothing here, and is left out of the figures.
 
 use regex::Regex;
-use trace_compiler::events;
+use trace_compiler::EventTable;
 
 /// The rules: a name, and what a text has that falls under it.
 const RULES: [(&str, &str); 9] = [
@@ -154,13 +154,13 @@ impl Rules {
 
     /// The text with events that this kernel has, which stand for those that it has not.
     pub fn renamed(&self, text: &str) -> String {
-        let rename =
-            |found: &regex::Captures<'_>| match events(&format!("{}:{}", &found[1], &found[2]))
-                .is_empty()
-            {
-                true => SOME_EVENT.into(),
-                false => found[0].to_owned(),
-            };
+        let rename = |found: &regex::Captures<'_>| match events
+            .events(&format!("{}:{}", &found[1], &found[2]))
+            .is_empty()
+        {
+            true => SOME_EVENT.into(),
+            false => found[0].to_owned(),
+        };
         self.event.replace_all(text, rename).into_owned()
     }
 }

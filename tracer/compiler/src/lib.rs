@@ -41,7 +41,7 @@ mod values;
 pub use compile::{Compiled, Origin, compile};
 pub use functions::{FUNCTIONS, Function, Role};
 pub use options::{Missing, Options};
-pub use sources::events;
+pub use sources::{EventTable, NoEvent};
 
 /// A part of the compiled text, or the reason why there is none.
 type Lowered<T> = Result<T, trace_language::Diagnostic>;

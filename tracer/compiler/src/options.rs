@@ -1,6 +1,10 @@
 //! How a script is compiled.
 
+use alloc::rc::Rc;
+
 use trace_interface::{script::TICK_NANOSECONDS, shape::StackForm};
+
+use crate::EventTable;
 
 /// What becomes of a probe whose place does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +43,8 @@ pub struct Options {
     pub missing_probes: Missing,
     /// The time between two ticks of a CPU's timer. No profile runs more often.
     pub tick_nanoseconds: u64,
+    /// The event sources of the kernel.
+    pub events: Rc<EventTable>,
     /// Whether the stack has room for another level of the text
     /// ([`trace_language::BYTES_OF_LEVEL`]).
     pub has_room: fn() -> bool,
@@ -58,6 +64,7 @@ impl Default for Options {
             shows_maps: true,
             missing_probes: Missing::Refused,
             tick_nanoseconds: TICK_NANOSECONDS,
+            events: Rc::default(),
             has_room: || true,
         }
     }

@@ -171,19 +171,20 @@ pub(crate) fn of_sources(
     event: &tree::Name,
     span: Span,
 ) -> Lowered<Vec<Group>> {
-    let found = sources::matching(&group.text, &event.text);
+    let found = tables.options.events.matching(&group.text, &event.text);
     if found.is_empty() {
         let name = format!("{}:{}", group.text, event.text);
-        let all = sources::names();
+        let events = &tables.options.events;
+        let all = events.names();
         let near = names::nearest(&name, all.iter().map(|name| &**name));
+        let groups = events.groups();
         return Err(Diagnostic::new(
             group.span.to(event.span),
             format!("the kernel has no event source `{name}`"),
-            match near.is_empty() {
-                true => "there are syscalls:sys_enter_NAME, syscalls:sys_exit_NAME, \
-                         raw_syscalls, sched, exceptions, irq and irq_vectors"
-                    .into(),
-                false => names::did_you_mean(&near),
+            match (near.is_empty(), groups.is_empty()) {
+                (true, true) => "it has none; name a function: kprobe:PATH".into(),
+                (true, false) => format!("its groups are {}", groups.join(", ")),
+                (false, _) => names::did_you_mean(&near),
             },
         ));
     }

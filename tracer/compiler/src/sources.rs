@@ -4,8 +4,16 @@
 //! A source is a probe at the entry or the return of a function. Each of its fields is an
 //! expression of the language, calculated at that place. So a source costs nothing until it is
 //! used, and a reader of this file sees how to write the same with `kprobe:`.
+//!
+//! An [`EventTable`] is the sources of a kernel. The default is that of this tree's kernel. Another
+//! one says it in lines, whose parts are divided by tabs:
+//!
+//! ```text
+//!   syscalls:sys_enter_open ⇥ entry ⇥ sys_open ⇥ filename=str(arg0) ⇥ flags=(uint32)arg1
+//! ```
 
-use alloc::{format, string::String, vec::Vec};
+use alloc::{borrow::Cow, format, string::String, vec::Vec};
+use core::fmt::{self, Write};
 
 use trace_interface::symbols::glob;
 use trace_language::{
@@ -14,13 +22,107 @@ use trace_language::{
 };
 
 /// A source.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EventSource {
-    pub(crate) group: &'static str,
+    pub(crate) group: Cow<'static, str>,
     pub(crate) event: String,
     pub(crate) function: String,
     pub(crate) on_return: bool,
-    fields: Vec<(&'static str, String)>,
+    fields: Vec<(Cow<'static, str>, String)>,
+}
+
+/// The event sources of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventTable(Vec<EventSource>);
+
+impl Default for EventTable {
+    /// Those of this tree's kernel.
+    fn default() -> Self {
+        Self(all().collect())
+    }
+}
+
+/// A line that is no event source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoEvent {
+    line: String,
+}
+
+impl fmt::Display for NoEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "`{}` is no event source; its parts, divided by tabs, are GROUP:EVENT, entry or \
+             return, FUNCTION, and for each field NAME=EXPRESSION",
+            self.line
+        )
+    }
+}
+
+impl core::error::Error for NoEvent {}
+
+impl EventTable {
+    /// The sources that a kernel has named, a line for each.
+    ///
+    /// # Errors
+    /// [`NoEvent`] for the first line that is none.
+    pub fn parse<'l>(lines: impl Iterator<Item = &'l str>) -> Result<Self, NoEvent> {
+        let source = |line: &str| {
+            let source = EventSource::parse(line);
+            source.ok_or_else(|| NoEvent { line: line.into() })
+        };
+        Ok(Self(lines.map(source).collect::<Result<_, _>>()?))
+    }
+
+    /// The same lines.
+    pub fn lines(&self) -> String {
+        let mut lines = String::new();
+        for source in &self.0 {
+            // A text takes everything.
+            let _ = writeln!(lines, "{source}");
+        }
+        lines
+    }
+
+    /// The sources that patterns match.
+    pub(crate) fn matching(&self, group: &str, event: &str) -> Vec<EventSource> {
+        let all = self.0.iter();
+        let found = all.filter(|source| glob(group, &source.group) && glob(event, &source.event));
+        found.cloned().collect()
+    }
+
+    /// The names of all sources, `GROUP:EVENT`.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.0.iter().map(EventSource::name).collect()
+    }
+
+    /// The names of the groups.
+    pub(crate) fn groups(&self) -> Vec<&str> {
+        let mut groups: Vec<&str> = Vec::new();
+        for source in &self.0 {
+            if !groups.contains(&&*source.group) {
+                groups.push(&source.group);
+            }
+        }
+        groups
+    }
+
+    /// The events that a pattern `GROUP:EVENT` matches, each with the names of its fields and the
+    /// function where it is.
+    pub fn events(&self, pattern: &str) -> Vec<(String, String)> {
+        let shown = |source: &EventSource| {
+            let fields: Vec<&str> = source.field_names().collect();
+            let place = format!("{} of {}", source.moment(), source.function);
+            match fields.is_empty() {
+                true => place,
+                false => format!("{}  {place}", fields.join(", ")),
+            }
+        };
+        let all = self.0.iter();
+        all.filter(|source| glob(pattern, &source.name()))
+            .map(|source| (source.name(), shown(source)))
+            .collect()
+    }
 }
 
 /// System calls: number, name, and the names of the arguments. A text is marked by `*`, a signed
@@ -90,7 +192,7 @@ const OTHERS: [Row; 12] = [
 ];
 
 /// How an argument of a system call is calculated.
-fn argument(position: usize, marked: &'static str) -> (&'static str, String) {
+fn argument(position: usize, marked: &'static str) -> (Cow<'static, str>, String) {
     let name = marked.trim_start_matches(['4', '-', '*']);
     let marks = &marked[..marked.len() - name.len()];
     let text = match marks {
@@ -100,15 +202,15 @@ fn argument(position: usize, marked: &'static str) -> (&'static str, String) {
         "-" => format!("(int64)arg{position}"),
         _ => format!("arg{position}"),
     };
-    (name, text)
+    (name.into(), text)
 }
 
 fn all() -> impl Iterator<Item = EventSource> {
     let syscalls = SYSCALLS.into_iter().flat_map(|(number, name, arguments)| {
-        let source = |event, on_return, mut fields: Vec<(&'static str, String)>| {
-            fields.insert(0, ("__syscall_nr", format!("{number}")));
+        let source = |event, on_return, mut fields: Vec<(Cow<'static, str>, String)>| {
+            fields.insert(0, ("__syscall_nr".into(), format!("{number}")));
             EventSource {
-                group: "syscalls",
+                group: "syscalls".into(),
                 event,
                 function: format!("sys_{name}"),
                 on_return,
@@ -120,67 +222,74 @@ fn all() -> impl Iterator<Item = EventSource> {
         let enter = source(format!("sys_enter_{name}"), false, arguments.collect());
         // These do not return.
         let returns = !matches!(name, "exit" | "exit_group");
-        let result = alloc::vec![("ret", "(int64)retval".into())];
+        let result = alloc::vec![("ret".into(), "(int64)retval".into())];
         let exit = returns.then(|| source(format!("sys_exit_{name}"), true, result));
         [Some(enter), exit].into_iter().flatten()
     });
     let others = OTHERS
         .into_iter()
         .map(|(group, event, function, on_return, fields)| EventSource {
-            group,
+            group: group.into(),
             event: event.into(),
             function: function.into(),
             on_return,
             fields: fields
                 .iter()
-                .map(|(name, text)| (*name, (*text).into()))
+                .map(|(name, text)| ((*name).into(), (*text).into()))
                 .collect(),
         });
     syscalls.chain(others)
 }
 
-/// The sources that patterns match.
-pub(crate) fn matching(group: &str, event: &str) -> Vec<EventSource> {
-    all()
-        .filter(|source| glob(group, source.group))
-        .filter(|source| glob(event, &source.event))
-        .collect()
-}
-
-/// The names of all sources, `GROUP:EVENT`.
-pub(crate) fn names() -> Vec<String> {
-    all()
-        .map(|source| format!("{}:{}", source.group, source.event))
-        .collect()
-}
-
-/// The events that a pattern `GROUP:EVENT` matches, each with the names of its fields and the
-/// function where it is.
-pub fn events(pattern: &str) -> Vec<(String, String)> {
-    let name = |source: &EventSource| format!("{}:{}", source.group, source.event);
-    let shown = |source: &EventSource| {
-        let fields: Vec<&str> = source.field_names().collect();
-        let moment = if source.on_return { "return" } else { "entry" };
-        let place = format!("{moment} of {}", source.function);
-        match fields.is_empty() {
-            true => place,
-            false => format!("{}  {place}", fields.join(", ")),
-        }
-    };
-    all()
-        .filter(|source| glob(pattern, &name(source)))
-        .map(|source| (name(&source), shown(&source)))
-        .collect()
+impl fmt::Display for EventSource {
+    /// Its line, as [`EventTable::parse`] reads it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\t{}\t{}", self.name(), self.moment(), self.function)?;
+        let mut fields = self.fields.iter();
+        fields.try_for_each(|(name, text)| write!(f, "\t{name}={text}"))
+    }
 }
 
 impl EventSource {
-    pub(crate) fn field_names(&self) -> impl Iterator<Item = &'static str> {
-        self.fields.iter().map(|(name, _)| *name)
+    fn parse(line: &str) -> Option<Self> {
+        let mut parts = line.split('\t');
+        let (group, event) = parts.next()?.split_once(':')?;
+        let on_return = match parts.next()? {
+            "entry" => false,
+            "return" => true,
+            _ => return None,
+        };
+        let function = parts.next()?;
+        let fields = parts.map(|part| {
+            let (name, text) = part.split_once('=')?;
+            Some((String::from(name).into(), text.into()))
+        });
+        let fields = fields.collect::<Option<_>>()?;
+        let is_whole = ![group, event, function].contains(&"");
+        is_whole.then(|| Self {
+            group: String::from(group).into(),
+            event: event.into(),
+            function: function.into(),
+            on_return,
+            fields,
+        })
+    }
+
+    fn name(&self) -> String {
+        format!("{}:{}", self.group, self.event)
+    }
+
+    fn moment(&self) -> &'static str {
+        if self.on_return { "return" } else { "entry" }
+    }
+
+    pub(crate) fn field_names(&self) -> impl Iterator<Item = &str> {
+        self.fields.iter().map(|(name, _)| &**name)
     }
 
     /// How a field is calculated.
     pub(crate) fn field(&self, name: &str) -> Option<Expression> {
-        let (_, text) = self.fields.iter().find(|(known, _)| *known == name)?;
+        let (_, text) = self.fields.iter().find(|(known, _)| known == name)?;
         let script = parse(&format!("kprobe:f {{ print({text}); }}")).ok()?;
         let statement = script
             .clauses
@@ -211,7 +320,25 @@ mod tests {
                 count += 1;
             }
         }
-        assert_eq!(super::matching("sched", "sched_*").len(), 5);
+        let table = super::EventTable::default();
+        assert_eq!(table.matching("sched", "sched_*").len(), 5);
         assert!(count > 60, "{count}");
+    }
+
+    #[test]
+    fn a_table_is_read_as_it_was_written() {
+        let table = super::EventTable::default();
+        assert_eq!(super::EventTable::parse(table.lines().lines()), Ok(table));
+        for wrong in [
+            "",
+            "a:b",
+            "a:b\tentry",
+            "a:b\tlate\tf",
+            "ab\tentry\tf",
+            "a:b\tentry\tf\tx",
+        ] {
+            let error = super::EventTable::parse([wrong].into_iter()).unwrap_err();
+            assert!(alloc::string::ToString::to_string(&error).contains("divided by tabs"));
+        }
     }
 }

@@ -26,6 +26,8 @@
 //! - DEBUG-1. A place is told only where the debug information or the ABI gives it. Where it does
 //!   not, the answer is [`Unavailable`] with the reason, never a place that may be wrong.
 //! - DEBUG-2. A damaged file gives fewer answers, never a panic.
+//! - DEBUG-3. Addresses of the running kernel come in and go out, those of the file are inside.
+//!   They differ by the slide ([`DebugInfo::set_slide`]), which is 0 unless it is told.
 //!
 //! # Contexts
 //! The host. One thread asks; answers about a function are remembered for it.
@@ -83,6 +85,8 @@ pub use crate::{
 pub struct DebugInfo {
     image: Image,
     index: Index,
+    /// Where the kernel runs, as a distance from where it was linked to.
+    slide: u64,
     times: Times,
     functions: RefCell<HashMap<u64, Rc<Known>>>,
     types: RefCell<HashMap<TypeId, Rc<Type>>>,
@@ -146,6 +150,7 @@ impl DebugInfo {
         Ok(Self {
             image,
             index,
+            slide: 0,
             times,
             functions: RefCell::default(),
             types: RefCell::default(),
@@ -166,6 +171,36 @@ impl DebugInfo {
         self.times
     }
 
+    /// Says how far from where it was linked to the kernel runs. Wraps at 64 bits.
+    pub fn set_slide(&mut self, slide: u64) {
+        self.slide = slide;
+    }
+
+    /// The section of notes that has the linker's number of the file; empty if it has none.
+    pub fn build_id_notes(&self) -> &[u8] {
+        self.image.section(".note.gnu.build-id")
+    }
+
+    /// The address in the file for one in the running kernel (DEBUG-3).
+    fn in_file(&self, address: u64) -> u64 {
+        address.wrapping_sub(self.slide)
+    }
+
+    fn place_in_file(&self, place: ProbePlace) -> ProbePlace {
+        ProbePlace {
+            address: self.in_file(place.address),
+            ..place
+        }
+    }
+
+    /// The addresses in the running kernel for some in the file.
+    fn running(&self, mut addresses: Vec<u64>) -> Vec<u64> {
+        for address in &mut addresses {
+            *address = address.wrapping_add(self.slide);
+        }
+        addresses
+    }
+
     fn session(&self) -> Session<'_> {
         Session::new(&self.image, &self.index)
     }
@@ -174,14 +209,14 @@ impl DebugInfo {
         Function {
             path: self.index.name(row.path).into(),
             symbol: self.index.name(row.symbol).into(),
-            address: row.address,
+            address: row.address.wrapping_add(self.slide),
             bytes: row.bytes,
         }
     }
 
     /// The function that has code at an address.
     pub fn function_at(&self, address: u64) -> Option<Function> {
-        let row = self.index.function_at(address)?;
+        let row = self.index.function_at(self.in_file(address))?;
         Some(self.function(row))
     }
 
@@ -244,27 +279,29 @@ impl Kernel for DebugInfo {
     }
 
     fn inlined(&self, pattern: &str) -> Vec<u64> {
-        self.find_inlined(pattern)
+        self.running(self.find_inlined(pattern))
     }
 
     fn line(&self, file: &str, line: u32) -> Result<Vec<u64>, Unavailable> {
-        self.find_line(file, line)
+        Ok(self.running(self.find_line(file, line)?))
     }
 
     fn instruction(&self, function: &Function, offset: u64) -> Result<(), Unavailable> {
-        prologue::instruction(&self.image, function, offset)
+        let mut in_file = function.clone();
+        in_file.address = self.in_file(function.address);
+        prologue::instruction(&self.image, &in_file, offset)
     }
 
     fn variables(&self, place: ProbePlace) -> Vec<String> {
-        self.names_at(place)
+        self.names_at(self.place_in_file(place))
     }
 
     fn variable(&self, place: ProbePlace, name: &str) -> Result<Variable, Unavailable> {
-        self.variable_at(place, name)
+        self.variable_at(self.place_in_file(place), name)
     }
 
     fn returned(&self, function: u64) -> Result<Variable, Unavailable> {
-        self.result_of(function)
+        self.result_of(self.in_file(function))
     }
 
     fn describe(&self, id: TypeId) -> Rc<Type> {

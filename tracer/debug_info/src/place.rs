@@ -76,6 +76,7 @@ impl DebugInfo {
             .unwrap_or_default();
         let context = value::Context {
             encoding,
+            slide: self.slide,
             moment,
             frame_base: &frame_base,
             frame_pointer: known.frames.frame_pointer(address, moment),
@@ -122,6 +123,7 @@ impl DebugInfo {
         }
         let inside = value::Context {
             encoding: context.encoding,
+            slide: context.slide,
             moment: value::Moment::Inside,
             frame_base: context.frame_base,
             frame_pointer: None,

@@ -43,7 +43,7 @@ impl DebugInfo {
             .pop()
             .unwrap_or_default()
             .to_string();
-        let row = self.index.function_at(function.address);
+        let row = self.index.function_at(self.in_file(function.address));
         let Some(entry) = row.and_then(|row| row.entry) else {
             return Signature {
                 text: format!("fn {name}(?)"),

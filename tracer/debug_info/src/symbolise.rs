@@ -36,6 +36,7 @@ impl DebugInfo {
     ///
     /// For a return address on a stack, ask for the byte before it: it belongs to the call.
     pub fn symbolise(&self, address: u64) -> Vec<Frame> {
+        let address = self.in_file(address);
         let Some(row) = self.index.function_at(address) else {
             return Vec::new();
         };
@@ -91,6 +92,10 @@ impl DebugInfo {
                 .entry(entry)
                 .map(|found| crate::scope::ranges(&session, &found))
                 .unwrap_or_default();
+            for range in &mut ranges {
+                let running = |address: u64| address.wrapping_add(self.slide);
+                *range = running(range.start)..running(range.end);
+            }
             ranges.sort_by_key(|range| range.start);
             let within = self.index.function_at(address);
             copies.push(InlinedCopy {

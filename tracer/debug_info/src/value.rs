@@ -11,6 +11,8 @@ use crate::image::Slice;
 /// Where an expression is read.
 pub struct Context<'a> {
     pub encoding: gimli::Encoding,
+    /// What is to be added to addresses of the file.
+    pub slide: u64,
     pub moment: Moment,
     /// The function's frame base.
     pub frame_base: &'a dyn Fn() -> Result<Expression, String>,
@@ -316,7 +318,7 @@ fn step(op: &Op<Slice>, stack: &mut Vec<Expression>, context: &Context) -> Resul
         }
         Op::UnsignedConstant { value } => Expression::Constant(*value),
         Op::SignedConstant { value } => Expression::Constant(value.cast_unsigned()),
-        Op::Address { address } => Expression::Constant(*address),
+        Op::Address { address } => Expression::Constant(address.wrapping_add(context.slide)),
         Op::RegisterOffset {
             register: gimli::X86_64::RBP,
             offset,

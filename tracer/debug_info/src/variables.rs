@@ -108,7 +108,7 @@ impl DebugInfo {
     /// The names of the arguments of the function that begins at an address, in their order. None:
     /// the debug information does not describe it.
     pub fn arguments(&self, function: u64) -> Option<Vec<String>> {
-        let (_, known) = self.known(function).ok()?;
+        let (_, known) = self.known(self.in_file(function)).ok()?;
         let arguments = known.scope.locals.iter().filter(|local| local.argument);
         Some(arguments.map(|local| local.name.clone()).collect())
     }
@@ -153,6 +153,7 @@ impl DebugInfo {
             let bytes = types::size(&session, type_id)?;
             let context = value::Context {
                 encoding: found.unit.encoding(),
+                slide: self.slide,
                 moment: value::Moment::Inside,
                 frame_base: &|| Err(String::new()),
                 frame_pointer: None,

@@ -15,6 +15,9 @@
 //! Bochs has neither fw_cfg nor memory that can be shared: the script is in the disk image's
 //! initramfs, and the second serial port is a TCP connection.
 //!
+//! A kernel that runs already is reached over a line of bytes ([`Remote`]): a socket, or a terminal.
+//! `trace_wire::stream` is the protocol there, and any kernel can have its other end.
+//!
 //! The memory is shared unless the request says otherwise. Then all messages go through the outbox
 //! there, which costs the kernel a copy, and the serial port only tells of them. The memory stays
 //! when the guest is dead: [`Trace::rings`] are its last records then. The script's maps are there,
@@ -29,16 +32,20 @@
 //! TRACE-2. All messages come before [`Event::End`], because the thread that has the guest waits
 //!     for the end of the socket first.
 
+mod address;
 mod event;
 mod maps;
 mod messages;
 mod ram;
+mod remote;
 mod request;
 mod shared;
 mod trace;
 mod watchdog;
 
+pub use address::Address;
 pub use event::Event;
 pub use maps::LiveMap;
+pub use remote::Remote;
 pub use request::{Request, Transport};
 pub use trace::{Ender, Trace};

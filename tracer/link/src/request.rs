@@ -41,6 +41,18 @@ impl Request {
             maps: self.maps,
         }
     }
+
+    /// The same of a kernel at the other end of a line: no program of its is run, and its memory is
+    /// not read.
+    pub(crate) fn options_of_remote(&self) -> Options<'_> {
+        Options {
+            run: None,
+            memory: false,
+            watchdog: false,
+            maps: false,
+            ..self.options()
+        }
+    }
 }
 
 /// How the kernel's messages come.

@@ -1,4 +1,4 @@
-//! A guest that traces itself, from its start to its end.
+//! A guest that traces itself, from its start to its end, or a kernel that was there before.
 //!
 //! One thread has the guest, because a guest ends with the thread that has started it. That thread
 //! passes on the guest's log and its end. Another one reads the messages, and ends with the socket.
@@ -35,6 +35,7 @@ use trace_wire::{Control, OPTIONS_FILE, Options, SCRIPT_FILE};
 use crate::{
     Event, LiveMap, Request, Transport,
     messages::Messages,
+    remote::Wishes,
     shared::{Shared, memory_file},
     watchdog::Watchdog,
 };
@@ -52,11 +53,20 @@ pub struct Trace {
     watchdog: Option<Watchdog>,
     events: Option<Receiver<Event>>,
     /// None: the guest could not be started.
-    control: Option<UnixStream>,
-    /// The kernel has sent a message, so all is attached, or it refuses the script.
-    has_begun: Arc<AtomicBool>,
+    control: Option<Controls>,
     killer: Option<Killer>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// The way to the kernel.
+#[derive(Debug)]
+enum Controls {
+    Guest {
+        port: UnixStream,
+        /// The kernel has sent a message, so all is attached, or it refuses the script.
+        has_begun: Arc<AtomicBool>,
+    },
+    Remote(Arc<Wishes>),
 }
 
 impl Trace {
@@ -170,15 +180,30 @@ impl Trace {
                 Err(error) => sender.send(Event::Failed(error)).map_err(drop),
             };
         });
-        let (killer, control) = started.recv().ok().unzip();
+        let (killer, port) = started.recv().ok().unzip();
         Self {
             shared,
             watchdog: request.watchdog.map(Watchdog::new),
             events: Some(events),
-            control,
-            has_begun,
+            control: port.map(|port| Controls::Guest { port, has_begun }),
             killer,
             thread: Some(thread),
+        }
+    }
+
+    /// The trace of a kernel at the other end of a line, which `follow` has.
+    pub(crate) fn remote(
+        wishes: Arc<Wishes>,
+        follow: impl FnOnce(&SyncSender<Event>) + Send + 'static,
+    ) -> Self {
+        let (sender, events) = sync_channel(UNREAD_EVENTS);
+        Self {
+            shared: None,
+            watchdog: None,
+            events: Some(events),
+            control: Some(Controls::Remote(wishes)),
+            killer: None,
+            thread: Some(thread::spawn(move || follow(&sender))),
         }
     }
 
@@ -251,30 +276,41 @@ impl Trace {
     /// The right to do that, for another thread, for example that of Ctrl-C.
     pub fn ender(&self) -> Ender {
         let control = self.control.as_ref();
-        Ender {
-            control: control.and_then(|control| control.try_clone().ok()),
-            has_begun: self.has_begun.clone(),
-        }
+        Ender(control.and_then(|control| match control {
+            Controls::Guest { port, has_begun } => Some(Controls::Guest {
+                port: port.try_clone().ok()?,
+                has_begun: has_begun.clone(),
+            }),
+            Controls::Remote(wishes) => Some(Controls::Remote(wishes.clone())),
+        }))
     }
 }
 
 /// See [`Trace::ender`].
 #[derive(Debug)]
-pub struct Ender {
-    control: Option<UnixStream>,
-    has_begun: Arc<AtomicBool>,
-}
+pub struct Ender(Option<Controls>);
 
 impl Ender {
     /// Does what [`Trace::end`] does.
     pub fn end(&self) -> bool {
-        // The kernel sets up its port before the first message. A byte before that would be lost.
-        let has_begun = self.has_begun.load(Ordering::Acquire);
-        if has_begun && let Some(mut control) = self.control.as_ref() {
-            // The only error is that the guest has ended.
-            let _ = control.write_all(&[Control::End.byte()]);
+        match &self.0 {
+            Some(Controls::Guest { port, has_begun }) => {
+                // The kernel sets up its port before the first message. A byte before that would
+                // be lost.
+                let has_begun = has_begun.load(Ordering::Acquire);
+                if has_begun {
+                    let mut port = port;
+                    // The only error is that the guest has ended.
+                    let _ = port.write_all(&[Control::End.byte()]);
+                }
+                has_begun
+            }
+            Some(Controls::Remote(wishes)) => {
+                wishes.end.store(true, Ordering::Release);
+                true
+            }
+            None => false,
         }
-        has_begun
     }
 }
 
@@ -285,8 +321,10 @@ impl Drop for Trace {
         if let Some(killer) = self.killer.take() {
             killer.kill();
         }
-        if let Some(control) = &self.control {
-            let _ = control.shutdown(Shutdown::Both);
+        match &self.control {
+            Some(Controls::Guest { port, .. }) => _ = port.shutdown(Shutdown::Both),
+            Some(Controls::Remote(wishes)) => wishes.stop.store(true, Ordering::Release),
+            None => {}
         }
         if let Some(thread) = self.thread.take() {
             // A panic there has been told.

@@ -35,8 +35,8 @@ pub fn compile_with_calls(
     source: &Source,
     tree: &Tree,
     symbols: &DebugInfo,
+    compile_options: &CompileOptions,
 ) -> Result<Compiled, Vec<Diagnostic>> {
-    let compile_options = CompileOptions::of_kernel(&options.build.cmdline(&[], &[]));
     let arguments = source.arguments();
     let mut calls = match options.perfetto.is_some() || options.html.is_some() {
         true => calls(tree, symbols),
@@ -52,7 +52,7 @@ pub fn compile_with_calls(
             ends.push(text.len());
         }
         let whole = parse_with(&text, &arguments)
-            .and_then(|whole| compile(&whole, symbols, &compile_options));
+            .and_then(|whole| compile(&whole, symbols, compile_options));
         let mistakes = match whole {
             Ok(mut whole) => {
                 // A function that the pictures cannot probe does not refuse the user's program.
@@ -85,7 +85,7 @@ pub fn compile_with_calls(
             break;
         }
     }
-    let own = compile(tree, symbols, &compile_options)?;
+    let own = compile(tree, symbols, compile_options)?;
     if let Some(reason) = reason {
         say(format_args!("pictures have no calls: {reason}"));
     }

@@ -4,13 +4,14 @@ use std::io::Write;
 
 use anyhow::{Context, Result, bail};
 use debug_info::DebugInfo;
+use trace_compiler::EventTable;
 use trace_interface::{Kernel as _, symbols::glob};
 
 const CANNOT_WRITE: &str = "cannot write the list to standard output";
 
-/// Writes a line for each event of the kernel that the pattern matches.
-pub fn list_events(pattern: &str, out: &mut impl Write) -> Result<()> {
-    let events = trace_compiler::events(pattern);
+/// Writes a line for each event of a kernel that the pattern matches.
+pub fn list_events(table: &EventTable, pattern: &str, out: &mut impl Write) -> Result<()> {
+    let events = table.events(pattern);
     if events.is_empty() {
         bail!("no event matches `{pattern}`; `-l 'tracepoint:*'` lists them all");
     }

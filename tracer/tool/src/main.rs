@@ -1,5 +1,5 @@
-//! `cargo run -- trace`: a program of the tracer's language runs in the kernel, and the terminal
-//! shows its answers.
+//! `cargo run -- trace`: a program of the tracer's language runs in a kernel, and the terminal shows
+//! its answers. The kernel is booted for it, or runs already.
 //!
 //! ```text
 //!   text ─ parse ─ compile ─► script ─► trace_link ─► the guest ─┐
@@ -22,6 +22,7 @@ mod expect;
 mod json;
 mod judge;
 mod list;
+mod needs;
 mod options;
 mod pictures;
 mod prepare;
@@ -30,6 +31,7 @@ mod report;
 mod run;
 mod session;
 mod source;
+mod target;
 mod timing;
 
 use std::{

@@ -12,6 +12,8 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
+use trace_link::Address;
+
 use crate::ready;
 
 /// The options that say something of a run.
@@ -91,6 +93,17 @@ pub struct Options {
     /// Run in Bochs, which interprets instruction by instruction: a second opinion, and minutes
     #[arg(long, conflicts_with_all = ["top", "firmware", "accel", "icount", "gdb"])]
     pub bochs: bool,
+    /// Attach to a kernel that runs already, over a line of bytes to its agent, and leave it
+    /// running: unix:SOCKET, tcp:HOST:PORT, or pty:DEVICE for a terminal
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["run", "top", "bochs"])]
+    pub connect: Option<Address>,
+    /// The file of that kernel, with debug information [default: this tree's kernel]
+    #[arg(long, value_name = "FILE", value_parser = kernel_file)]
+    pub elf: Option<PathBuf>,
+    /// A file that names the event sources of that kernel, in place of what the kernel says: a line
+    /// for each, with tabs between GROUP:EVENT, entry or return, FUNCTION, and NAME=EXPRESSION ...
+    #[arg(long, value_name = "FILE", requires = "connect")]
+    pub events: Option<PathBuf>,
     #[command(flatten)]
     pub build: BuildOptions,
     #[command(flatten)]
@@ -115,6 +128,18 @@ impl Checked for Options {
     }
 
     fn check(&self) -> Result<(), clap::Error> {
+        if self.elf.is_some() && self.connect.is_none() && self.list.is_none() {
+            return Self::refuse(
+                "--elf is the file of a kernel that runs already: --connect says where it is",
+            );
+        }
+        if self.connect.is_some() && (self.machine.is_described() || self.build.is_described()) {
+            return Self::refuse(
+                "--connect boots no kernel, so leave out the options of the machine and of the \
+                 kernel: --smp, --memory, --firmware, --accel, --icount, --gdb, --interactive, \
+                 --disk, --samples and --append",
+            );
+        }
         if self.machine.is_interactive() {
             return Self::refuse(
                 "a trace has no --interactive: at the prompt of `cargo run -- --interactive` there \
@@ -162,6 +187,15 @@ fn of_bpftrace(error: clap::Error) -> clap::Error {
     };
     let message = format!("a trace has no {option}; {way}");
     Options::command().error(ErrorKind::UnknownArgument, message)
+}
+
+fn kernel_file(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.metadata() {
+        Ok(found) if found.is_file() => Ok(path),
+        Ok(_) => Err("that is no ordinary file; give the linked kernel".into()),
+        Err(error) => Err(format!("it cannot be read: {error}")),
+    }
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -267,9 +301,22 @@ mod tests {
             &["--disk", "/dev/null", "x"],
             &["--perfetto", "/dev/null", "--html", "/dev/null", "x"],
             &["--unknown", "x"],
+            &["--connect", "nowhere", "x"],
+            &["--connect", "unix:/a", "--smp", "2", "x"],
+            &["--connect", "unix:/a", "--append", "a", "x"],
+            &["--connect", "unix:/a", "--run", "workload", "x"],
+            &["--connect", "unix:/a", "--top", "x"],
+            &["--connect", "unix:/a", "--bochs", "x"],
+            &["--elf", "/dev/null", "--connect", "unix:/a", "x"],
+            &["--elf", env!("CARGO_MANIFEST_PATH"), "x"],
+            &["--events", "file", "x"],
         ] {
             let error = parse(wrong).expect_err(&format!("{wrong:?} was taken"));
             assert_eq!(error.exit_code(), 2, "{wrong:?}");
         }
+        let file = env!("CARGO_MANIFEST_PATH");
+        let running = ["--connect", "unix:/a", "--elf", file, "--timeout", "5", "x"];
+        assert!(parse(&running).is_ok());
+        assert!(parse(&["-l", "x", "--elf", file]).is_ok());
     }
 }

@@ -1,10 +1,8 @@
-//! Before a machine starts: the program is read, checked and compiled, and the kernel is built.
+//! Before a program runs: it is read, checked and compiled for the kernel.
 //!
-//! What needs no kernel is checked before it is built, which may take minutes. A program that is
+//! What needs no kernel is checked before one is built, which may take minutes. A program that is
 //! wrong ends in a [`Failure::Refused`], whose text names the place (TOOL-1).
 
-use anyhow::Result;
-use boot::{image::Kernel, prerequisites};
 use debug_info::DebugInfo;
 use trace_answers::Presentation;
 use trace_interface::script;
@@ -16,7 +14,7 @@ use crate::{
     options::Options,
     report::{report, warnings},
     source::Source,
-    timing::Timing,
+    target::Target,
 };
 
 /// A program that has been read, with the conditions that it has to meet.
@@ -52,36 +50,6 @@ pub fn read(options: &Options, source: &Source) -> Result<Prepared, Failure> {
     Ok(Prepared { tree, conditions })
 }
 
-/// Makes sure that the emulator is there.
-pub fn find_emulator(options: &Options) -> Result<()> {
-    let install = options.build.install();
-    match options.bochs {
-        true => prerequisites::bochs(install)?,
-        false => prerequisites::qemu(install)?,
-    };
-    Ok(())
-}
-
-/// Builds the kernel, if it is not current.
-pub fn build(options: &Options, timing: &mut Timing) -> Result<Kernel> {
-    let install = options.build.install();
-    let kernel = Kernel::build_with_loader(install, options.machine.firmware())?;
-    timing.step("kernel built, or found current");
-    Ok(kernel)
-}
-
-/// Opens the kernel's debug information.
-pub fn open(kernel: &Kernel, timing: &mut Timing) -> Result<DebugInfo> {
-    let symbols = DebugInfo::open(&kernel.debug_elf)?;
-    let what = if symbols.times().made {
-        "debug information indexed"
-    } else {
-        "debug information read"
-    };
-    timing.step(what);
-    Ok(symbols)
-}
-
 /// A program, ready to run.
 pub struct Plan {
     pub script: script::Script,
@@ -96,10 +64,13 @@ pub fn compile(
     prepared: &Prepared,
     options: &Options,
     source: &Source,
+    target: &Target,
     symbols: &DebugInfo,
 ) -> Result<Plan, Failure> {
-    let compiled = calls::compile_with_calls(options, source, &prepared.tree, symbols)
+    let how = target.compile_options(options)?;
+    let compiled = calls::compile_with_calls(options, source, &prepared.tree, symbols, &how)
         .map_err(|mistakes| refusal(&mistakes, source))?;
+    target.check(&compiled.script)?;
     if !compiled.missing.is_empty() {
         eprintln!(
             "{}",

@@ -10,18 +10,17 @@ use std::{
     borrow::Cow,
     collections::BTreeMap,
     io::{self, IsTerminal, Write, stderr, stdout},
-    path::PathBuf,
     process,
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, anyhow, bail};
-use boot::{children, guest::End, image::Kernel, progress::say};
+use boot::{children, guest::End, progress::say};
 use debug_info::DebugInfo;
 use trace_answers::{Event, Presentation, Totals};
-use trace_interface::{Frame, Script, frame::MapEntry};
-use trace_link::{Ender, Event as GuestEvent, Request, Trace};
+use trace_interface::{Frame, frame::MapEntry};
+use trace_link::{Ender, Event as GuestEvent, Trace};
 
 use crate::{
     json, options::Options, pictures::Gathered, prepare::Plan, source::Source, timing::Timing,
@@ -59,25 +58,6 @@ pub fn end_on_signal() -> Result<()> {
         }
     })
     .context("cannot handle Ctrl-C")
-}
-
-/// Starts the guest that runs the script.
-pub fn start(options: &Options, kernel: &Kernel, script: &Script) -> Result<Trace> {
-    let install = options.build.install();
-    let cmdline = options.build.cmdline(&[], &[]);
-    let request = Request {
-        script: script.encode(),
-        run: options.run.clone(),
-        limit: options.duration,
-        maps: options.top,
-        ..Request::default()
-    };
-    if options.bochs {
-        let machine = options.machine.machine(PathBuf::new(), cmdline);
-        return Trace::start_in_bochs(kernel, &machine, install, &request);
-    }
-    let image = kernel.image(options.machine.firmware())?;
-    Trace::start(&options.machine.machine(image, cmdline), install, &request)
 }
 
 /// What a guest has answered, and how it ended.
@@ -168,9 +148,12 @@ struct Session<'a> {
 impl Session<'_> {
     /// Shows what the guest says until it ends.
     fn follow(&mut self, mut trace: Trace, timing: &mut Timing) -> Result<End> {
-        let limit = match self.options.bochs {
-            true => self.options.machine.timeout_or(BOCHS_TIMEOUT_S),
-            false => self.options.machine.timeout(),
+        let machine = &self.options.machine;
+        let limit = match (self.options.bochs, &self.options.connect) {
+            (true, _) => machine.timeout_or(BOCHS_TIMEOUT_S),
+            // It is there for other things, too, and has no end of its own.
+            (false, Some(_)) => machine.timeout_if_given(),
+            (false, None) => machine.timeout(),
         };
         let limit = limit.map(|limit| limit + self.options.duration.unwrap_or_default());
         let mut deadline = limit.map(|limit| Instant::now() + limit);

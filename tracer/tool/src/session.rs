@@ -1,18 +1,25 @@
 //! A call of the tool, from the options to the exit status.
 //!
 //! ```text
-//!   prepare   reads the program, builds the kernel, compiles the program for it
-//!   run       starts a guest, and shows its answers until it ends
+//!   target    builds the kernel, or calls one that runs
+//!   prepare   reads the program, and compiles it for that kernel
+//!   run       shows its answers until it ends
 //!   judge     holds the answers against the conditions: the exit status
 //! ```
 
 use std::io::{Write, stdout};
 
 use anyhow::{Context, Result};
-use boot::{image, progress::say};
+use boot::progress::say;
 
 use crate::{
-    Failure, REFUSED, judge::judge, list, options::Options, prepare, run, source::Source,
+    Failure, REFUSED,
+    judge::judge,
+    list,
+    options::Options,
+    prepare, run,
+    source::Source,
+    target::{self, Target},
     timing::Timing,
 };
 
@@ -45,32 +52,28 @@ pub fn run(options: &Options) -> Result<u8, Failure> {
     trace(options, &source, &mut timing)
 }
 
-/// Lists what can be probed. Only functions need the kernel.
-fn list(pattern: &str, options: &Options, timing: &mut Timing) -> Result<()> {
+/// Lists what can be probed. Only functions need the kernel's file.
+fn list(pattern: &str, options: &Options, timing: &mut Timing) -> Result<(), Failure> {
     if let Some(events) = pattern.strip_prefix("tracepoint:") {
-        return list::list_events(events, &mut stdout().lock());
+        let table = target::events(options)?;
+        return Ok(list::list_events(&table, events, &mut stdout().lock())?);
     }
     if list::list_timers(pattern, &mut stdout().lock())? {
         return Ok(());
     }
-    let kernel = prepare::build(options, timing)?;
-    let symbols = prepare::open(&kernel, timing)?;
-    list::list(pattern, &symbols, &mut stdout().lock())
+    let symbols = target::symbols(options, timing)?;
+    Ok(list::list(pattern, &symbols, &mut stdout().lock())?)
 }
 
 /// Traces. Returns the exit status.
 fn trace(options: &Options, source: &Source, timing: &mut Timing) -> Result<u8, Failure> {
     let prepared = prepare::read(options, source)?;
-    prepare::find_emulator(options)?;
     timing.step("program read");
-    let kernel = prepare::build(options, timing)?;
-    let mut symbols = prepare::open(&kernel, timing)?;
-    let plan = prepare::compile(&prepared, options, source, &symbols)?;
+    let target = Target::of(options, timing)?;
+    let symbols = target.symbols(options, timing)?;
+    let plan = prepare::compile(&prepared, options, source, &target, &symbols)?;
     timing.step("program compiled");
-    for (name, program) in image::programs()? {
-        symbols.add_program(&name, &program);
-    }
-    let guest = run::start(options, &kernel, &plan.script)?;
+    let guest = target.start(options, &plan.script)?;
     let mut answers = run::follow(guest, options, plan, &symbols, timing)?;
     answers.write_pictures(options, source, &symbols)?;
     Ok(judge(&answers, &prepared.conditions, &symbols))

@@ -24,35 +24,28 @@
 //! Task context.
 
 use alloc::{string::String, vec::Vec};
-use core::{
-    hint,
-    sync::atomic::{AtomicU8, Ordering},
-};
+use core::sync::atomic::{AtomicU8, Ordering};
 
 use trace_interface::{Frame, Script};
 use trace_wire::{Control, Header, MapPart, MemoryPlace, OPTIONS_FILE, Options, SCRIPT_FILE};
 
 use super::{
     Outlet, Refusal, Session,
+    com2::{Com2, PATIENCE_NS},
     outbox::{Outbox, extents},
 };
 use crate::{
     arch::smp,
     fw_cfg::FwCfg,
     pr_err,
-    serial::{SerialInput, SerialPort},
     sync::SpinLock,
     task::{self, TaskRef, WaitQueue, exec::run_program_until, scheduler, sleep::sleep_ns},
-    time::{NSEC_PER_MSEC, NSEC_PER_SEC, ktime_get},
+    time::{NSEC_PER_MSEC, ktime_get},
     trace::{buffer, shared::try_vec},
 };
 
 /// How often the reader looks into the ring and at the port.
 const LOOK_NS: u64 = 20 * NSEC_PER_MSEC;
-/// How often the port is asked before the reader gives its CPU away.
-const POLLS: u32 = 10_000;
-/// A port that takes nothing for so long is taken for dead.
-const PATIENCE_NS: u64 = 10 * NSEC_PER_SEC;
 
 /// Where the run stands. Only rises.
 static STATE: AtomicU8 = AtomicU8::new(STARTING);
@@ -184,22 +177,10 @@ fn read_trace(script: Vec<u8>, options: &str) {
 }
 
 fn trace(script: &[u8], options: &Options<'_>, line: &mut Line) -> Result<(), Refusal> {
-    // The decoder takes what it needs without asking. So it is tried first whether that is there.
-    const ROOM: usize = 16;
-    drop(try_vec::<u8>(script.len().saturating_mul(ROOM))?);
-    let script = Script::decode(script).map_err(|error| Refusal::new(None, error))?;
-    if let Some(kib) = options.ring_kib {
-        buffer::resize(kib as usize).map_err(|errno| {
-            let text = alloc::format!("a ring of {kib} KiB for each CPU: {errno}; ask for less");
-            Refusal::new(None, text)
-        })?;
-    }
+    let (script, how) = super::read(script, options)?;
     if options.memory {
         line.share_memory(&script);
     }
-    let how = super::How {
-        overwrite: options.overwrite,
-    };
     let mut session = Session::start(&script, how, line)?;
     if options.maps {
         line.share_maps(&session);
@@ -258,27 +239,24 @@ fn feed(outbox: Outbox) {
 
 /// The second serial port, and the memory that the host reads.
 struct Line {
-    port: SerialPort,
-    input: SerialInput,
+    port: Com2,
     outbox: Option<Outbox>,
     /// There is something in the outbox that the host was not told of.
     has_news: bool,
-    dead: bool,
+    /// The host does not take what is in the outbox.
+    is_stuck: bool,
 }
 
 impl Line {
     /// # Safety
     /// Nothing else uses COM2 while the value exists.
     unsafe fn new() -> Self {
-        // SAFETY: by the contract.
-        let (mut port, input) = unsafe { (SerialPort::com2(), SerialInput::com2()) };
-        port.init();
         Self {
-            port,
-            input,
+            // SAFETY: by the contract.
+            port: unsafe { Com2::new() },
             outbox: None,
             has_news: false,
-            dead: false,
+            is_stuck: false,
         }
     }
 
@@ -326,8 +304,8 @@ impl Line {
     fn tell(&mut self, place: &MemoryPlace) {
         let message = place.encode();
         if let Some(header) = Header::of(&message) {
-            self.write_to_port(&header.encode());
-            self.write_to_port(&message);
+            self.port.write(&header.encode());
+            self.port.write(&message);
         }
     }
 
@@ -336,13 +314,13 @@ impl Line {
         if core::mem::take(&mut self.has_news)
             && let Some(header) = Header::of(&[])
         {
-            self.write_to_port(&header.encode());
+            self.port.write(&header.encode());
         }
     }
 
     /// Whether the host has asked for the end.
     fn wants_end(&mut self) -> bool {
-        while let Some(byte) = self.input.poll() {
+        while let Some(byte) = self.port.read() {
             if Control::of(byte) == Some(Control::End) {
                 return true;
             }
@@ -352,43 +330,21 @@ impl Line {
 
     fn write(&mut self, mut bytes: &[u8]) {
         let Some(mut outbox) = self.outbox else {
-            return self.write_to_port(bytes);
+            return self.port.write(bytes);
         };
         let mut since = None;
-        while !bytes.is_empty() && !self.dead {
+        while !bytes.is_empty() && !self.is_stuck && !self.port.is_dead() {
             match outbox.write(bytes) {
                 0 => {
                     self.flush();
                     let since = *since.get_or_insert_with(|| ktime_get());
-                    self.dead = ktime_get() - since > PATIENCE_NS;
+                    self.is_stuck = ktime_get() - since > PATIENCE_NS;
                     sleep_ns(NSEC_PER_MSEC);
                 }
                 sent => {
                     bytes = &bytes[sent..];
                     self.has_news = true;
                     since = None;
-                }
-            }
-        }
-    }
-
-    fn write_to_port(&mut self, mut bytes: &[u8]) {
-        let mut polls = 0;
-        let mut since = None;
-        while !bytes.is_empty() && !self.dead {
-            match self.port.write(bytes) {
-                0 if polls < POLLS => {
-                    polls += 1;
-                    hint::spin_loop();
-                }
-                0 => {
-                    let since = *since.get_or_insert_with(|| ktime_get());
-                    self.dead = ktime_get() - since > PATIENCE_NS;
-                    sleep_ns(NSEC_PER_MSEC);
-                }
-                sent => {
-                    bytes = &bytes[sent..];
-                    (polls, since) = (0, None);
                 }
             }
         }
