@@ -154,6 +154,7 @@ impl Rules {
 
     /// The text with events that this kernel has, which stand for those that it has not.
     pub fn renamed(&self, text: &str) -> String {
+        let events = EventTable::default();
         let rename = |found: &regex::Captures<'_>| match events
             .events(&format!("{}:{}", &found[1], &found[2]))
             .is_empty()

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! # Invariants
-//! REMOTE-1. Whatever the kernel does, a call ends within its patience, and a trace with an event
+//! CALL-1. Whatever the kernel does, a call ends within its patience, and a trace with an event
 //!     that says what happened: silence, damage, the end of the line, a refusal.
-//! REMOTE-2. A trace that is dropped tells the kernel to detach, as far as the line takes it at
+//! CALL-2. A trace that is dropped tells the kernel to detach, as far as the line takes it at
 //!     once. A kernel that does not hear it detaches when it has heard nothing for
 //!     [`SILENCE_SECONDS`].
 
@@ -57,7 +57,7 @@ impl Remote {
     /// Calls the kernel at an address, and waits at most so long for its answer.
     ///
     /// # Errors
-    /// Nobody answers, or in another version of the protocol.
+    /// There is no answer, or one in another version of the protocol.
     pub fn call(address: &Address, patience: Duration) -> Result<Self> {
         let line = Line::open(address)?;
         // Another number than that of a call before, whose answers may still be on the line.
@@ -159,7 +159,7 @@ impl Remote {
                 Ok(Stop::Unwanted) => return,
                 Err(error) => Event::Failed(error),
             };
-            // Nobody misses it if the trace has been dropped.
+            // Nothing misses it if the trace has been dropped.
             let _ = sender.send(last);
         }))
     }
@@ -178,7 +178,7 @@ pub struct Wishes {
 enum Stop {
     /// All has come.
     Over,
-    /// Nobody wants it.
+    /// It is not wanted any more.
     Unwanted,
 }
 

@@ -1,5 +1,6 @@
 //! The host's end of the link against a kernel's end in a thread: over each kind of line, with
-//! answers as they should be, and with all that can go wrong.
+//! answers as they should be, and with all that can go wrong. No test waits for a time, except for
+//! the one in which there is no answer.
 
 use std::{
     fs::File,
@@ -16,7 +17,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use trace_link::{Address, Event, Remote, Request};
 use trace_wire::stream::{About, Asked, KernelEnd};
 
-/// The time that a call may take. Nothing here waits so long, unless nobody answers.
+/// The time that a call may take. Nothing here waits so long, unless there is no answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A kernel's end and its line.
@@ -133,8 +134,8 @@ fn request(script: &[u8]) -> Request {
     }
 }
 
-/// A kernel behind a socket of its own.
-fn behind_socket(
+/// A kernel at a socket of its own.
+fn at_socket(
     serve: impl FnOnce(&mut Kernel) + Send + 'static,
 ) -> (Address, PathBuf, JoinHandle<()>) {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -151,7 +152,7 @@ fn behind_socket(
 
 /// Calls such a kernel, and gives the error of the call or of the trace.
 fn failure(serve: impl FnOnce(&mut Kernel) + Send + 'static) -> String {
-    let (address, path, kernel) = behind_socket(serve);
+    let (address, path, kernel) = at_socket(serve);
     let trace = Remote::call(&address, PATIENCE).and_then(|remote| remote.start(&request(b"x")));
     let failed = match trace {
         Err(error) => format!("{error:#}"),
@@ -185,7 +186,7 @@ fn trace_at(address: &Address) {
 
 #[test]
 fn a_kernel_is_traced_over_each_kind_of_line() {
-    let (address, path, kernel) = behind_socket(Kernel::echo);
+    let (address, path, kernel) = at_socket(Kernel::echo);
     trace_at(&address);
     kernel.join().unwrap();
     std::fs::remove_file(path).unwrap();
@@ -209,7 +210,7 @@ fn a_kernel_is_traced_over_each_kind_of_line() {
 /// The line has words of a console, and half an answer to somebody else.
 #[test]
 fn what_is_on_the_line_before_the_welcome_is_skipped() {
-    let (address, path, kernel) = behind_socket(|kernel| {
+    let (address, path, kernel) = at_socket(|kernel| {
         kernel
             .line
             .write_all(b"[    0.000000] booting\n\xd7\x9b\xd7")
@@ -224,7 +225,7 @@ fn what_is_on_the_line_before_the_welcome_is_skipped() {
 
 #[test]
 fn a_trace_that_is_dropped_leaves() {
-    let (address, path, kernel) = behind_socket(|kernel| {
+    let (address, path, kernel) = at_socket(|kernel| {
         kernel.welcome();
         kernel.wait_for(Wish::Run);
         kernel.message(b"right");
@@ -250,7 +251,7 @@ fn another_version_is_told() {
         let mut payload = vec![9, 0, 0, 0];
         payload.extend(&hello[20..]);
         let mut bytes = Vec::new();
-        let kind = trace_wire::stream::Kind::Welcome;
+        let kind = trace_wire::stream::FrameKind::Welcome;
         sender.send(kind, &payload, &mut |more: &[u8]| {
             bytes.extend_from_slice(more)
         });
@@ -265,7 +266,7 @@ fn another_version_is_told() {
 
 #[test]
 fn a_kernel_that_does_not_answer_is_told() {
-    let (address, path, kernel) = behind_socket(|kernel| kernel.wait_for(Wish::Closed));
+    let (address, path, kernel) = at_socket(|kernel| kernel.wait_for(Wish::Closed));
     let error = Remote::call(&address, Duration::from_millis(600)).unwrap_err();
     assert!(
         error.to_string().contains("does not answer within"),
@@ -336,7 +337,7 @@ fn a_refusal_is_told_with_its_reason() {
         kernel.wait_for(Wish::Closed);
     });
     assert!(said.contains(": no room today"), "{said}");
-    let (address, path, kernel) = behind_socket(|kernel| {
+    let (address, path, kernel) = at_socket(|kernel| {
         kernel.welcome();
         kernel.wait_for(Wish::Closed);
     });

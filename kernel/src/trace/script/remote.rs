@@ -12,7 +12,7 @@
 //! without the port has no such task.
 //!
 //! # Invariants
-//! REMOTE-1. When a tracer is gone, however it went, nothing of its script is attached: the session
+//! VISIT-1. When a tracer is gone, however it went, nothing of its script is attached: the session
 //!     is dropped before anything else is heard.
 //!
 //! # Contexts
@@ -40,6 +40,9 @@ use crate::{
 
 /// How often the port is looked at while there is no tracer.
 const IDLE_NS: u64 = 50 * NSEC_PER_MSEC;
+/// How often it is looked at when something has come in the last second: a script comes in many
+/// small pieces.
+const BUSY_NS: u64 = NSEC_PER_MSEC;
 /// How often the ring and the port are looked at while a script runs.
 const LOOK_NS: u64 = 20 * NSEC_PER_MSEC;
 /// The most bytes of a script: one for each function of the kernel has about a tenth.
@@ -78,7 +81,7 @@ fn serve(port: Com2) {
     loop {
         match remote.hear() {
             Heard::Run => remote.trace(),
-            Heard::Nothing => sleep_ns(IDLE_NS),
+            Heard::Nothing => sleep_ns(remote.pause()),
             Heard::Gone | Heard::End => {}
         }
     }
@@ -120,6 +123,14 @@ impl Remote {
         }
     }
 
+    /// How long to wait until the port is looked at again.
+    fn pause(&self) -> u64 {
+        match ktime_get().saturating_sub(self.heard_at) {
+            ..NSEC_PER_SEC => BUSY_NS,
+            _ => IDLE_NS,
+        }
+    }
+
     /// Reads what has come, and serves what needs no session.
     fn hear(&mut self) -> Heard {
         let mut byte: [u8; 1];
@@ -138,10 +149,10 @@ impl Remote {
                     return Heard::Nothing;
                 };
                 (byte, is_new) = ([next], true);
+                self.heard_at = ktime_get();
                 input = &byte;
                 continue;
             };
-            self.heard_at = ktime_get();
             match asked {
                 Asked::Hello => {
                     port.revive();
@@ -238,7 +249,7 @@ impl Remote {
             match self.hear() {
                 Heard::Nothing => {}
                 Heard::End => break,
-                // REMOTE-1
+                // VISIT-1
                 Heard::Gone | Heard::Run => return Ok(false),
             }
             let now = ktime_get();

@@ -1,8 +1,9 @@
 //! Both ends of the link over a stream, joined in memory: bytes come whole, in pieces, damaged, cut
-//! off, double, or after noise.
+//! off, double, or after noise. What comes out has to be what was sent, from the first on, and then
+//! nothing or damage.
 
 use proptest::{collection::vec, prelude::*, sample::Index};
-use trace_wire::stream::{Asked, Damage, HostEnd, KernelEnd, Kind, MOST_FRAME, Said, VERSION};
+use trace_wire::stream::{Asked, Damage, FrameKind, HostEnd, KernelEnd, MOST_FRAME, Said, VERSION};
 
 /// What the host asked for, with copies of the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -210,7 +211,7 @@ fn a_script_of_no_bytes_is_whole_at_once_and_another_one_may_come() {
     assert_eq!(wishes(&mut kernel, &bytes), [begin(), Wish::Run]);
     // While it runs, no other one may.
     let bytes = host.script(&[], "").unwrap();
-    let wrong = Wish::Damaged(Damage::Order(Kind::Begin));
+    let wrong = Wish::Damaged(Damage::Order(FrameKind::Begin));
     assert_eq!(wishes(&mut kernel, &bytes), [wrong]);
     assert_eq!(
         host.script(&[], &"x".repeat(HostEnd::MOST_OPTIONS + 1)),

@@ -86,6 +86,12 @@ impl Capabilities {
         Self(bits)
     }
 
+    /// The set with another one.
+    #[must_use]
+    pub const fn with(self, capability: Capability) -> Self {
+        Self(self.0 | capability.bit())
+    }
+
     /// Whether it is among them.
     pub const fn has(self, capability: Capability) -> bool {
         self.0 & capability.bit() != 0

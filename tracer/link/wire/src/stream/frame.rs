@@ -43,7 +43,7 @@ const MORE: u8 = 1;
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum FrameKind {
     /// Host: it has come. Version and number of this call, 4 bytes each.
     Hello = 1,
     /// Host: a script comes. Its bytes and their sum, 4 bytes each; then the options as text.
@@ -67,7 +67,7 @@ pub enum Kind {
     Over = 20,
 }
 
-impl Kind {
+impl FrameKind {
     const ALL: [Self; 10] = [
         Self::Hello,
         Self::Begin,
@@ -98,7 +98,7 @@ pub enum Damage {
     /// A frame is missing, or came twice: this number was to come, and that one came.
     Sequence { expected: u32, found: u32 },
     /// A frame that does not fit in where it came, of this kind.
-    Order(Kind),
+    Order(FrameKind),
 }
 
 impl fmt::Display for Damage {
@@ -120,7 +120,7 @@ impl core::error::Error for Damage {}
 /// A frame that came whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// The message goes on in the next frame.
     pub more: bool,
     /// The number of the frame among those of its sender.
@@ -129,7 +129,7 @@ pub struct Packet<'a> {
 }
 
 /// The header in front of a payload, which has at most [`MOST_PAYLOAD`] bytes.
-fn header(kind: Kind, more: bool, sequence: u32, payload: &[u8]) -> [u8; HEADER_BYTES] {
+fn header(kind: FrameKind, more: bool, sequence: u32, payload: &[u8]) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[..2].copy_from_slice(&MAGIC);
     header[2] = kind as u8;
@@ -161,7 +161,7 @@ impl Sender {
     }
 
     /// Sends a message, in as many frames as it needs. `out` gets the bytes in order.
-    pub fn send(&mut self, kind: Kind, message: &[u8], out: &mut impl FnMut(&[u8])) {
+    pub fn send(&mut self, kind: FrameKind, message: &[u8], out: &mut impl FnMut(&[u8])) {
         let mut rest = message;
         loop {
             let (payload, after) = rest.split_at(rest.len().min(MOST_PAYLOAD));
@@ -175,11 +175,17 @@ impl Sender {
     }
 
     /// Sends a part of a message that goes on, of at most [`MOST_PAYLOAD`] bytes.
-    pub fn send_part(&mut self, kind: Kind, part: &[u8], out: &mut impl FnMut(&[u8])) {
+    pub fn send_part(&mut self, kind: FrameKind, part: &[u8], out: &mut impl FnMut(&[u8])) {
         self.send_frame(kind, true, part, out);
     }
 
-    fn send_frame(&mut self, kind: Kind, more: bool, payload: &[u8], out: &mut impl FnMut(&[u8])) {
+    fn send_frame(
+        &mut self,
+        kind: FrameKind,
+        more: bool,
+        payload: &[u8],
+        out: &mut impl FnMut(&[u8]),
+    ) {
         out(&header(kind, more, self.next, payload));
         if !payload.is_empty() {
             out(payload);
@@ -213,7 +219,7 @@ impl Default for Receiver {
 enum Beginning {
     /// A frame with a payload of `length` bytes.
     Whole {
-        kind: Kind,
+        kind: FrameKind,
         length: usize,
     },
     /// Something that so many more bytes may make a frame.
@@ -266,10 +272,10 @@ impl Receiver {
     /// The packet that [`Receiver::next`] gave out last. None: it was damage, or nothing.
     pub fn last(&self) -> Option<Packet<'_>> {
         let length = self.taken.checked_sub(HEADER_BYTES)?;
-        Some(self.packet(Kind::of(self.bytes[2])?, length))
+        Some(self.packet(FrameKind::of(self.bytes[2])?, length))
     }
 
-    fn packet(&self, kind: Kind, length: usize) -> Packet<'_> {
+    fn packet(&self, kind: FrameKind, length: usize) -> Packet<'_> {
         Packet {
             kind,
             more: self.bytes[3] & MORE != 0,
@@ -292,7 +298,7 @@ impl Receiver {
         let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let length = usize::from(half(8));
         let fits = crc32(&bytes[..HEADER_SUM]) as u16 == half(HEADER_SUM);
-        let (true, Some(kind), ..=MOST_PAYLOAD) = (fits, Kind::of(bytes[2]), length) else {
+        let (true, Some(kind), ..=MOST_PAYLOAD) = (fits, FrameKind::of(bytes[2]), length) else {
             return Beginning::Damaged(Damage::Header);
         };
         match bytes[HEADER_BYTES..].get(..length) {

@@ -11,7 +11,7 @@ use alloc::{string::String, vec::Vec};
 
 use super::{
     VERSION,
-    frame::{Damage, Kind, MOST_PAYLOAD, Packet, Receiver, Sender},
+    frame::{Damage, FrameKind, MOST_PAYLOAD, Packet, Receiver, Sender},
     numbers, of_numbers,
 };
 use crate::{MOST_BYTES, crc32};
@@ -41,7 +41,7 @@ pub struct HostEnd {
     /// The number of the kernel's next frame. None: it has not answered.
     expected: Option<u32>,
     /// The parts of a message that came, and of which kind it is.
-    parts: Option<(Kind, Vec<u8>)>,
+    parts: Option<(FrameKind, Vec<u8>)>,
     damaged: Option<Damage>,
 }
 
@@ -58,7 +58,7 @@ impl HostEnd {
         }
     }
 
-    fn bytes(&mut self, kind: Kind, message: &[u8]) -> Vec<u8> {
+    fn bytes(&mut self, kind: FrameKind, message: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut push = |more: &[u8]| bytes.extend_from_slice(more);
         self.sender.send(kind, message, &mut push);
@@ -68,7 +68,7 @@ impl HostEnd {
     /// The bytes of a hello. It is sent again until the kernel answers.
     pub fn hello(&mut self) -> Vec<u8> {
         self.sender.restart();
-        self.bytes(Kind::Hello, &of_numbers(VERSION, self.call))
+        self.bytes(FrameKind::Hello, &of_numbers(VERSION, self.call))
     }
 
     /// The bytes that begin a script. None: the options have more than [`Self::MOST_OPTIONS`]
@@ -79,9 +79,9 @@ impl HostEnd {
         }
         let mut begin = of_numbers(script.len().try_into().ok()?, crc32(script)).to_vec();
         begin.extend_from_slice(options.as_bytes());
-        let mut bytes = self.bytes(Kind::Begin, &begin);
+        let mut bytes = self.bytes(FrameKind::Begin, &begin);
         if !script.is_empty() {
-            bytes.extend(self.bytes(Kind::Script, script));
+            bytes.extend(self.bytes(FrameKind::Script, script));
         }
         Some(bytes)
     }
@@ -91,17 +91,17 @@ impl HostEnd {
 
     /// The bytes that ask for the end.
     pub fn end(&mut self) -> Vec<u8> {
-        self.bytes(Kind::End, &[])
+        self.bytes(FrameKind::End, &[])
     }
 
     /// The bytes that say that it goes.
     pub fn leave(&mut self) -> Vec<u8> {
-        self.bytes(Kind::Leave, &[])
+        self.bytes(FrameKind::Leave, &[])
     }
 
     /// The bytes that say that it is there.
     pub fn alive(&mut self) -> Vec<u8> {
-        self.bytes(Kind::Alive, &[])
+        self.bytes(FrameKind::Alive, &[])
     }
 
     /// Takes bytes from the front of `input` until the kernel has said something. None: the input
@@ -138,10 +138,10 @@ fn take(
     packet: Packet<'_>,
     call: u32,
     expected: &mut Option<u32>,
-    parts: &mut Option<(Kind, Vec<u8>)>,
+    parts: &mut Option<(FrameKind, Vec<u8>)>,
 ) -> Result<Option<Said>, Damage> {
     let Packet { kind, sequence, .. } = packet;
-    if kind == Kind::Welcome && sequence == 0 {
+    if kind == FrameKind::Welcome && sequence == 0 {
         let answers = numbers(packet.payload).is_some_and(|(_, number, _)| number == call);
         // A second hello may have been on its way when the first one was answered. Its answer is
         // the same, and comes before anything else.
@@ -171,18 +171,22 @@ fn take(
     }
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let said = match kind {
-        Kind::Welcome => {
+        FrameKind::Welcome => {
             let (version, _, about) = numbers(&message).ok_or(Damage::Order(kind))?;
             Said::Welcome {
                 version,
                 about: text(about),
             }
         }
-        Kind::Message => Said::Message(message),
-        Kind::Refusal => Said::Refusal(text(&message)),
-        Kind::Over => Said::Over,
-        Kind::Alive => Said::Alive,
-        Kind::Hello | Kind::Begin | Kind::Script | Kind::End | Kind::Leave => {
+        FrameKind::Message => Said::Message(message),
+        FrameKind::Refusal => Said::Refusal(text(&message)),
+        FrameKind::Over => Said::Over,
+        FrameKind::Alive => Said::Alive,
+        FrameKind::Hello
+        | FrameKind::Begin
+        | FrameKind::Script
+        | FrameKind::End
+        | FrameKind::Leave => {
             return Err(Damage::Order(kind));
         }
     };

@@ -21,7 +21,7 @@ use core::fmt::{self, Write};
 
 use super::{
     VERSION,
-    frame::{Damage, Kind, MOST_PAYLOAD, Packet, Receiver, Sender},
+    frame::{Damage, FrameKind, MOST_PAYLOAD, Packet, Receiver, Sender},
     numbers, of_numbers,
 };
 use crate::crc32_of;
@@ -115,7 +115,7 @@ impl KernelEnd {
         loop {
             match receiver.next(input)? {
                 // A hello of another form is one of another protocol.
-                Ok(packet) if packet.kind == Kind::Hello => {
+                Ok(packet) if packet.kind == FrameKind::Hello => {
                     if numbers(packet.payload).is_some() {
                         break;
                     }
@@ -127,7 +127,7 @@ impl KernelEnd {
             }
         }
         let packet = receiver.last()?;
-        if let (Kind::Hello, Some((_, number, _))) = (packet.kind, numbers(packet.payload)) {
+        if let (FrameKind::Hello, Some((_, number, _))) = (packet.kind, numbers(packet.payload)) {
             (*call, *expected, *phase) = (number, 1, Phase::Welcomed);
             return Some(Asked::Hello);
         }
@@ -157,7 +157,7 @@ impl KernelEnd {
     /// Answers a hello.
     pub fn welcome(&mut self, about: impl fmt::Display, out: &mut impl FnMut(&[u8])) {
         self.sender.restart();
-        let mut text = InFrames::new(self, Kind::Welcome, out);
+        let mut text = InFrames::new(self, FrameKind::Welcome, out);
         text.push(&of_numbers(VERSION, text.end.call));
         // The writer takes everything.
         let _ = write!(text, "{about}");
@@ -166,13 +166,13 @@ impl KernelEnd {
 
     /// Sends an answer of the trace.
     pub fn message(&mut self, message: &[u8], out: &mut impl FnMut(&[u8])) {
-        self.sender.send(Kind::Message, message, out);
+        self.sender.send(FrameKind::Message, message, out);
     }
 
     /// Says that it does not do what was asked, and why. It is over then.
     pub fn refuse(&mut self, why: impl fmt::Display, out: &mut impl FnMut(&[u8])) {
         self.phase = Phase::Unheard;
-        let mut text = InFrames::new(self, Kind::Refusal, out);
+        let mut text = InFrames::new(self, FrameKind::Refusal, out);
         // As above.
         let _ = write!(text, "{why}");
         text.finish();
@@ -183,12 +183,12 @@ impl KernelEnd {
         if self.phase == Phase::Running {
             self.phase = Phase::Welcomed;
         }
-        self.sender.send(Kind::Over, &[], out);
+        self.sender.send(FrameKind::Over, &[], out);
     }
 
     /// Says that it is there.
     pub fn alive(&mut self, out: &mut impl FnMut(&[u8])) {
-        self.sender.send(Kind::Alive, &[], out);
+        self.sender.send(FrameKind::Alive, &[], out);
     }
 
     /// Forgets the host, from which nothing has come for too long.
@@ -204,8 +204,8 @@ fn asked<'a>(
     is_whole: &mut bool,
 ) -> Result<Asked<'a>, Damage> {
     match (packet.kind, *phase) {
-        (Kind::Begin, Phase::Welcomed) => {
-            let wrong = Damage::Order(Kind::Begin);
+        (FrameKind::Begin, Phase::Welcomed) => {
+            let wrong = Damage::Order(FrameKind::Begin);
             let (bytes, sum, options) = numbers(packet.payload).ok_or(wrong)?;
             let options = str::from_utf8(options).map_err(|_| wrong)?;
             *phase = Phase::Loading {
@@ -216,24 +216,24 @@ fn asked<'a>(
             *is_whole = bytes == 0;
             Ok(Asked::Begin { bytes, options })
         }
-        (Kind::Script, Phase::Loading { left, sum, so_far }) => {
+        (FrameKind::Script, Phase::Loading { left, sum, so_far }) => {
             let piece = packet.payload;
             let length = piece.len() as u32;
             let left = left
                 .checked_sub(length)
-                .ok_or(Damage::Order(Kind::Script))?;
+                .ok_or(Damage::Order(FrameKind::Script))?;
             let so_far = crc32_of(so_far, piece);
             *phase = Phase::Loading { left, sum, so_far };
             *is_whole = left == 0;
             Ok(Asked::Script(piece))
         }
-        (Kind::Alive, _) => Ok(Asked::Alive),
-        (Kind::Leave, _) => {
+        (FrameKind::Alive, _) => Ok(Asked::Alive),
+        (FrameKind::Leave, _) => {
             *phase = Phase::Unheard;
             Ok(Asked::Leave)
         }
         // It may cross the last answers.
-        (Kind::End, Phase::Welcomed | Phase::Running) => Ok(Asked::End),
+        (FrameKind::End, Phase::Welcomed | Phase::Running) => Ok(Asked::End),
         (kind, _) => Err(Damage::Order(kind)),
     }
 }
@@ -241,14 +241,14 @@ fn asked<'a>(
 /// Sends a text in frames while it is written.
 struct InFrames<'e, 'o, F> {
     end: &'e mut KernelEnd,
-    kind: Kind,
+    kind: FrameKind,
     out: &'o mut F,
     bytes: [u8; MOST_PAYLOAD],
     filled: usize,
 }
 
 impl<'e, 'o, F: FnMut(&[u8])> InFrames<'e, 'o, F> {
-    fn new(end: &'e mut KernelEnd, kind: Kind, out: &'o mut F) -> Self {
+    fn new(end: &'e mut KernelEnd, kind: FrameKind, out: &'o mut F) -> Self {
         Self {
             end,
             kind,

@@ -30,7 +30,7 @@
 //! STREAM-3. Before the hello and the welcome, bytes that are no frame are skipped: a line may have
 //!     been used for something else.
 //! STREAM-4. A side from which nothing comes for [`SILENCE_SECONDS`] is taken for gone. Each sends
-//!     [`Kind::Alive`] every second while it has nothing else to say. A kernel may be silent while
+//!     [`FrameKind::Alive`] every second while it has nothing else to say. A kernel may be silent while
 //!     it loads a script, because loading may take long.
 
 pub mod about;
@@ -39,7 +39,7 @@ pub mod host;
 pub mod kernel;
 
 pub use about::{About, BuildId, Capabilities, Capability, Events};
-pub use frame::{Damage, Kind, MOST_FRAME};
+pub use frame::{Damage, FrameKind, MOST_FRAME};
 pub use host::{HostEnd, Said};
 pub use kernel::{Asked, KernelEnd};
 
