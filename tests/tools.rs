@@ -569,8 +569,8 @@ fn funcslower_shows_calls() {
 fn argdist_counts_values() {
     let answers = Answers::of(&["argdist", "kretprobe:kernel::fs::mkdir", "(comm, retval)"]);
     let made = [
-        ("(workload, Ok(()))", 1 + CHILDREN),
-        ("(workload, Err(EEXIST))", CHILDREN),
+        ("workload,Ok(())", 1 + CHILDREN),
+        ("workload,Err(EEXIST)", CHILDREN),
     ];
     assert_eq!(answers.counts("@"), BTreeMap::from(made));
 }

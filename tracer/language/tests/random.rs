@@ -271,7 +271,9 @@ fn probe() -> impl Strategy<Value = Probe> {
                 "*?"
             ])
             .prop_map(String::from),
-            ".+",
+            ".+".prop_filter("the name of a function", |text| {
+                !text.ends_with("::") && !text.starts_with(|first: char| first.is_ascii_digit())
+            }),
         ]
         .prop_map(|text| name(&text))
     };
