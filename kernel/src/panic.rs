@@ -94,7 +94,7 @@ fn end(message: fmt::Arguments<'_>, regs: Option<&PtRegs>) -> ! {
     match DEPTH.fetch_add(1, Ordering::Relaxed) {
         0 => {
             // The last records are those from before.
-            trace::stop_recording();
+            trace::TRACING.stop_recording();
             smp::stop_others();
             console::seize();
             pr_emerg!("Kernel panic: {message}");

@@ -6,15 +6,12 @@
 use super::is_hit;
 use crate::{
     mm::{kernel_stack, paging},
-    probes::{
-        PROBES,
-        action_code::{self, CodeFrame},
-        hooks,
-    },
+    probes::{Kernel, PROBES, hooks},
     symbols,
 };
 use core::slice;
 use spin::Once;
+use trace_agent::{Agent, code::CodeFrame};
 use unwind::{Frame, Memory, Section, Stop, Tables, fast::FastTable, register};
 use x86_64::VirtAddr;
 
@@ -110,7 +107,7 @@ fn step_out_of_action(frame: &Frame, code: &CodeFrame) -> Result<Frame, Stop> {
 /// The frame above `frame`, by the frame pointer where nothing describes the code. Any context.
 pub(super) fn step(frame: &Frame) -> Result<Frame, Stop> {
     let tables = TABLES.get().ok_or(Stop::Outermost)?;
-    if let Some(code) = action_code::frame_at(frame.code_address()) {
+    if let Some(code) = Kernel::tracing().code.frame_at(frame.code_address()) {
         return step_out_of_action(frame, &code);
     }
     match tables.step(frame, &Stacks) {

@@ -1,102 +1,11 @@
-//! Values that several hold, as with `Arc`, but whose memory may be refused: making one is an error
-//! then, where `Arc::new` would end the kernel.
-//!
-//! # Memory ordering
-//! Each holder gives its use up with Release. The last one takes Acquire before it drops the value,
-//! so all uses have happened before.
-//!
-//! # Contexts
-//! Task context, because the last holder frees memory.
+//! Memory that may be refused, and its error as an errno: see [`fallible`].
 
-use alloc::boxed::Box;
-use core::{
-    marker::PhantomData,
-    ops::Deref,
-    ptr::NonNull,
-    sync::atomic::{AtomicUsize, Ordering, fence},
-};
-
-pub use fallible::{OutOfMemory, try_box, try_vec};
+pub use fallible::{OutOfMemory, Shared, try_box, try_vec};
 
 use crate::errno::Errno;
 
 impl From<OutOfMemory> for Errno {
     fn from(_: OutOfMemory) -> Self {
         Self::ENOMEM
-    }
-}
-
-struct Inner<T> {
-    holders: AtomicUsize,
-    value: T,
-}
-
-/// See the module's text.
-pub struct Shared<T> {
-    /// From `Box::into_raw`; live while there is a holder.
-    inner: NonNull<Inner<T>>,
-    owns: PhantomData<Inner<T>>,
-}
-
-// SAFETY: as for `Arc`: holders in several contexts use the value, and one of them drops it.
-unsafe impl<T: Send + Sync> Send for Shared<T> {}
-// SAFETY: as above.
-unsafe impl<T: Send + Sync> Sync for Shared<T> {}
-
-impl<T> Shared<T> {
-    /// # Errors
-    /// [`OutOfMemory`].
-    pub fn try_new(value: T) -> Result<Self, OutOfMemory> {
-        let inner = try_box(Inner {
-            holders: AtomicUsize::new(1),
-            value,
-        })?;
-        Ok(Self {
-            inner: NonNull::from(Box::leak(inner)),
-            owns: PhantomData,
-        })
-    }
-
-    fn inner(&self) -> &Inner<T> {
-        // SAFETY: live while there is a holder, and this is one.
-        unsafe { self.inner.as_ref() }
-    }
-
-    /// Whether both are holders of the same value.
-    pub fn is(&self, other: &Self) -> bool {
-        self.inner == other.inner
-    }
-
-    /// How many hold it.
-    pub fn holders(&self) -> usize {
-        self.inner().holders.load(Ordering::Relaxed)
-    }
-}
-
-impl<T> Clone for Shared<T> {
-    fn clone(&self) -> Self {
-        self.inner().holders.fetch_add(1, Ordering::Relaxed);
-        Self {
-            inner: self.inner,
-            owns: PhantomData,
-        }
-    }
-}
-
-impl<T> Deref for Shared<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.inner().value
-    }
-}
-
-impl<T> Drop for Shared<T> {
-    fn drop(&mut self) {
-        if self.inner().holders.fetch_sub(1, Ordering::Release) == 1 {
-            fence(Ordering::Acquire);
-            // SAFETY: from `Box::leak`, and this was the last holder.
-            drop(unsafe { Box::from_raw(self.inner.as_ptr()) });
-        }
     }
 }

@@ -9,7 +9,6 @@
 //! |---|---|
 //! | [`platform`] | what the probes ask of this kernel, and the assembly that they bring |
 //! | [`hooks`] | what this kernel asks of the probes, beside the methods of `PROBES` |
-//! | [`action_code`] | executable memory for actions |
 //! | [`text_poke`] | stores to kernel text, and the waits for all CPUs |
 //! | [`preempt_at_breakpoint`] | a turn for waiting tasks where every instruction is probed |
 //! | [`linux_api`] | `register_kprobe` and its relatives |
@@ -31,7 +30,6 @@
 //! handlers of this kernel run with interrupts off throughout, and because no task is switched
 //! away while `PROBES.may_preempt` is false.
 
-pub mod action_code;
 pub(crate) mod blacklist;
 pub mod debugfs;
 mod gate_entry;
@@ -54,7 +52,7 @@ pub use ::probes::{
 pub use blacklist::HAS_CLONE;
 pub use hooks::borrowed_return_address;
 pub use linux_api::*;
-pub use platform::Kernel;
+pub use platform::{ACTION_PAGES, Kernel};
 
 use ::probes::Probes;
 

@@ -11,7 +11,7 @@ use ::probes::{
 use abi::{WaitStatus, signal};
 use x86_64::{VirtAddr, instructions::interrupts};
 
-use super::{PROBES, action_code, blacklist, names, text_poke};
+use super::{PROBES, blacklist, names, text_poke};
 use crate::{
     arch::{gdt, percpu, smp},
     mm::{frame::Frame, init_text, kernel_stack, paging, phys_map, uaccess},
@@ -22,6 +22,9 @@ use crate::{
 
 /// This kernel, as the probes see it.
 pub struct Kernel;
+
+/// How many pages of the text pool the code of programs has: 64 MiB.
+pub const ACTION_PAGES: usize = 16_384;
 
 unsafe extern "C" {
     /// The entry of a #BP that is no probe's, in `arch/x86_64/entry.rs`. The stack holds the first
@@ -49,7 +52,7 @@ unsafe extern "C" {
 unsafe impl Platform for Kernel {
     type RawMutex = RawMutex;
 
-    const ACTION_PAGES: usize = action_code::PAGES;
+    const ACTION_PAGES: usize = ACTION_PAGES;
 
     // By `.cargo/config.toml` and the linker script.
     const IN_TOP_2_GIB: bool = true;

@@ -57,7 +57,7 @@ fn rest() {
     .flatten()
     .min()
     .map(|deadline| deadline.saturating_sub(ktime_get()).max(tick));
-    trace::snapshot::on_rest();
+    trace::on_rest();
     percpu.set_resting(true);
     apic::set_alarm(if waits { Some(tick) } else { next });
 }

@@ -89,16 +89,50 @@ enum Extent {
     Largest,
 }
 
+/// Why the probes of an event cannot be armed.
+#[derive(Debug)]
+pub enum ArmError {
+    /// There is no program for what is wanted.
+    Program(compile::CompileError),
+    Load(LoadError),
+}
+
+impl ArmError {
+    /// Whether memory was short, so that it may work later.
+    pub fn is_out_of_memory(&self) -> bool {
+        match self {
+            Self::Program(error) => error.is_out_of_memory(),
+            Self::Load(error) => error.is_out_of_memory(),
+        }
+    }
+}
+
+impl<E: Into<LoadError>> From<E> for ArmError {
+    fn from(error: E) -> Self {
+        Self::Load(error.into())
+    }
+}
+
+impl From<ArmError> for Errno {
+    fn from(error: ArmError) -> Self {
+        match error {
+            error if error.is_out_of_memory() => Self::ENOMEM,
+            ArmError::Program(_) => Self::EINVAL,
+            ArmError::Load(error) => error.into(),
+        }
+    }
+}
+
 /// Checks that the programs of a probe can be loaded, and loads nothing.
 ///
 /// # Errors
-/// The [`LoadError`] of the first that cannot.
+/// The [`ArmError`] of the first that cannot.
 pub fn check_loadable(
     built: Result<compile::Programs, compile::CompileError>,
-) -> Result<(), LoadError> {
-    let programs = built.map_err(LoadError::Event)?;
+) -> Result<(), ArmError> {
+    let programs = built.map_err(ArmError::Program)?;
     for program in [Some(programs.hit), programs.entry].into_iter().flatten() {
-        verify(program)?;
+        verify(program).map_err(LoadError::Refused)?;
     }
     Ok(())
 }
@@ -209,11 +243,11 @@ impl Event {
     }
 
     /// All that may fail comes first, beside what is there.
-    fn arm_all(&mut self) -> Result<(), LoadError> {
+    fn arm_all(&mut self) -> Result<(), ArmError> {
         let mut armed = try_vec(self.probes.len())?;
         for probe in &self.probes {
             let programs = self.programs(&probe.definition, Extent::Now);
-            let programs = programs.map_err(LoadError::Event)?;
+            let programs = programs.map_err(ArmError::Program)?;
             let maps = &mut self.maps;
             let hit = Program::load_sharing(programs.hit, |wanted| {
                 let mut known = maps.iter();

@@ -30,7 +30,7 @@ use tracefs::{
 };
 
 use super::{
-    buffer,
+    TRACING,
     event::{Event, Probe, check_loadable},
     names::KernelSymbols,
     shared::{Shared, try_box, try_vec},
@@ -429,7 +429,7 @@ impl Events {
             }
             Action::StackTrace => Taken::new(Deed::StackTrace, count, None),
             Action::Snapshot => {
-                buffer::arm()?;
+                TRACING.buffer.arm()?;
                 Taken::new(Deed::Snapshot, count, None)
             }
         };
@@ -457,7 +457,7 @@ impl Events {
     /// snapshots.
     fn disarm(&mut self, trigger: &Trigger) -> Result<(), Errno> {
         if trigger.action == Action::Snapshot {
-            buffer::disarm();
+            TRACING.buffer.disarm();
         }
         if let Action::SetEvent { group, event, .. } = &trigger.action
             && let Some(other) = self.called(group, event)

@@ -12,7 +12,8 @@ use fallible::{Text, written};
 use tracefs::line::{self, Origin, stack};
 
 use super::{
-    buffer::{self, Item, Which},
+    TRACING,
+    buffer::{Item, Which},
     events::{EVENTS, Layouts},
     names::CachedSymbols,
 };
@@ -116,13 +117,13 @@ pub fn show(cpu: Option<usize>, out: &mut dyn Write) -> fmt::Result {
 /// # Errors
 /// That of `out`.
 pub fn show_snapshot(cpu: Option<usize>, out: &mut dyn Write) -> fmt::Result {
-    buffer::settle_snapshot();
+    TRACING.buffer.settle_snapshot();
     let (unread, written) = counts(Which::Snapshot, cpu);
     if unread > 0 {
         line::write_header(TRACER, unread, written, smp::online_cpus(), out)?;
         return show_records(Which::Snapshot, cpu, out);
     }
-    line::write_snapshot_help(TRACER, buffer::has_snapshot(), cpu.is_some(), out)
+    line::write_snapshot_help(TRACER, TRACING.buffer.has_snapshot(), cpu.is_some(), out)
 }
 
 const TRACER: &str = "nop";
@@ -131,7 +132,7 @@ const TRACER: &str = "nop";
 fn counts(which: Which, cpu: Option<usize>) -> (u64, u64) {
     let (mut unread, mut written) = (0, 0);
     for at in (0..smp::possible_cpus()).filter(|at| cpu.is_none_or(|cpu| cpu == *at)) {
-        let stats = buffer::stats_of(at, which);
+        let stats = TRACING.buffer.stats_of(at, which);
         unread += stats.unread;
         written += stats.written;
     }
@@ -141,7 +142,7 @@ fn counts(which: Which, cpu: Option<usize>) -> (u64, u64) {
 fn show_records(which: Which, cpu: Option<usize>, out: &mut dyn Write) -> fmt::Result {
     let mut printer = Printer::of_now().map_err(|_| fmt::Error)?;
     let mut result = Ok(());
-    let viewed = buffer::view(which, cpu, |item| {
+    let viewed = TRACING.buffer.view(which, cpu, |item| {
         result = printer.print(&item, out);
         result.is_ok()
     });

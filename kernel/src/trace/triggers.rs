@@ -8,7 +8,7 @@
 //!     it: after the grace period of its unregistration. So a hit never acts for another trigger.
 //!
 //! # Contexts and ordering
-//! [`trace_trigger`]: on the hit path, any context; it only loads, stores and exchanges. Slots are
+//! [`act`]: on the hit path, any context; it only loads, stores and exchanges. Slots are
 //! filled with Release and read with Acquire. Taking and freeing: under the lock of the events.
 
 use core::sync::atomic::{
@@ -16,7 +16,7 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use super::{records::TRACING_ON, snapshot};
+use super::{TRACING, take_snapshot};
 
 /// The most triggers at once.
 pub const MOST: usize = 256;
@@ -93,8 +93,8 @@ impl Drop for Taken {
 
 /// The helper `Trigger`. Returns whether the trigger acts. One that would change nothing keeps its
 /// count.
-#[unsafe(no_mangle)]
-pub(super) extern "C" fn trace_trigger(number: u64) -> u64 {
+#[inline(always)]
+pub(super) fn act(number: u64) -> u64 {
     let Some(slot) = SLOTS.get(number as usize) else {
         return 0;
     };
@@ -104,7 +104,9 @@ pub(super) extern "C" fn trace_trigger(number: u64) -> u64 {
     }
     // SAFETY: null, or the switch of an event that outlives the slot.
     let switch = unsafe { slot.switch.load(Relaxed).as_ref() };
-    let is_on = switch.map_or(TRACING_ON.load(Relaxed), |switch| switch.load(Relaxed) != 0);
+    let is_on = switch.map_or(TRACING.recording.wanted().load(Relaxed), |switch| {
+        switch.load(Relaxed) != 0
+    });
     let on = deed == Deed::TraceOn as u64 || deed == Deed::EnableEvent as u64;
     let off = deed == Deed::TraceOff as u64 || deed == Deed::DisableEvent as u64;
     if on && is_on || off && !is_on {
@@ -129,10 +131,10 @@ pub(super) extern "C" fn trace_trigger(number: u64) -> u64 {
     if on || off {
         match switch {
             Some(switch) => switch.store(on.into(), Relaxed),
-            None => TRACING_ON.store(on, Relaxed),
+            None => TRACING.recording.wanted().store(on, Relaxed),
         }
     } else if deed == Deed::Snapshot as u64 {
-        snapshot::take();
+        take_snapshot();
     }
     1
 }

@@ -14,7 +14,7 @@ use kernel::{
     probes::{Kprobe, Kretprobe, survey},
     symbols,
     trace::{
-        buffer,
+        TRACING,
         events::EVENTS as EVENT_LIST,
         program::{AttachedCall, AttachedProbe, AttachedProbes, LoadError, Program},
     },
@@ -106,7 +106,7 @@ fn counted_by_argument(program: &Program, map: MapIndex) -> u64 {
 }
 
 fn records(_: &Program, _: MapIndex) -> u64 {
-    buffer::written()
+    TRACING.buffer.written()
 }
 
 /// Measures the requested rows. `suffix` stands after the names: how hits come.
@@ -257,13 +257,13 @@ impl Event {
             Some(trigger) => write("events/bench/row/trigger", trigger),
         }
         write("tracing_on", self.tracing_on);
-        buffer::clear(None);
+        TRACING.buffer.clear(None);
         let target = Target::named(TARGET);
         let taken = stopwatch::recorded_calls(target, CALLS);
         let hits = stopwatch::calls_of(CALLS);
         assert_eq!(profile(), (hits, 0), "{name}: hits and misses");
         let recorded = if self.recorded { hits } else { 0 };
-        assert_eq!(buffer::written(), recorded, "{name}: records");
+        assert_eq!(TRACING.buffer.written(), recorded, "{name}: records");
         if let Some(trigger) = self.trigger {
             let counted = format!("Hits: {hits}\n");
             assert!(histogram_text().contains(&counted), "{name}: {counted}");
@@ -360,7 +360,7 @@ fn read_line() {
         &format!("p:bench/row {TARGET} %di %si +0(%sp):u64"),
     );
     write("events/bench/row/enable", "1");
-    buffer::clear(None);
+    TRACING.buffer.clear(None);
     Target::named(TARGET).call(CALLS);
     write("events/bench/row/enable", "0");
     let file = fs::open("/sys/kernel/tracing/trace", open::RDONLY).expect("trace is there");

@@ -20,43 +20,6 @@
 #[doc(hidden)]
 pub mod routines;
 
-/// The addresses of what [`entry_points!`](crate::entry_points!) has made, by their names without
-/// `trace_`.
-#[derive(Clone, Copy, Debug)]
-pub struct EntryPoints {
-    pub map_lookup: u64,
-    pub map_update: u64,
-    pub map_delete: u64,
-    pub sum_of_cpus: u64,
-    pub most_of_cpus: u64,
-    pub delete_of_cpus: u64,
-    pub add_by_key: u64,
-    pub pid_tgid: u64,
-    pub comm: u64,
-    pub read_user: u64,
-    pub read_user_part: u64,
-    pub read_user_text: u64,
-    pub text_bytes_of_user: u64,
-    pub read_kernel: u64,
-    pub read_kernel_part: u64,
-    pub read_kernel_text: u64,
-    pub text_bytes_of_kernel: u64,
-    pub can_read: u64,
-    pub append_user_text: u64,
-    pub ring_reserve: u64,
-    pub ring_discard: u64,
-    pub event_reserve: u64,
-    pub not_recording: u64,
-    pub stack_id: u64,
-    pub record_stack: u64,
-    pub trigger: u64,
-    pub add_by_word: u64,
-    pub ring_submit: u64,
-    pub record_of_size: u64,
-    pub event_of_size: u64,
-    pub event_with_room: u64,
-}
-
 /// Puts the functions that programs call into a kernel, and `trace_entry_points`, which
 /// [`Agent::tracing_entry_points`](crate::Agent::tracing_entry_points) returns. Once, in any
 /// module.
@@ -133,6 +96,11 @@ macro_rules! entry_points {
                 from: u64,
                 most: u64
             ) -> u64;
+            trace_append_kernel_text = helpers::append_kernel_text(
+                record: *mut u8,
+                from: u64,
+                most: u64
+            ) -> u64;
             trace_ring_reserve = helpers::ring_reserve(
                 _ring: u64,
                 size: u64,
@@ -160,8 +128,8 @@ macro_rules! entry_points {
         }
 
         /// The functions that programs call.
-        fn trace_entry_points() -> $crate::entry_points::EntryPoints {
-            $crate::entry_points::EntryPoints {
+        fn trace_entry_points() -> $crate::facts::EntryPoints {
+            $crate::facts::EntryPoints {
                 map_lookup: trace_map_lookup as *const () as u64,
                 map_update: trace_map_update as *const () as u64,
                 map_delete: trace_map_delete as *const () as u64,
@@ -181,6 +149,7 @@ macro_rules! entry_points {
                 text_bytes_of_kernel: trace_text_bytes_of_kernel as *const () as u64,
                 can_read: trace_can_read as *const () as u64,
                 append_user_text: trace_append_user_text as *const () as u64,
+                append_kernel_text: trace_append_kernel_text as *const () as u64,
                 ring_reserve: trace_ring_reserve as *const () as u64,
                 ring_discard: trace_ring_discard as *const () as u64,
                 event_reserve: trace_event_reserve as *const () as u64,

@@ -25,11 +25,12 @@ pub use trace_maps::{Stacks, compiled::hash_add_word_at_home};
 
 use crate::{
     Agent, counters,
+    facts::MAX_CPUS,
     nofault::{self, Space},
-    platform::MAX_CPUS,
+    per_cpu::count_bad_load,
+    platform::UPPER_HALF,
     records::{self, PREFIX_BYTES, Prefix},
     stacks,
-    state::count_bad_load,
 };
 
 /// The address of a helper that is called. None: the compiler writes it out.
@@ -52,7 +53,8 @@ pub(crate) fn address<A: Agent>(helper: Helper) -> Option<u64> {
         Helper::EventReserve => entry.event_reserve,
         Helper::StrLen => entry.text_bytes_of_kernel,
         Helper::UserStrLen => entry.text_bytes_of_user,
-        Helper::AppendStr => trace_append_text as *const () as u64,
+        Helper::AppendStr if is_in_upper_half::<A>() => trace_append_text as *const () as u64,
+        Helper::AppendStr => entry.append_kernel_text,
         Helper::AppendUserStr => entry.append_user_text,
         Helper::AppendBytes => trace_append_bytes as *const () as u64,
         Helper::Trigger => entry.trigger,
@@ -78,6 +80,11 @@ pub(crate) fn address<A: Agent>(helper: Helper) -> Option<u64> {
     })
 }
 
+/// Whether the routines in assembly know the kernel's texts, by the sign of their addresses.
+fn is_in_upper_half<A: Agent>() -> bool {
+    A::KERNEL_START == UPPER_HALF
+}
+
 /// The routine in place of a helper whose arguments are `constants`.
 pub(crate) fn routine<A: Agent>(helper: Helper, constants: &Constants) -> Option<Routine> {
     let (address, arguments) = match (helper, *constants) {
@@ -98,7 +105,7 @@ pub(crate) fn routine<A: Agent>(helper: Helper, constants: &Constants) -> Option
                 ],
             )
         }
-        (Helper::StrLen, [_, Some(most @ 1..), ..]) => (
+        (Helper::StrLen, [_, Some(most @ 1..), ..]) if is_in_upper_half::<A>() => (
             trace_text_bytes_at_most as *const () as u64,
             [
                 Given::Argument,
@@ -107,7 +114,7 @@ pub(crate) fn routine<A: Agent>(helper: Helper, constants: &Constants) -> Option
                 Given::Nothing,
             ],
         ),
-        (Helper::AppendStr, _) => (
+        (Helper::AppendStr, _) if is_in_upper_half::<A>() => (
             trace_append_text as *const () as u64,
             [
                 Given::Argument,
@@ -557,6 +564,20 @@ unsafe extern "C" fn trace_append_text() {
         reserved = const offset_of!(Prefix, reserved),
         copy = sym nofault::trace_copy_text,
     )
+}
+
+/// [`Helper::AppendStr`], where the kernel is not in the upper half.
+///
+/// # Safety
+/// A verified program calls it.
+#[inline(always)]
+pub unsafe fn append_kernel_text<A: Agent>(record: *mut u8, from: u64, most: u64) -> u64 {
+    // SAFETY: the record is the caller's.
+    unsafe {
+        append(record, |to, room| {
+            nofault::copy_text::<A>(Space::Kernel, to, from, most.min(room))
+        })
+    }
 }
 
 /// [`Helper::AppendUserStr`].

@@ -12,7 +12,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`platform`] | what a kernel gives the agent: the trait [`Agent`] |
+//! | [`platform`], [`facts`] | what a kernel gives the agent: the trait [`Agent`], and its types |
 //! | [`per_cpu`] | what the agent keeps for each CPU |
 //! | [`state`] | the rest, in one static of the kernel: [`Tracing`] |
 //! | [`entry_points`] | the functions of the hit path, which a macro puts into the kernel |
@@ -59,6 +59,7 @@ pub mod buffer;
 pub mod code;
 pub mod counters;
 pub mod entry_points;
+pub mod facts;
 pub mod helpers;
 pub mod nofault;
 pub mod per_cpu;

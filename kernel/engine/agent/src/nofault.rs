@@ -25,7 +25,7 @@ pub enum Space {
 #[inline(always)]
 fn is_in<A: Agent>(space: Space, address: u64, len: u64) -> bool {
     match space {
-        Space::Kernel => (address as i64) < 0 && (address.wrapping_add(len) as i64) <= 0,
+        Space::Kernel => address >= A::KERNEL_START && len <= address.wrapping_neg(),
         Space::User => address < A::USER_END && len <= A::USER_END.wrapping_sub(address),
     }
 }

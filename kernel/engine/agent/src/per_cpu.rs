@@ -15,7 +15,7 @@ use core::{
 
 use trace_ring::spare::Spare;
 
-use crate::{Agent, platform::Shown};
+use crate::{Agent, facts::Shown};
 
 /// How many counters each CPU has for programs.
 pub const COUNTERS: usize = 256;
@@ -126,6 +126,12 @@ impl PerCpu {
     /// Where the running task's number is, in bytes from the start of this struct, and in the 4
     /// bytes after it that of its process: for switches of tasks in assembly.
     pub const TASK_OFFSET: usize = offset_of!(Self, ids);
+}
+
+/// Counts a load, or a copy of a helper, that found no memory. Any context.
+#[inline(always)]
+pub(crate) fn count_bad_load<A: Agent>() {
+    A::this_cpu_tracing().bad_loads.fetch_add(1, Relaxed);
 }
 
 /// Where compiled code and routines find it, in bytes from the GS base.

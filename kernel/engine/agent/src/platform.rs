@@ -10,56 +10,16 @@ use bpf_compiler::Sample;
 use probes::Host;
 use unwind::fast::FastTable;
 
-use crate::{PerCpu, Tracing, entry_points::EntryPoints};
+use crate::{
+    PerCpu, Tracing,
+    facts::{EntryPoints, NoTable, Shown, Source, Ticks},
+};
 
-/// The most CPUs of a kernel that has the agent.
-pub const MAX_CPUS: usize = 64;
+/// Where the upper half of the addresses begins.
+pub(crate) const UPPER_HALF: u64 = 1 << 63;
 
 /// The end of user memory where all of the lower half may be mapped, except its last page.
 const LOWER_HALF: u64 = (1 << 47) - 4096;
-
-/// Where the words that the header of an event's record shows are, from the GS base: see
-/// [`Agent::SHOWN`].
-#[derive(Clone, Copy, Debug)]
-pub struct Shown {
-    /// A byte: 1 if the running task is to be preempted, else 0.
-    pub need_resched: u32,
-    /// A byte: 8 while the handler of an interrupt runs, else 0.
-    pub interrupt: u32,
-    /// 4 bytes: not 0 while the handler of an NMI runs.
-    pub nmis: u32,
-    /// 4 bytes: how many reasons there are not to switch tasks.
-    pub preempt_count: u32,
-}
-
-/// The timer's ticks, at which profiles run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ticks {
-    /// The symbol of a function `extern "C" fn(&PtRegs, …)` that is called at each tick, with the
-    /// registers that the timer's interrupt found. It can be probed.
-    pub function: &'static str,
-    /// The time between two ticks.
-    pub nanoseconds: u64,
-    /// How to have a shorter one, for a person: "boot with …". None: there is no way.
-    pub advice: Option<&'static str>,
-}
-
-/// Why there is no table for walks of stacks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoTable {
-    /// The kernel has none.
-    NotHere,
-    OutOfMemory,
-}
-
-/// The place of an event source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// At this instruction.
-    At(u64),
-    /// At the return of the function that begins there.
-    ReturnOf(u64),
-}
 
 /// A kernel, as the agent sees it.
 ///
@@ -84,8 +44,11 @@ pub unsafe trait Agent: Host {
     /// without them shows 0.
     const SHOWN: Shown = PerCpu::nothing_shown(Self::GS_OFFSET);
 
-    /// User memory ends here. Kernel memory is in the upper half.
+    /// User memory ends here.
     const USER_END: u64 = LOWER_HALF;
+
+    /// Kernel memory begins here, not below [`Agent::USER_END`]. As it is, it is the upper half.
+    const KERNEL_START: u64 = UPPER_HALF;
 
     /// Whether [`Agent::program_frame`] knows programs.
     const HAS_USER_STACKS: bool = false;
@@ -141,7 +104,7 @@ pub unsafe trait Agent: Host {
     /// What [`entry_points!`](crate::entry_points!) has made.
     fn tracing_entry_points() -> EntryPoints;
 
-    /// How many CPUs there may ever be, from 1 to [`MAX_CPUS`]. Constant.
+    /// How many CPUs there may ever be, from 1 to [`MAX_CPUS`](crate::facts::MAX_CPUS). Constant.
     fn possible_cpus() -> usize;
 
     /// How many CPUs run.

@@ -47,6 +47,7 @@ use trace_interface::{
     frame::Books,
     script::{self, Attachment, RECORD_TYPE, Request},
 };
+use trace_wire::Options;
 
 pub(crate) use self::attach::Profiles;
 pub use self::refusal::Refusal;
@@ -57,13 +58,13 @@ use self::{
 use crate::{
     Agent,
     buffer::{Item, Totals},
+    facts::NSEC_PER_SEC,
     program::{LoadedMap, Program},
     records::read_tsc,
 };
 
 /// Bytes of the header that all records have: see [`bpf::Helper::EventReserve`].
 const HEADER_BYTES: usize = 8;
-const NSEC_PER_SEC: u64 = 1_000_000_000;
 /// How many records are sent before the reader looks at its timers again.
 const MOST_AT_ONCE: usize = 512;
 
@@ -72,6 +73,28 @@ const MOST_AT_ONCE: usize = 512;
 pub struct How {
     /// The ring keeps the newest records, and they stay there: none is sent, no request is served.
     pub overwrite: bool,
+}
+
+/// Reads the bytes of a script, and makes the rings as large as it wants them.
+///
+/// # Errors
+/// [`Refusal`].
+pub fn read<A: Agent>(script: &[u8], options: &Options<'_>) -> Result<(Script, How), Refusal> {
+    // The decoder takes what it needs without asking. So it is tried first whether that is there.
+    const ROOM: usize = 16;
+    drop(try_vec::<u8>(script.len().saturating_mul(ROOM))?);
+    let script = Script::decode(script).map_err(|error| Refusal::new(None, error))?;
+    if let Some(kib) = options.ring_kib {
+        let resized = A::tracing().buffer.resize(kib as usize);
+        resized.map_err(|error| {
+            Refusal::new(
+                None,
+                format_args!("rings of {kib} KiB for each CPU: {error}"),
+            )
+        })?;
+    }
+    let overwrite = options.overwrite;
+    Ok((script, How { overwrite }))
 }
 
 /// The answers' way to the reader.

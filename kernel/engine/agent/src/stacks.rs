@@ -42,9 +42,8 @@ use unwind::fast::{FastTable, Found, Walker};
 
 use crate::{
     Agent,
+    facts::NoTable,
     nofault::{self, Space},
-    platform::NoTable,
-    program::LoadError,
     records,
 };
 
@@ -73,15 +72,12 @@ impl<A: Agent> StackTable<A> {
     /// Makes the table, if there is none. Before the first program that takes stacks can run.
     ///
     /// # Errors
-    /// [`LoadError::NoStacks`], [`LoadError::OutOfMemory`]; a later call may succeed.
-    pub fn ready(&self) -> Result<(), LoadError> {
+    /// [`NoTable`]; a later call may succeed if it is memory.
+    pub fn ready(&self) -> Result<(), NoTable> {
         let _making = self.making.lock();
         if self.table.load(Ordering::Acquire).is_null() {
-            let table = A::unwind_table().map_err(|reason| match reason {
-                NoTable::OutOfMemory => LoadError::OutOfMemory,
-                NoTable::NotHere => LoadError::NoStacks,
-            })?;
-            let table = Box::leak(try_box(table)?);
+            let table = try_box(A::unwind_table()?).map_err(|_| NoTable::OutOfMemory)?;
+            let table = Box::leak(table);
             self.table.store(table, Ordering::Release);
         }
         Ok(())
@@ -229,13 +225,13 @@ unsafe fn walk_program<A: Agent>(sample: &Sample, skip: usize, to: *mut u64, mos
     let Some((mut ip, mut bp)) = A::program_frame(sample) else {
         return 0;
     };
-    let room = most.wrapping_sub(2);
+    let most_frames = most.wrapping_sub(2);
     if most < 3 {
         return 0;
     }
     let mut left = skip;
     let mut count = 0_usize;
-    while count < room {
+    while count < most_frames {
         if left == 0 {
             // SAFETY: there is room by 1. Volatile, so that the compiler makes it no call.
             unsafe { to.wrapping_add(count).write_volatile(ip) };
@@ -244,11 +240,9 @@ unsafe fn walk_program<A: Agent>(sample: &Sample, skip: usize, to: *mut u64, mos
             left = left.wrapping_sub(1);
         }
         let mut frame = [0_u64; 2];
-        let bytes = size_of_val(&frame) as u64;
+        let (room, bytes) = ((&raw mut frame).cast(), size_of_val(&frame) as u64);
         // SAFETY: there are so many bytes.
-        if bp == 0
-            || !unsafe { nofault::copy::<A>(Space::User, (&raw mut frame).cast(), bp, bytes) }
-        {
+        if bp == 0 || !unsafe { nofault::copy::<A>(Space::User, room, bp, bytes) } {
             break;
         }
         let [above, caller] = frame;

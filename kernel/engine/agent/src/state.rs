@@ -9,7 +9,7 @@ use probes::PtRegs;
 
 use crate::{
     Agent, CodePage, buffer::Buffers, code::CodeRegion, counters::Counters, nofault,
-    records::Recording, script::Profiles, stacks::StackTable,
+    per_cpu::count_bad_load, records::Recording, script::Profiles, stacks::StackTable,
 };
 
 /// See the module's text.
@@ -79,14 +79,6 @@ impl<A: Agent> Tracing<A> {
             .map(|cpu| cpu.bad_loads.load(Ordering::Relaxed))
             .sum()
     }
-}
-
-/// Counts a load, or a copy of a helper, that found no memory. Any context.
-#[inline(always)]
-pub(crate) fn count_bad_load<A: Agent>() {
-    A::this_cpu_tracing()
-        .bad_loads
-        .fetch_add(1, Ordering::Relaxed);
 }
 
 /// The register with that number in an instruction.

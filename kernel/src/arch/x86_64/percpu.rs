@@ -27,7 +27,6 @@ use core::{
     ptr,
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering},
 };
-use trace_ring::spare::Spare;
 use x86_64::{
     VirtAddr,
     instructions::{
@@ -43,9 +42,6 @@ use x86_64::{
 
 /// How many CPUs the kernel can use.
 pub const MAX_CPUS: usize = 64;
-
-/// How many counters each CPU has for programs.
-pub const COUNTERS: usize = 256;
 
 /// The data of one CPU.
 #[repr(C, align(64))]
@@ -69,19 +65,9 @@ pub struct PerCpu {
     pub(super) nmis_seen: AtomicU32,
     /// [`IN_INTERRUPT`] while the handler of an interrupt runs, else 0.
     interrupt: AtomicU8,
-    /// Where this CPU's trace ring is, or null.
-    trace_ring: AtomicPtr<u8>,
-    /// The process of the running task, and after it the task, which is the same here. 0 before
-    /// the scheduler is up. Written by the switch alone.
-    current_ids: [AtomicU32; 2],
-    /// Loads of programs that found no memory; see [`crate::trace`].
-    pub(crate) bad_loads: AtomicU64,
-    /// Records that were not begun, because recording was off, or paused while rings change.
-    pub(crate) records_off: AtomicU64,
-    /// This CPU's other trace ring; see [`crate::trace::snapshot`].
-    spare_ring: Spare,
-    /// Counters of programs; see [`crate::trace::counters`].
-    counters: [AtomicU64; COUNTERS],
+    /// The tracer's data for the CPU. The running task's numbers in it are written by the switch
+    /// alone; they are 0 before the scheduler is up.
+    pub tracing: trace_agent::PerCpu,
     /// The task state segment.
     pub(crate) tss: Tss,
     pub(crate) gdt: Gdt,
@@ -102,17 +88,13 @@ pub const PREEMPT_COUNT: usize = offset_of!(PerCpu, preempt_count);
 /// Offset of the reschedule request (one byte) from GS base.
 pub const NEED_RESCHED: usize = offset_of!(PerCpu, need_resched);
 /// Offset of the running task's number (u32) from GS base. After it is that of its process.
-pub const CURRENT_IDS: usize = offset_of!(PerCpu, current_ids);
-/// Offset of the trace ring's address (u64) from GS base.
-pub const TRACE_RING: usize = offset_of!(PerCpu, trace_ring);
-/// Offset of [`PerCpu::records_off`] (u64) from GS base.
-pub const RECORDS_OFF: usize = offset_of!(PerCpu, records_off);
+pub const CURRENT_IDS: usize = TRACING + trace_agent::PerCpu::TASK_OFFSET;
 /// Offset of [`PerCpu::nmis_seen`] (u32) from GS base.
 pub const NMIS_SEEN: usize = offset_of!(PerCpu, nmis_seen);
 /// Offset of [`PerCpu::interrupt`] (one byte) from GS base.
 pub const INTERRUPT: usize = offset_of!(PerCpu, interrupt);
-/// Offset of [`PerCpu::bad_loads`] (u64) from GS base.
-pub const BAD_LOADS: usize = offset_of!(PerCpu, bad_loads);
+/// Offset of [`PerCpu::tracing`] from GS base.
+pub const TRACING: usize = offset_of!(PerCpu, tracing);
 /// Offset of [`PerCpu::probes`] from GS base.
 pub const PROBES: usize = offset_of!(PerCpu, probes);
 
@@ -132,12 +114,7 @@ impl PerCpu {
             resting: AtomicBool::new(false),
             nmis_seen: AtomicU32::new(0),
             interrupt: AtomicU8::new(0),
-            trace_ring: AtomicPtr::new(ptr::null_mut()),
-            current_ids: [const { AtomicU32::new(0) }; 2],
-            bad_loads: AtomicU64::new(0),
-            records_off: AtomicU64::new(0),
-            spare_ring: Spare::new(),
-            counters: [const { AtomicU64::new(0) }; COUNTERS],
+            tracing: trace_agent::PerCpu::new(),
             tss: Tss::new(),
             gdt: Gdt::new(),
             probes: ::probes::PerCpu::new(),
@@ -189,12 +166,6 @@ impl PerCpu {
         self.nmis_seen.load(Ordering::Relaxed)
     }
 
-    /// The place of the CPU's trace ring, and its other ring.
-    #[inline(always)]
-    pub(crate) fn trace_rings(&self) -> (&AtomicPtr<u8>, &Spare) {
-        (&self.trace_ring, &self.spare_ring)
-    }
-
     /// Takes the request back: the scheduler is about to choose.
     pub(crate) fn clear_need_resched(&self) {
         self.need_resched.store(false, Ordering::Relaxed);
@@ -209,6 +180,7 @@ pub fn init(cpu: usize) {
     percpu.self_ptr.store(address.cast_mut(), Ordering::Relaxed);
     percpu.cpu_id.store(cpu as u32, Ordering::Relaxed);
     percpu.probes.init(cpu);
+    percpu.tracing.init(cpu, address.addr() as u64);
     // SAFETY: a null GS is valid in 64-bit mode. It goes first, because it may clear the base.
     unsafe { GS::set_reg(SegmentSelector::NULL) };
     GsBase::write(VirtAddr::from_ptr(address));
@@ -224,19 +196,6 @@ pub unsafe fn load_descriptor_tables(stacks: &InterruptStacks) {
     let percpu = this();
     // SAFETY: the tables are this CPU's, and in no use yet; (1).
     unsafe { gdt::init(&percpu.gdt, &percpu.tss, percpu, stacks) };
-}
-
-/// The counter with that number of CPU 0. That of each next CPU is `size_of::<PerCpu>()` bytes
-/// after it, and this many bytes from GS base on.
-///
-/// # Panics
-/// If `number` is not below [`COUNTERS`].
-pub fn counter(number: usize) -> (ptr::NonNull<AtomicU64>, usize) {
-    assert!(number < COUNTERS);
-    let offset = offset_of!(PerCpu, counters) + number * size_of::<AtomicU64>();
-    let first = ptr::NonNull::from(&PERCPU).cast::<AtomicU64>();
-    // SAFETY: in the data of CPU 0.
-    (unsafe { first.byte_add(offset) }, offset)
 }
 
 /// The data of CPU number `cpu`.
@@ -295,28 +254,6 @@ pub fn current_raw() -> *const () {
         );
     }
     task
-}
-
-/// The trace ring of this CPU, or null. Any context that keeps its CPU.
-#[inline]
-pub(crate) fn trace_ring() -> *mut u8 {
-    this().trace_ring.load(Ordering::Acquire)
-}
-
-/// The number of the running task, 0 before the scheduler is up. Any context.
-#[inline]
-pub(crate) fn current_id() -> u32 {
-    let id: u32;
-    // SAFETY: by PERCPU-1 this reads `PerCpu::current_ids`.
-    unsafe {
-        asm!(
-            "mov {:e}, gs:[{}]",
-            out(reg) id,
-            const CURRENT_IDS,
-            options(nostack, preserves_flags, readonly)
-        );
-    }
-    id
 }
 
 /// How many reasons there are not to switch tasks on this CPU. Any context.

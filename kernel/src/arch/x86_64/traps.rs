@@ -209,7 +209,7 @@ fn die(regs: &PtRegs, cause: fmt::Arguments<'_>) -> ! {
 pub(super) extern "C" fn do_interrupt(regs: &mut PtRegs, vector: u64) {
     let interruption = Interruption::new();
     let in_interrupt = percpu::InInterrupt::begin();
-    trace::snapshot::on_interrupt(regs);
+    trace::on_interrupt(regs);
     handle_irq(regs, vector);
     // A spurious one is not a real interrupt, and must not be acknowledged.
     if vector as u8 == vector::SPURIOUS {

@@ -27,11 +27,11 @@ use crate::{
         pseudo::{self, VirtualFile},
     },
     sync::Mutex,
-    time::ktime_get,
+    time::{ktime_get, tsc_to_ns},
     trace::{
-        buffer::{self, Item, Waiting},
+        TRACING,
+        buffer::{Item, Waiting},
         output::{self, Printer},
-        records::{self, TRACING_ON},
         shared::try_box,
     },
 };
@@ -67,11 +67,11 @@ impl Special for Trace {
             text: pseudo::Snapshot::default(),
         })?;
         if how.truncate {
-            buffer::clear(self.cpu);
+            TRACING.buffer.clear(self.cpu);
         }
         opened.pauses = how.read && PAUSE_ON_TRACE.load(Ordering::Relaxed);
         if opened.pauses {
-            records::pause();
+            TRACING.recording.pause();
         }
         Ok(opened)
     }
@@ -97,7 +97,7 @@ impl Opened for OpenTrace {
 impl Drop for OpenTrace {
     fn drop(&mut self) {
         if self.pauses {
-            records::resume();
+            TRACING.recording.resume();
         }
     }
 }
@@ -162,7 +162,7 @@ impl OpenPipe {
             return Ok(());
         }
         let mut result = Ok(());
-        buffer::consume_while(self.cpu, |item| {
+        TRACING.buffer.consume_while(self.cpu, |item| {
             result = print(&item, text);
             if result.is_err() {
                 waiting.put(&item);
@@ -178,7 +178,7 @@ impl Opened for OpenPipe {
         let mut taken = self.taken.lock();
         loop {
             // Looked at first, so that all that was recorded until then is read.
-            let is_recording = TRACING_ON.load(Ordering::SeqCst);
+            let is_recording = TRACING.recording.wanted().load(Ordering::SeqCst);
             self.fill(&mut taken, buf.len())?;
             let text = &mut taken.text;
             if !text.is_empty() || buf.is_empty() {
@@ -219,10 +219,10 @@ impl VirtualFile for SnapshotFile {
     fn store(&self, data: &[u8]) -> Result<(), Errno> {
         match number::<u64>(data)? {
             0 if self.cpu.is_some() => Err(Errno::EINVAL),
-            0 => buffer::free_snapshot(),
-            1 => buffer::take_snapshot(self.cpu),
+            0 => Ok(TRACING.buffer.free_snapshot()?),
+            1 => Ok(TRACING.buffer.take_snapshot(self.cpu)?),
             _ => {
-                buffer::clear_snapshot(self.cpu);
+                TRACING.buffer.clear_snapshot(self.cpu);
                 Ok(())
             }
         }
@@ -236,12 +236,13 @@ struct StatsFile {
 
 impl VirtualFile for StatsFile {
     fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
-        let stats = buffer::stats(self.cpu);
+        let stats = TRACING.buffer.stats(self.cpu);
         writeln!(out, "entries: {}", stats.unread)?;
         writeln!(out, "overrun: {}", stats.overwritten)?;
         writeln!(out, "commit overrun: {}", stats.nested)?;
         writeln!(out, "bytes: {}", stats.unread_bytes)?;
-        let oldest = buffer::oldest(self.cpu)?.unwrap_or(0);
+        let oldest = TRACING.buffer.oldest(self.cpu)?;
+        let oldest = oldest.map_or(0, |tsc| tsc_to_ns(self.cpu, tsc));
         for (name, time_ns) in [("oldest event", oldest), ("now", ktime_get())] {
             // Rounded, as in a line of `trace`.
             let us = (time_ns + 500) / 1000;
@@ -251,7 +252,7 @@ impl VirtualFile for StatsFile {
         writeln!(out, "dropped events: {}", stats.full + stats.too_long)?;
         writeln!(out, "read events: {}", stats.read)?;
         // Not a line of Linux: hits of this CPU since the boot that came while recording was off.
-        let off = percpu::of(self.cpu).records_off.load(Ordering::Relaxed);
+        let off = percpu::of(self.cpu).tracing.records_off();
         Ok(writeln!(out, "events while off: {off}")?)
     }
 

@@ -42,11 +42,10 @@ use self::{
     paths::{READ, ROOTS, WRITE},
 };
 use super::{
-    buffer as rings,
+    TRACING,
     event::Event,
     events::{EVENTS, Name},
     names,
-    records::TRACING_ON,
 };
 use crate::{
     arch::smp,
@@ -123,19 +122,22 @@ static FILES: &[(&str, u32, Functions)] = &[
         "tracing_on",
         READ | WRITE,
         Functions::shows(|out| {
-            let on = TRACING_ON.load(Ordering::Relaxed);
+            let on = TRACING.recording.wanted().load(Ordering::Relaxed);
             Ok(writeln!(out, "{}", u8::from(on))?)
         })
         .stores(|data| {
-            TRACING_ON.store(number::<u64>(data)? != 0, Ordering::Relaxed);
+            TRACING
+                .recording
+                .wanted()
+                .store(number::<u64>(data)? != 0, Ordering::Relaxed);
             Ok(())
         }),
     ),
     (
         "buffer_size_kb",
         READ | WRITE,
-        Functions::shows(|out| Ok(writeln!(out, "{}", rings::size_kib())?))
-            .stores(|data| rings::set_size_kib(number(data)?)),
+        Functions::shows(|out| Ok(writeln!(out, "{}", TRACING.buffer.size_kib())?))
+            .stores(|data| Ok(TRACING.buffer.set_size_kib(number(data)?)?)),
     ),
     (
         "trace_clock",
@@ -166,8 +168,8 @@ static OPTIONS: &[(&str, TraceOption)] = &[
     (
         "overwrite",
         TraceOption {
-            get: rings::overwrites,
-            set: rings::set_overwrite,
+            get: || TRACING.buffer.overwrites(),
+            set: |on| TRACING.buffer.set_overwrite(on),
         },
     ),
     (

@@ -41,7 +41,7 @@ use crate::{
     sync::SpinLock,
     task::{self, TaskRef, WaitQueue, exec::run_program_until, scheduler, sleep::sleep_ns},
     time::{NSEC_PER_MSEC, ktime_get},
-    trace::{buffer, shared::try_vec},
+    trace::{TRACING, shared::try_vec},
 };
 
 /// How often the reader looks into the ring and at the port.
@@ -270,8 +270,9 @@ impl Line {
         let Some(place) = outbox.place() else {
             return;
         };
-        if script.maps.iter().any(|map| map.kind == MapKind::Ring) && buffer::ready().is_ok() {
-            buffer::share(|start, bytes| {
+        if script.maps.iter().any(|map| map.kind == MapKind::Ring) && TRACING.buffer.ready().is_ok()
+        {
+            TRACING.buffer.share(|start, bytes| {
                 if let Some(extents) = extents(start, bytes) {
                     self.tell(&MemoryPlace::Ring(extents));
                 }

@@ -20,7 +20,7 @@ use kernel::{
     errno::Errno,
     fs::{self, NodeRef},
     task::kthread::spawn_kthread_on,
-    trace::buffer,
+    trace::TRACING,
 };
 
 const ROOT: &str = "/sys/kernel/tracing";
@@ -77,7 +77,7 @@ pub fn clean_up() {
     echo("0", "events/enable").unwrap();
     echo("", "kprobe_events").unwrap();
     echo("1", "tracing_on").unwrap();
-    buffer::clear(None);
+    TRACING.buffer.clear(None);
     assert_eq!(show("kprobe_events"), "");
 }
 

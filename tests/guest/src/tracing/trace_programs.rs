@@ -18,8 +18,8 @@ use kernel::{
     mm::kernel_stack::KernelStack,
     probes::{Kprobe, Kretprobe, PreVerdict, PtRegs, register},
     trace::{
-        self,
-        buffer::{self, Item},
+        TRACING,
+        buffer::Item,
         program::{AttachedCall, AttachedProbe, LoadError, Program},
     },
 };
@@ -123,7 +123,7 @@ fn a_load_of_nothing_gives_zero_and_is_counted() {
     let words = [7_u64; 4];
     traced_target(words.as_ptr() as u64, 0);
     assert_eq!(probe.program().counter(sums, 0), 7);
-    let before = trace::bad_loads();
+    let before = TRACING.bad_loads();
     // Not mapped; not canonical; the user's half; the first page.
     for address in [
         0xffff_fff0_0000_0000_u64,
@@ -133,7 +133,7 @@ fn a_load_of_nothing_gives_zero_and_is_counted() {
     ] {
         traced_target(address, 0);
     }
-    assert_eq!(trace::bad_loads() - before, 4);
+    assert_eq!(TRACING.bad_loads() - before, 4);
     assert_eq!(probe.program().counter(sums, 0), 7);
     assert_eq!(probe.program().counter(sums, 1), 5);
 }
@@ -318,14 +318,14 @@ fn records_come_out_as_they_were_written() {
             .place(full);
         ring
     });
-    buffer::clear(None);
+    TRACING.buffer.clear(None);
     for n in 0..50 {
         traced_target(n, n + 1);
     }
     drop(probe);
     let mut last = 0;
     for n in 0_u64..50 {
-        let is_there = buffer::consume(None, |item| match item {
+        let is_there = TRACING.buffer.consume(None, |item| match item {
             Item::Record { tsc, bytes, .. } => {
                 assert!(tsc >= last);
                 last = tsc;
@@ -335,7 +335,7 @@ fn records_come_out_as_they_were_written() {
         });
         assert_eq!(is_there, Ok(true), "record {n}");
     }
-    assert_eq!(buffer::consume(None, |_| {}), Ok(false));
+    assert_eq!(TRACING.buffer.consume(None, |_| {}), Ok(false));
 }
 
 #[guest_test]

@@ -16,7 +16,7 @@ use kernel::{
     probes::PROBES,
     symbols,
     trace::{
-        buffer,
+        TRACING,
         script::{How, Outlet, Session},
     },
 };
@@ -166,15 +166,15 @@ fn programs_of_a_script_share_its_maps_and_have_books_of_their_own() {
 
 #[guest_test]
 fn one_script_runs_at_a_time_and_leaves_the_buffer_as_it_was() {
-    let before = buffer::overwrites();
+    let before = TRACING.buffer.overwrites();
     let mut kept = Kept::default();
     let first = Session::start(&script(), How::default(), &mut kept).unwrap();
-    assert!(!buffer::overwrites());
+    assert!(!TRACING.buffer.overwrites());
     let second = Session::start(&script(), How::default(), &mut kept);
     let refusal = second.map(drop).unwrap_err();
     assert!(refusal.text.contains("another script runs"), "{refusal:?}");
     first.end(&mut kept);
-    assert_eq!(buffer::overwrites(), before);
+    assert_eq!(TRACING.buffer.overwrites(), before);
     assert_eq!(run(&script()).len(), 2);
 }
 

@@ -16,7 +16,7 @@ use kernel::{
     fs,
     task::{WaitQueue, exec::run_program, kthread::spawn_kthread, sleep::sleep_ns},
     time::NSEC_PER_MSEC,
-    trace::buffer,
+    trace::TRACING,
 };
 
 fn write(name: &str, text: &str) {
@@ -40,7 +40,7 @@ fn read(name: &str) -> String {
 
 /// The lines that `work` leaves while the events of `group` are on.
 fn traced(group: &str, work: impl FnOnce()) -> Vec<String> {
-    buffer::clear(None);
+    TRACING.buffer.clear(None);
     let enable = alloc::format!("events/{group}/enable");
     write(&enable, "1");
     work();
@@ -73,9 +73,9 @@ fn system_calls_are_seen_with_their_arguments_and_results() {
     );
     assert_eq!(count("sys_enter_write: "), count("sys_exit_write: "));
     // Off again: nothing more.
-    buffer::clear(None);
+    TRACING.buffer.clear(None);
     run("/bin/child");
-    assert_eq!(buffer::written(), 0);
+    assert_eq!(TRACING.buffer.written(), 0);
 }
 
 #[guest_test]

@@ -16,9 +16,10 @@ use bpf_compiler::Sample;
 use kernel::{
     arch::{percpu, smp, traps},
     backtrace,
-    probes::{Kprobe, Kretprobe, KretprobeInstance, PtRegs, action_code, register},
+    probes::{Kprobe, Kretprobe, KretprobeInstance, PtRegs, register},
     symbols,
     trace::{
+        TRACING,
         program::{AttachedCall, AttachedProbe, Program},
         shared::Shared,
         stacks,
@@ -308,7 +309,7 @@ fn compare(regs: &PtRegs) {
     };
     let mut frames = [0; MAX_FRAMES];
     // SAFETY: this call was interrupted.
-    let count = unsafe { stacks::take(&sample, &mut frames) };
+    let count = unsafe { TRACING.stacks.take(&sample, &mut frames) };
     let exact = backtrace::walk_interrupted(regs).map(|frame| frame.ip());
     // An exact walk ends after so many.
     if !exact.eq(frames[..count].iter().copied()) && DIFFERENT.fetch_add(1, SeqCst) == 0 {
@@ -330,7 +331,7 @@ extern "C" fn long_call() {
 /// Between any two instructions of a call, the fast walk finds what the exact one finds.
 #[guest_test(timeout = 60)]
 fn a_fast_walk_is_exact_at_each_instruction() {
-    stacks::ready().unwrap();
+    TRACING.stacks.ready().unwrap();
     for counter in [&DIFFERENT, &COMPARED] {
         counter.store(0, SeqCst);
     }
@@ -365,7 +366,7 @@ fn walk_to_the_caller(regs: &PtRegs) {
     if regs.sp > CALLER_SP.load(SeqCst) {
         return;
     }
-    IN_ACTION.fetch_add(u64::from(action_code::code_at(regs.ip).is_some()), SeqCst);
+    IN_ACTION.fetch_add(u64::from(TRACING.code.code_at(regs.ip).is_some()), SeqCst);
     let is_found = backtrace::walk_interrupted(regs).any(|frame| {
         symbols::lookup_addr(frame.code_address()).is_some_and(|symbol| symbol.start == caller)
     });

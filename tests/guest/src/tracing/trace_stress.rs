@@ -37,7 +37,8 @@ use kernel::{
     symbols,
     task::{TaskRef, kthread::spawn_kthread_on},
     trace::{
-        buffer::{self, Item, Totals},
+        TRACING,
+        buffer::{Item, Totals},
         program::{AttachedProbe, Program},
         shared::Shared,
     },
@@ -102,12 +103,12 @@ struct Since(Totals);
 
 impl Since {
     fn now() -> Self {
-        Self(buffer::totals())
+        Self(TRACING.buffer.totals())
     }
 
     /// The counts. No CPU records.
     fn totals(&self) -> Totals {
-        let (old, now) = (self.0, buffer::totals());
+        let (old, now) = (self.0, TRACING.buffer.totals());
         let since = Totals {
             written: now.written - old.written,
             read: now.read - old.read,
@@ -145,18 +146,18 @@ impl Rings {
     fn of(kib: usize, overwrites: bool) -> Self {
         // Without a program that records there are none.
         drop(recorder());
-        let before = buffer::size_kib();
-        buffer::resize(kib).unwrap();
-        buffer::set_overwrite(overwrites);
-        buffer::clear(None);
+        let before = TRACING.buffer.size_kib();
+        TRACING.buffer.resize(kib).unwrap();
+        TRACING.buffer.set_overwrite(overwrites);
+        TRACING.buffer.clear(None);
         Self(before)
     }
 }
 
 impl Drop for Rings {
     fn drop(&mut self) {
-        buffer::set_overwrite(true);
-        buffer::resize(self.0).unwrap();
+        TRACING.buffer.set_overwrite(true);
+        TRACING.buffer.resize(self.0).unwrap();
     }
 }
 
@@ -238,7 +239,10 @@ struct Reader {
 impl Reader {
     /// Takes a record out. It is intact, and after those before it. False: there is none.
     fn take(&mut self) -> bool {
-        buffer::consume(None, |item| self.note(item)).expect("there is memory")
+        TRACING
+            .buffer
+            .consume(None, |item| self.note(item))
+            .expect("there is memory")
     }
 
     /// A record that was found. It is intact, and after those before it.

@@ -11,7 +11,7 @@ use fallible::OutOfMemory;
 use probes::ProbeError;
 use trace_maps::MapError;
 
-use crate::buffer::BufferError;
+use crate::{buffer::BufferError, facts::NoTable};
 
 /// Why a program cannot be loaded or attached.
 #[derive(Clone, Debug)]
@@ -147,5 +147,14 @@ impl From<BufferError> for LoadError {
     fn from(_: BufferError) -> Self {
         // Making the first rings fails for this reason only.
         Self::OutOfMemory
+    }
+}
+
+impl From<NoTable> for LoadError {
+    fn from(reason: NoTable) -> Self {
+        match reason {
+            NoTable::NotHere => Self::NoStacks,
+            NoTable::OutOfMemory => Self::OutOfMemory,
+        }
     }
 }

@@ -17,7 +17,7 @@ use fallible::{Shared, try_box, try_vec};
 use trace_maps::Map;
 
 use super::error::LoadError;
-use crate::{Agent, counters, helpers::Tables, per_cpu, platform::MAX_CPUS};
+use crate::{Agent, counters, facts::MAX_CPUS, helpers::Tables, per_cpu};
 
 /// A map of a loaded program.
 pub enum LoadedMap {

@@ -38,10 +38,10 @@ use fallible::{Shared, try_box, try_vec};
 use probes::{Kprobe, PreVerdict, PtRegs, Registered, platform::Text};
 use trace_interface::script::Attachment;
 
-use super::{NSEC_PER_SEC, loader::Loader, refusal::Refusal};
+use super::{loader::Loader, refusal::Refusal};
 use crate::{
     Agent,
-    platform::{Source, Ticks},
+    facts::{NSEC_PER_SEC, Source, Ticks},
     program::{AttachedCalls, AttachedProbes, LoadError, Program},
     records::read_tsc,
 };

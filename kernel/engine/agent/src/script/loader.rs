@@ -24,9 +24,10 @@ use bpf::{
 use fallible::{OutOfMemory, Shared, try_vec};
 use trace_interface::{Script, script::CLOCK};
 
-use super::{NSEC_PER_SEC, refusal::Refusal};
+use super::refusal::Refusal;
 use crate::{
     Agent,
+    facts::NSEC_PER_SEC,
     program::{LoadError, LoadedMap, Program},
     records::read_tsc,
 };

@@ -283,7 +283,7 @@ fn a_read_that_fails_leaves_zero_and_the_record() {
         for _ in 0..200 {
             call_eight();
         }
-        buffer::clear(None);
+        TRACING.buffer.clear(None);
         traced_function(address, core::ptr::null());
         let lines = lines();
         assert_eq!(lines.len(), 1, "{lines:?}");

@@ -407,7 +407,7 @@ fn an_event_is_armed_as_a_whole_or_not_at_all() {
         traced_other(2);
         assert_eq!(lines().len(), armed, "without the last {missing}");
         enable(false).unwrap();
-        buffer::clear(None);
+        TRACING.buffer.clear(None);
         if failures == 3 {
             break;
         }
@@ -444,7 +444,7 @@ fn an_event_that_a_trigger_has_switched_is_switched_by_hand() {
     append("p:b traced_other", "kprobe_events").unwrap();
     let text = || show("events/kprobes/b/enable");
     let recorded = || {
-        buffer::clear(None);
+        TRACING.buffer.clear(None);
         traced_other(1);
         lines().len()
     };
@@ -529,7 +529,7 @@ fn the_topmost_enable_turns_all_events_on_and_off() {
             assert_eq!(show(&file), format!("{state}\n"), "{file}");
         }
         assert_eq!(show("events/enable"), format!("{state}\n"));
-        buffer::clear(None);
+        TRACING.buffer.clear(None);
         call(1);
         let hit = lines()
             .iter()
@@ -607,7 +607,7 @@ fn events_of_the_command_line_are_on_from_the_boot() {
         "p:boot/opened vfs_open\nr10:boot/done vfs_open arg1=$retval\n"
     );
     assert_eq!(show("events/boot/enable"), "1\n");
-    buffer::clear(None);
+    TRACING.buffer.clear(None);
     fs::open("/proc/kallsyms", open::RDONLY).unwrap();
     let seen = lines();
     assert!(

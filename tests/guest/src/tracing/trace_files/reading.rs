@@ -424,7 +424,7 @@ fn filters_compare_numbers_strings_and_common_fields() {
     let kept = |filter: &str| -> Vec<usize> {
         echo(filter, "events/kprobes/f/filter").unwrap();
         assert_eq!(show("events/kprobes/f/filter").trim_end(), filter);
-        buffer::clear(None);
+        TRACING.buffer.clear(None);
         for (number, text) in (0_i64..).zip(texts) {
             traced_function((number - 1).cast_unsigned(), text.as_ptr().cast());
         }

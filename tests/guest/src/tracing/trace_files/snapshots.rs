@@ -225,7 +225,9 @@ fn a_trigger_takes_snapshots_also_where_its_hit_is_not_recorded() {
 fn rings_that_the_host_reads_stay_where_they_are() {
     let share = || {
         let mut visited = vec![];
-        buffer::share(|start, bytes| visited.push((start, bytes)));
+        TRACING
+            .buffer
+            .share(|start, bytes| visited.push((start, bytes)));
         visited
     };
     begin();

@@ -13,7 +13,7 @@ use kernel::{
     fs,
     probes::{Kprobe, Kretprobe, PROBES, PreVerdict, register},
     task::kthread::spawn_kthread,
-    trace::{buffer, events::EVENTS},
+    trace::{TRACING, events::EVENTS},
 };
 
 use super::{Fire, Rings, Since, fired_target};
@@ -279,22 +279,25 @@ fn a_pause_for_a_reader_leaves_tracing_on_alone() {
     echo("1", "events/kprobes/fired/enable").unwrap();
     let open_trace = || fs::open(&path("trace"), open::RDONLY).unwrap();
     fired_target(1);
-    assert_eq!(buffer::unread(), 1);
+    assert_eq!(TRACING.buffer.unread(), 1);
     let readers = [open_trace(), open_trace()];
     fired_target(2);
-    assert_eq!((buffer::unread(), show("tracing_on").as_str()), (1, "1\n"));
+    assert_eq!(
+        (TRACING.buffer.unread(), show("tracing_on").as_str()),
+        (1, "1\n")
+    );
     let [first, last] = readers;
     drop(first);
     fired_target(3);
-    assert_eq!(buffer::unread(), 1);
+    assert_eq!(TRACING.buffer.unread(), 1);
     echo("0", "tracing_on").unwrap();
     drop(last);
     assert_eq!(show("tracing_on"), "0\n");
     fired_target(4);
-    assert_eq!(buffer::unread(), 1);
+    assert_eq!(TRACING.buffer.unread(), 1);
     echo("1", "tracing_on").unwrap();
     fired_target(5);
-    assert_eq!(buffer::unread(), 2);
+    assert_eq!(TRACING.buffer.unread(), 2);
     echo("0", "options/pause-on-trace").unwrap();
     clean_up();
 }

@@ -19,11 +19,12 @@ use kernel::{
     probes::PtRegs,
     task::kthread::spawn_kthread_on,
     trace::{
-        buffer::{self, Item, Which},
+        TRACING,
+        buffer::{Item, Which},
         program::{AttachedProbes, Program},
         script::{How, Outlet, Session, symbols_only::SymbolsOnly},
         shared::Shared,
-        snapshot,
+        take_snapshot,
     },
 };
 use trace_answers::Presentation;
@@ -114,11 +115,13 @@ fn interrupted_however_short(calls_in_nmi: u64) -> u64 {
 /// The numbers in the buffer, and how many records are lost.
 fn numbers() -> (Vec<u64>, u64) {
     let (mut numbers, mut lost) = (vec![], 0);
-    while buffer::consume(None, |item| match item {
-        Item::Record { bytes, .. } => numbers.push(number_in(bytes)),
-        Item::Lost { count, .. } => lost += count,
-    })
-    .expect("there is memory")
+    while TRACING
+        .buffer
+        .consume(None, |item| match item {
+            Item::Record { bytes, .. } => numbers.push(number_in(bytes)),
+            Item::Lost { count, .. } => lost += count,
+        })
+        .expect("there is memory")
     {}
     (numbers, lost)
 }
@@ -169,14 +172,14 @@ fn an_exchange_loses_nothing(jumps: bool) {
     let _jumps = Optimization::set(jumps);
     let _rings = Rings::of(4, true);
     let since = Since::now();
-    buffer::take_snapshot(None).unwrap();
+    TRACING.buffer.take_snapshot(None).unwrap();
     let probes = attach(recorder());
     CALLS_IN_NMI.store(0, SeqCst);
     for count in [&IN_NMIS, &NMIS, &WRONG] {
         count.store(0, SeqCst);
     }
     traps::set_nmi_handler(Some(|_| {
-        snapshot::take();
+        take_snapshot();
         body_of_nmi(IN_NMIS.fetch_add(1, SeqCst) + 1);
     }));
     let mut in_snapshot = 0;
@@ -191,15 +194,17 @@ fn an_exchange_loses_nothing(jumps: bool) {
         }
         calls += 1;
         let mut old = Vec::new();
-        buffer::settle_snapshot();
-        buffer::view(Which::Snapshot, None, |item| {
-            match item {
-                Item::Record { bytes, .. } => old.push(number_in(bytes)),
-                Item::Lost { .. } => panic!("lost records"),
-            }
-            true
-        })
-        .unwrap();
+        TRACING.buffer.settle_snapshot();
+        TRACING
+            .buffer
+            .view(Which::Snapshot, None, |item| {
+                match item {
+                    Item::Record { bytes, .. } => old.push(number_in(bytes)),
+                    Item::Lost { .. } => panic!("lost records"),
+                }
+                true
+            })
+            .unwrap();
         let (new, lost) = numbers();
         assert_eq!(lost, 0);
         match &old[..] {
@@ -208,7 +213,7 @@ fn an_exchange_loses_nothing(jumps: bool) {
             _ => panic!("{old:?} and {new:?} at step {step}"),
         }
         in_snapshot += old.len();
-        buffer::clear_snapshot(None);
+        TRACING.buffer.clear_snapshot(None);
     }
     traps::set_nmi_handler(None);
     assert_eq!(WRONG.load(SeqCst), 0, "results of calls");
@@ -222,7 +227,7 @@ fn an_exchange_loses_nothing(jumps: bool) {
     assert_eq!((totals.dropped, totals.off, totals.overwritten), (0, 0, 0));
     assert_eq!(totals.cleared, in_snapshot as u64);
     drop(probes);
-    buffer::free_snapshot().unwrap();
+    TRACING.buffer.free_snapshot().unwrap();
     numbers();
 }
 
@@ -457,21 +462,23 @@ fn records_under_nmis_from_another_cpu_are_intact() {
     let (mut read, mut lost) = (0, 0);
     let (mut last, mut last_in_nmi) = (0, 0);
     let mut take = || {
-        buffer::consume(Some(1), |item| match item {
-            Item::Record { bytes, .. } => {
-                let n = number_in(bytes);
-                let last = if n >= OUTER {
-                    &mut last
-                } else {
-                    &mut last_in_nmi
-                };
-                assert!(*last < n, "{last}, then {n}");
-                *last = n;
-                read += 1;
-            }
-            Item::Lost { count, .. } => lost += count,
-        })
-        .expect("there is memory")
+        TRACING
+            .buffer
+            .consume(Some(1), |item| match item {
+                Item::Record { bytes, .. } => {
+                    let n = number_in(bytes);
+                    let last = if n >= OUTER {
+                        &mut last
+                    } else {
+                        &mut last_in_nmi
+                    };
+                    assert!(*last < n, "{last}, then {n}");
+                    *last = n;
+                    read += 1;
+                }
+                Item::Lost { count, .. } => lost += count,
+            })
+            .expect("there is memory")
     };
     while !STOP.load(SeqCst) {
         take();

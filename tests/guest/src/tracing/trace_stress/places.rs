@@ -18,7 +18,7 @@ use kernel::{
     symbols::{self, Symbol},
     task::exec::run_program,
     trace::{
-        self,
+        TRACING,
         program::{AttachedCall, AttachedProbes, LoadError, Program},
         shared::Shared,
     },
@@ -134,12 +134,12 @@ fn load_badly(jumps: bool) {
     assert!(places.contains(&address_of("do_page_fault")));
     assert!(places.contains(&address_of("timer_interrupt")));
     let program = bad_loads();
-    let before = trace::bad_loads();
+    let before = TRACING.bad_loads();
     let probes = AttachedProbes::new(program.clone(), &places).unwrap();
     work();
     assert_eq!(probes.detach(), 0, "a lone action is never missed");
     let [hits, read, refused] = [0, 1, 2].map(|index| program.counter(bpf::MapIndex(0), index));
-    let bad = trace::bad_loads() - before;
+    let bad = TRACING.bad_loads() - before;
     let totals = since.totals();
     pr_info!(
         "{hits} hits at {} places, {bad} bad loads, {totals:?}",

@@ -8,9 +8,9 @@ use core::sync::atomic::Ordering::SeqCst;
 
 use super::{Fire, Reader, Rings, Since, attached_recorder};
 use kernel::trace::{
+    TRACING,
     buffer::{self, Which},
-    records::TRACING_ON,
-    snapshot,
+    take_snapshot,
 };
 
 /// A ring of one page, and a reader that takes a record now and then. The reader is told
@@ -84,7 +84,10 @@ fn disturbed(rounds: u64, mut disturb: impl FnMut(u64)) -> super::Totals {
 #[guest_test(smp = 4)]
 fn rings_are_resized_under_fire() {
     let totals = disturbed(25, |round| {
-        buffer::resize([4, 64, 8, 1, 256][round as usize % 5]).unwrap();
+        TRACING
+            .buffer
+            .resize([4, 64, 8, 1, 256][round as usize % 5])
+            .unwrap();
     });
     assert!(totals.cleared > 0, "no record was in a ring that went");
 }
@@ -92,8 +95,8 @@ fn rings_are_resized_under_fire() {
 #[guest_test(smp = 4)]
 fn rings_are_cleared_under_fire() {
     let totals = disturbed(200, |round| match round % 3 {
-        0 => buffer::clear(None),
-        cpu => buffer::clear(Some(cpu as usize)),
+        0 => TRACING.buffer.clear(None),
+        cpu => TRACING.buffer.clear(Some(cpu as usize)),
     });
     assert!(totals.cleared > 0);
     assert_eq!((totals.off, totals.dropped), (0, 0));
@@ -101,14 +104,16 @@ fn rings_are_cleared_under_fire() {
 
 #[guest_test(smp = 4)]
 fn recording_is_turned_on_and_off_under_fire() {
-    let totals = disturbed(200, |round| TRACING_ON.store(round % 2 != 0, SeqCst));
-    TRACING_ON.store(true, SeqCst);
+    let totals = disturbed(200, |round| {
+        TRACING.recording.wanted().store(round % 2 != 0, SeqCst)
+    });
+    TRACING.recording.wanted().store(true, SeqCst);
     assert!(totals.off > 0 && totals.written > 0, "{totals:?}");
 }
 
 #[guest_test(smp = 4)]
 fn the_mode_changes_under_fire() {
-    let totals = disturbed(200, |round| buffer::set_overwrite(round % 2 != 0));
+    let totals = disturbed(200, |round| TRACING.buffer.set_overwrite(round % 2 != 0));
     assert!(totals.dropped > 0 && totals.overwritten > 0, "{totals:?}");
 }
 
@@ -119,28 +124,30 @@ fn snapshots(kib: usize) {
     let _rings = Rings::of(kib, true);
     let since = Since::now();
     let probe = attached_recorder();
-    buffer::take_snapshot(None).unwrap();
+    TRACING.buffer.take_snapshot(None).unwrap();
     let fire = Fire::start();
     let mut reader = Reader::default();
     let mut shown = 0;
     for round in 0..ROUNDS {
         fire.wait_for(20);
         match round % 4 {
-            0 => buffer::take_snapshot(None).unwrap(),
-            1 => buffer::take_snapshot(Some(round / 4 % 4)).unwrap(),
-            _ => snapshot::take(),
+            0 => TRACING.buffer.take_snapshot(None).unwrap(),
+            1 => TRACING.buffer.take_snapshot(Some(round / 4 % 4)).unwrap(),
+            _ => take_snapshot(),
         }
-        buffer::settle_snapshot();
-        buffer::view(Which::Snapshot, None, |item| {
-            let record = matches!(item, buffer::Item::Record { .. });
-            shown += u64::from(record);
-            if record {
-                reader.note(item);
-            }
-            true
-        })
-        .unwrap();
-        buffer::clear_snapshot(None);
+        TRACING.buffer.settle_snapshot();
+        TRACING
+            .buffer
+            .view(Which::Snapshot, None, |item| {
+                let record = matches!(item, buffer::Item::Record { .. });
+                shown += u64::from(record);
+                if record {
+                    reader.note(item);
+                }
+                true
+            })
+            .unwrap();
+        TRACING.buffer.clear_snapshot(None);
         for _ in 0..10 {
             reader.take();
         }
@@ -154,7 +161,7 @@ fn snapshots(kib: usize) {
     assert_eq!(reader.read, totals.read + shown);
     assert!(shown > 0 && totals.read > 0, "{totals:?}");
     drop(probe);
-    buffer::free_snapshot().unwrap();
+    TRACING.buffer.free_snapshot().unwrap();
     since.totals();
 }
 
@@ -175,18 +182,18 @@ fn a_storm_of_snapshots_harms_nothing() {
     let _rings = Rings::of(64, true);
     let since = Since::now();
     let probe = attached_recorder();
-    buffer::take_snapshot(None).unwrap();
-    let storm = super::Fire::of(snapshot::take);
+    TRACING.buffer.take_snapshot(None).unwrap();
+    let storm = super::Fire::of(take_snapshot);
     let fire = Fire::start();
     let mut reader = Reader::default();
     for round in 0..15 {
         fire.wait_for(20);
         match round % 5 {
-            0 => buffer::clear(None),
-            1 => buffer::take_snapshot(None).unwrap(),
-            2 => buffer::resize([64, 4][round % 2]).unwrap(),
-            3 => buffer::free_snapshot().unwrap(),
-            _ => buffer::settle_snapshot(),
+            0 => TRACING.buffer.clear(None),
+            1 => TRACING.buffer.take_snapshot(None).unwrap(),
+            2 => TRACING.buffer.resize([64, 4][round % 2]).unwrap(),
+            3 => TRACING.buffer.free_snapshot().unwrap(),
+            _ => TRACING.buffer.settle_snapshot(),
         }
         for _ in 0..10 {
             reader.take();
@@ -200,6 +207,6 @@ fn a_storm_of_snapshots_harms_nothing() {
     assert_eq!(totals.dropped, 0);
     assert!(totals.cleared > 0 && totals.read > 0, "{totals:?}");
     drop(probe);
-    buffer::free_snapshot().unwrap();
+    TRACING.buffer.free_snapshot().unwrap();
     since.totals();
 }

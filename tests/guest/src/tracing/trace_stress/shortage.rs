@@ -15,7 +15,8 @@ use kernel::{
     probes::{Kprobe, Kretprobe, PROBES},
     symbols,
     trace::{
-        buffer,
+        TRACING,
+        buffer::BufferError,
         events::EVENTS,
         names::KernelSymbols,
         program::{AttachedCall, AttachedProbe, AttachedProbes, LoadError, Program},
@@ -166,16 +167,22 @@ fn each_allocation_of_new_rings_may_fail() {
         fired_target(n);
     }
     for room in 0.. {
-        let size = buffer::size_kib();
-        let outcome = with_room_for(room, || buffer::resize(16));
+        let size = TRACING.buffer.size_kib();
+        let outcome = with_room_for(room, || TRACING.buffer.resize(16));
         if outcome.refused == 0 {
             assert_eq!(outcome.result, Ok(()));
-            assert_eq!((buffer::size_kib(), buffer::unread()), (16, 0));
+            assert_eq!(
+                (TRACING.buffer.size_kib(), TRACING.buffer.unread()),
+                (16, 0)
+            );
             break;
         }
-        assert_eq!(outcome.result, Err(Errno::ENOMEM));
+        assert_eq!(outcome.result, Err(BufferError::OutOfMemory));
         assert_eq!(outcome.kept, 0, "bytes kept with room for {room}");
-        assert_eq!((buffer::size_kib(), buffer::unread()), (size, 10));
+        assert_eq!(
+            (TRACING.buffer.size_kib(), TRACING.buffer.unread()),
+            (size, 10)
+        );
     }
     drop(probe);
 }
@@ -186,7 +193,7 @@ fn each_allocation_of_new_rings_may_fail() {
 fn a_filter_or_a_trigger_that_has_no_memory_changes_nothing() {
     clean_up();
     let _rings = Rings::of(8, true);
-    buffer::free_snapshot().unwrap();
+    TRACING.buffer.free_snapshot().unwrap();
     echo("p:fired fired_target n=%di:u64", "kprobe_events").unwrap();
     append("p:other body_of_nmi", "kprobe_events").unwrap();
     echo("1", "events/kprobes/fired/enable").unwrap();
@@ -251,19 +258,20 @@ fn a_filter_or_a_trigger_that_has_no_memory_changes_nothing() {
     }
     // The second rings, by hand and for a trigger.
     for room in 0.. {
-        let outcome = with_room_for(room, || buffer::take_snapshot(None));
+        let outcome = with_room_for(room, || TRACING.buffer.take_snapshot(None));
         if outcome.refused == 0 {
             assert_eq!(outcome.result, Ok(()));
             break;
         }
-        assert_eq!((outcome.result, outcome.kept), (Err(Errno::ENOMEM), 0));
-        assert!(!buffer::has_snapshot());
-        let outcome = with_room_for(room, buffer::arm);
-        assert_eq!((outcome.result, outcome.kept), (Err(Errno::ENOMEM), 0));
+        let refused = Err(BufferError::OutOfMemory);
+        assert_eq!((outcome.result, outcome.kept), (refused, 0));
+        assert!(!TRACING.buffer.has_snapshot());
+        let outcome = with_room_for(room, || TRACING.buffer.arm());
+        assert_eq!((outcome.result, outcome.kept), (refused, 0));
         // No trigger keeps it.
-        buffer::free_snapshot().unwrap();
+        TRACING.buffer.free_snapshot().unwrap();
     }
-    buffer::free_snapshot().unwrap();
+    TRACING.buffer.free_snapshot().unwrap();
     drop(files);
     clean_up();
 }
@@ -500,11 +508,11 @@ fn each_allocation_of_a_read_that_takes_records_may_fail() {
     for room in 0.. {
         fired_target(fired);
         fired += 1;
-        let before = buffer::unread();
+        let before = TRACING.buffer.unread();
         let outcome = with_room_for(room, || pipe.read_at(0, &mut text));
         let len = match outcome.result {
             Err(Errno::ENOMEM) => {
-                waited += before - buffer::unread();
+                waited += before - TRACING.buffer.unread();
                 0
             }
             Ok(len @ 1..) => len,

@@ -1,0 +1,88 @@
+//! What a kernel says of itself: the types in the methods of [`Agent`](crate::Agent).
+
+/// Nanoseconds of a second.
+pub(crate) const NSEC_PER_SEC: u64 = 1_000_000_000;
+
+/// The most CPUs of a kernel that has the agent.
+pub const MAX_CPUS: usize = 64;
+
+/// Where the words that the header of an event's record shows are, from the GS base: see
+/// [`Agent::SHOWN`](crate::Agent::SHOWN).
+#[derive(Clone, Copy, Debug)]
+pub struct Shown {
+    /// A byte: 1 if the running task is to be preempted, else 0.
+    pub need_resched: u32,
+    /// A byte: 8 while the handler of an interrupt runs, else 0.
+    pub interrupt: u32,
+    /// 4 bytes: not 0 while the handler of an NMI runs.
+    pub nmis: u32,
+    /// 4 bytes: how many reasons there are not to switch tasks.
+    pub preempt_count: u32,
+}
+
+/// The timer's ticks, at which profiles run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticks {
+    /// The symbol of a function `extern "C" fn(&PtRegs, …)` that is called at each tick, with the
+    /// registers that the timer's interrupt found. It can be probed.
+    pub function: &'static str,
+    /// The time between two ticks.
+    pub nanoseconds: u64,
+    /// How to have a shorter one, for a person: "boot with …". None: there is no way.
+    pub advice: Option<&'static str>,
+}
+
+/// Why there is no table for walks of stacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoTable {
+    /// The kernel has none.
+    NotHere,
+    OutOfMemory,
+}
+
+/// The place of an event source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// At this instruction.
+    At(u64),
+    /// At the return of the function that begins there.
+    ReturnOf(u64),
+}
+
+/// The addresses of what [`entry_points!`](crate::entry_points!) has made, by their names without
+/// `trace_`.
+#[derive(Clone, Copy, Debug)]
+pub struct EntryPoints {
+    pub map_lookup: u64,
+    pub map_update: u64,
+    pub map_delete: u64,
+    pub sum_of_cpus: u64,
+    pub most_of_cpus: u64,
+    pub delete_of_cpus: u64,
+    pub add_by_key: u64,
+    pub pid_tgid: u64,
+    pub comm: u64,
+    pub read_user: u64,
+    pub read_user_part: u64,
+    pub read_user_text: u64,
+    pub text_bytes_of_user: u64,
+    pub read_kernel: u64,
+    pub read_kernel_part: u64,
+    pub read_kernel_text: u64,
+    pub text_bytes_of_kernel: u64,
+    pub can_read: u64,
+    pub append_user_text: u64,
+    pub append_kernel_text: u64,
+    pub ring_reserve: u64,
+    pub ring_discard: u64,
+    pub event_reserve: u64,
+    pub not_recording: u64,
+    pub stack_id: u64,
+    pub record_stack: u64,
+    pub trigger: u64,
+    pub add_by_word: u64,
+    pub ring_submit: u64,
+    pub record_of_size: u64,
+    pub event_of_size: u64,
+    pub event_with_room: u64,
+}

@@ -1,0 +1,177 @@
+//! What this kernel gives the agent of the tracer: the trait [`Agent`].
+
+use core::fmt;
+
+use bpf_compiler::Sample;
+use trace_agent::{
+    Agent, CodePage, PerCpu, Tracing,
+    facts::{EntryPoints, MAX_CPUS, NoTable, Shown, Source, Ticks},
+    records,
+};
+use tracefs::line::stack;
+use unwind::fast::FastTable;
+use x86_64::instructions::interrupts;
+
+use super::{sources, triggers};
+use crate::{
+    arch::{apic, cpu, percpu, rtc, smp, switch},
+    backtrace,
+    mm::{kernel_stack, paging},
+    probes::{ACTION_PAGES, Kernel},
+    task::{self, Task, comms, running},
+    time,
+};
+
+/// What is known of each page of code.
+static CODE: [CodePage; ACTION_PAGES] = [const { CodePage::new() }; ACTION_PAGES];
+
+/// The agent of this kernel.
+pub static TRACING: Tracing<Kernel> = Tracing::new(&CODE);
+
+trace_agent::entry_points!(Kernel);
+
+const _: () = assert!(percpu::MAX_CPUS == MAX_CPUS);
+// The records of stacks are lines of `trace`.
+const _: () = assert!(
+    stack::ID == records::STACK_TYPE && stack::HEADER_BYTES as usize == records::STACK_HEADER_BYTES
+);
+// A compiler that does not know the command line refuses by this what the agent refuses.
+const _: () = assert!(trace_interface::script::TICK_NANOSECONDS == time::TICK_NS);
+
+// SAFETY: clause by clause of `Agent`:
+// 1. The data of each CPU hold one `tracing`, to which GS leads (PERCPU-1), and `percpu::init`
+//    begins it.
+// 2. Interrupts are off, and handlers of IPIs take part in each grace period.
+// 3. `TRACING` alone has `CODE`.
+// 4. They are those above.
+// 5. `enter_page_fault` asks first. Devices are mapped only at addresses that their drivers know.
+// 6. Stacks are mapped to their ends, for ever.
+// 7. They are words of `PerCpu`.
+unsafe impl Agent for Kernel {
+    const GS_OFFSET: u32 = percpu::TRACING as u32;
+
+    const SHOWN: Shown = Shown {
+        need_resched: percpu::NEED_RESCHED as u32,
+        interrupt: percpu::INTERRUPT as u32,
+        nmis: percpu::NMIS_SEEN as u32,
+        preempt_count: percpu::PREEMPT_COUNT as u32,
+    };
+
+    const USER_END: u64 = paging::USER_END;
+
+    const HAS_USER_STACKS: bool = true;
+
+    #[inline(always)]
+    fn this_cpu_tracing() -> &'static PerCpu {
+        &percpu::this().tracing
+    }
+
+    #[inline(always)]
+    fn cpu_tracing(cpu: usize) -> Option<&'static PerCpu> {
+        percpu::get(cpu).map(|data| &data.tracing)
+    }
+
+    #[inline(always)]
+    fn tracing() -> &'static Tracing<Self> {
+        &TRACING
+    }
+
+    #[inline(always)]
+    fn task_key() -> u64 {
+        percpu::current_raw().addr() as u64
+    }
+
+    #[inline(always)]
+    fn task_name() -> [u64; 2] {
+        running().map_or([0; 2], Task::comm_words)
+    }
+
+    #[inline(always)]
+    fn stack_end(sp: u64) -> u64 {
+        kernel_stack::end_of(sp)
+    }
+
+    #[inline(always)]
+    fn has_smap() -> bool {
+        cpu::has_smap()
+    }
+
+    #[inline(always)]
+    fn program_frame(sample: &Sample) -> Option<(u64, u64)> {
+        let task = task::running()?;
+        if sample.ip < paging::USER_END {
+            // A sample of the timer.
+            return Some((sample.ip, sample.bp));
+        }
+        let regs = switch::user_regs(task.stack_top);
+        // Code on another stack, that of the NMI, may have interrupted ring 3. Then the frame is an
+        // old one. The first instructions of an entry and the last ones of a return have none.
+        let is_of_task = (task.stack_start..=regs.addr() as u64).contains(&sample.sp);
+        // The stack of an idle task, whose number is 0, has no frame at its end.
+        if !is_of_task || task.pid() == 0 {
+            return None;
+        }
+        // SAFETY: TASK-4 of `task`, and the task runs here, above this frame.
+        let regs = unsafe { &*regs };
+        // A task may never have been in ring 3.
+        (regs.cs & 3 == 3).then_some((regs.ip, regs.bp))
+    }
+
+    #[inline(always)]
+    fn trigger(number: u64) -> u64 {
+        triggers::act(number)
+    }
+
+    fn tracing_entry_points() -> EntryPoints {
+        trace_entry_points()
+    }
+
+    fn possible_cpus() -> usize {
+        smp::possible_cpus()
+    }
+
+    fn online_cpus() -> usize {
+        smp::online_cpus()
+    }
+
+    fn keep_cpu(work: &mut dyn FnMut()) {
+        interrupts::without_interrupts(work);
+    }
+
+    fn now() -> u64 {
+        time::ktime_get()
+    }
+
+    fn tsc_hz() -> u64 {
+        time::tsc_hz()
+    }
+
+    fn seconds_since_1970() -> u64 {
+        rtc::seconds_since_1970().unwrap_or(0)
+    }
+
+    fn write_task_name(task: u32, to: &mut dyn fmt::Write) -> fmt::Result {
+        write!(to, "{}", comms::of(task as i32))
+    }
+
+    fn unwind_table() -> Result<FastTable, NoTable> {
+        backtrace::unwind::fast_table().ok_or(NoTable::OutOfMemory)
+    }
+
+    fn ticks() -> Option<Ticks> {
+        let nanoseconds = apic::tick_ns();
+        Some(Ticks {
+            function: "timer_interrupt",
+            nanoseconds,
+            advice: (nanoseconds > time::NSEC_PER_MSEC).then_some("boot with `--append tick_ms=1`"),
+        })
+    }
+
+    fn source(name: &str) -> Result<Source, &'static str> {
+        match sources::place(name) {
+            Some((true, address)) => Ok(Source::ReturnOf(address)),
+            Some((false, address)) => Ok(Source::At(address)),
+            None => Err("the directories below /sys/kernel/tracing/events are those that it has"),
+        }
+    }
+}
