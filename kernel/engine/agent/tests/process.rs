@@ -235,10 +235,8 @@ fn machine() -> MutexGuard<'static, ()> {
         action.sa_sigaction = on_fault as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO;
         // SAFETY: the handler only touches the context and atomics.
-        assert_eq!(
-            unsafe { libc::sigaction(libc::SIGSEGV, &action, null_mut()) },
-            0
-        );
+        let done = unsafe { libc::sigaction(libc::SIGSEGV, &action, null_mut()) };
+        assert_eq!(done, 0);
     });
     let base = NonNull::from(&CPU).addr().get();
     CPU.probes.init(0);
@@ -350,8 +348,15 @@ fn run(compiled: Compiled, times: &[u64]) -> Result<Reader, Refusal> {
     Ok(reader)
 }
 
-/// The books that the last frame closes: hits and misses of each attachment, and bad loads.
-fn books(reader: &Reader) -> (Vec<(u64, u64)>, u64, &[(String, u64)]) {
+/// What the last frame says.
+struct Closed<'r> {
+    /// Hits and misses of each attachment.
+    books: Vec<(u64, u64)>,
+    bad_loads: u64,
+    lost: &'r [(String, u64)],
+}
+
+fn closed(reader: &Reader) -> Closed<'_> {
     let Some(Frame::Ended {
         books,
         bad_loads,
@@ -362,7 +367,11 @@ fn books(reader: &Reader) -> (Vec<(u64, u64)>, u64, &[(String, u64)]) {
         panic!("{:?}", reader.frames.last());
     };
     let books = books.iter().map(|books| (books.hits, books.missed));
-    (books.collect(), *bad_loads, lost)
+    Closed {
+        books: books.collect(),
+        bad_loads: *bad_loads,
+        lost,
+    }
 }
 
 /// Programs of all kinds of maps and records, at the begin. They say the same as the reference.
@@ -398,7 +407,9 @@ fn a_script_does_what_the_reference_does() {
             lines.collect::<Vec<_>>().join("\n")
         };
         assert_eq!(before_books(&reader.text), before_books(&wanted), "{text}");
-        assert_eq!(books(&reader), (vec![(1, 0)], 0, &[][..]), "{text}");
+        let closed = closed(&reader);
+        assert_eq!(closed.books, [(1, 0)], "{text}");
+        assert_eq!((closed.bad_loads, closed.lost), (0, &[][..]), "{text}");
     }
 }
 
@@ -411,7 +422,7 @@ fn intervals_run_when_they_are_due() {
     let reader = run(compiled_text(text), &times).unwrap();
     assert!(reader.text.contains("@ticks: 2\n"), "{}", reader.text);
     assert!(reader.text.contains("@end: 1\n"), "{}", reader.text);
-    assert_eq!(books(&reader).0, [(4, 2), (1, 0)]);
+    assert_eq!(closed(&reader).books, [(4, 2), (1, 0)]);
 }
 
 /// A load of memory that is not there gives 0 and is counted, in code and in helpers.
@@ -423,7 +434,7 @@ fn loads_of_nothing_are_mended_and_counted() {
     let before = TRACING.bad_loads();
     let reader = run(compiled_text(&text), &[]).unwrap();
     assert!(reader.text.contains("@a: 3\n"), "{}", reader.text);
-    let (_, bad_loads, _) = books(&reader);
+    let bad_loads = closed(&reader).bad_loads;
     assert!(bad_loads >= 2, "{bad_loads}");
     assert_eq!(TRACING.bad_loads() - before, bad_loads);
 }
@@ -441,7 +452,7 @@ fn a_full_ring_is_in_the_books() {
     let records = records
         .filter(|frame| matches!(frame, Frame::Record { .. }))
         .count() as u64;
-    let (_, _, lost) = books(&reader);
+    let lost = closed(&reader).lost;
     let [(reason, count)] = lost else {
         panic!("{records} records, and lost {lost:?}");
     };
