@@ -277,14 +277,12 @@ pub const PARTS: [Part; 22] = [
     Part {
         name: "records",
         functions: &[
-            "kernel::trace::records::",
+            "kernel::trace::agent::trace_",
+            "trace_agent::records::",
             "trace_event_of_size",
             "trace_event_reserve",
-            "trace_event_slowly",
             "trace_event_with_room",
-            "trace_publish_slowly",
             "trace_record_of_size",
-            "trace_reserve_slowly",
             "trace_ring_",
         ],
         tests: &[
@@ -320,19 +318,28 @@ pub const PARTS: [Part; 22] = [
     },
     Part {
         name: "stacks of actions",
-        functions: &["kernel::trace::stacks::", "trace_stack_id"],
+        functions: &["trace_agent::stacks::", "trace_stack_id"],
         tests: &["trace_programs::", "trace_scripts::", "trace_stacks::"],
         copied: false,
     },
     Part {
         name: "events",
-        functions: &["kernel::trace::buffer::", "kernel::trace::event::Event::"],
+        functions: &[
+            "<trace_agent::buffer::",
+            "trace_agent::buffer::",
+            "kernel::trace::event::Event::",
+        ],
         tests: &["trace_files::", "trace_stress::rings::"],
         copied: false,
     },
     Part {
         name: "script",
-        functions: &["kernel::trace::script::", "kernel::trace::sources::"],
+        functions: &[
+            "<trace_agent::script::",
+            "trace_agent::script::",
+            "kernel::trace::script::",
+            "kernel::trace::sources::",
+        ],
         tests: &["trace_scripts::", "trace_sources::"],
         copied: false,
     },
