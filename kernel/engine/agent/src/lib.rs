@@ -25,6 +25,7 @@
 //! | [`counters`] | counters that are reached by one instruction |
 //! | [`stacks`] | call stacks of hits |
 //! | [`script`] | a script: loaded, attached, run, answered |
+//! | [`remote`] | a tracer that comes over a serial port, and its scripts |
 //!
 //! # A kernel that has it
 //! ```text
@@ -66,6 +67,7 @@ pub mod per_cpu;
 pub mod platform;
 pub mod program;
 pub mod records;
+pub mod remote;
 pub mod script;
 pub mod snapshot;
 pub mod stacks;
