@@ -16,7 +16,7 @@ use crate::{tree::Tree, trial::Change};
 const VERSION: &str = "27.1.0";
 
 /// Packages that run on the host, so that its tests can notice.
-const PACKAGES: [&str; 27] = [
+const PACKAGES: [&str; 28] = [
     "abi",
     "block_heap",
     "bpf",
@@ -41,6 +41,7 @@ const PACKAGES: [&str; 27] = [
     "trace_ring",
     "trace_compiler",
     "trace_answers",
+    "trace_link",
     "trace_wire",
     "tracer",
     "unwind",
@@ -59,14 +60,16 @@ pub struct Drawn {
 }
 
 impl Drawn {
-    /// The mutants of the copy's packages, in the order of cargo-mutants.
+    /// The mutants of `packages` of the copy, in the order of cargo-mutants. No packages means all
+    /// that run on the host.
     ///
     /// # Errors
-    /// cargo-mutants is not there, or its output is not understood.
-    pub fn all(tree: &Tree) -> Result<Vec<Self>> {
+    /// A package is none of those that run on the host, cargo-mutants is not there, or its output
+    /// is not understood.
+    pub fn all(tree: &Tree, packages: &[String]) -> Result<Vec<Self>> {
         let output = Command::new("cargo")
             .args(["mutants", "--list", "--json"])
-            .args(PACKAGES.map(|package| format!("--package={package}")))
+            .args(chosen(packages)?.map(|package| format!("--package={package}")))
             .current_dir(tree.copy())
             .output()
             .context("cannot run cargo")?;
@@ -183,6 +186,19 @@ impl Drawn {
     }
 }
 
+/// Those of [`PACKAGES`] that `packages` names, or all if it names none.
+fn chosen(packages: &[String]) -> Result<impl Iterator<Item = &'static str>> {
+    for package in packages {
+        ensure!(
+            PACKAGES.contains(&&**package),
+            "{package} is none of the packages that run on the host: {}",
+            PACKAGES.join(", ")
+        );
+    }
+    let is_chosen = |name: &str| packages.is_empty() || packages.iter().any(|other| other == name);
+    Ok(PACKAGES.into_iter().filter(move |name| is_chosen(name)))
+}
+
 /// Where line and column, counted from 1, are in `text`.
 fn offset(text: &str, (line, column): (usize, usize)) -> Option<usize> {
     let start: usize = text
@@ -207,6 +223,20 @@ mod tests {
         assert_eq!(offset(text, (2, 5)), Some(text.len()));
         assert_eq!(offset(text, (2, 9)), None);
         assert_eq!(offset(text, (0, 1)), None);
+    }
+
+    #[test]
+    fn packages_are_chosen_by_name() {
+        let names = |packages: &[&str]| {
+            let packages = Vec::from_iter(packages.iter().map(ToString::to_string));
+            chosen(&packages).map(Vec::from_iter)
+        };
+        assert_eq!(names(&[]).unwrap(), PACKAGES);
+        // In the order of the list, so that a seed draws the same sample.
+        let both = ["pictures", "tracer"];
+        assert_eq!(names(&["tracer", "pictures"]).unwrap(), both);
+        let refused = names(&["tracer", "kernel"]).unwrap_err().to_string();
+        assert!(refused.starts_with("kernel is none of"), "{refused}");
     }
 
     #[test]

@@ -62,6 +62,9 @@ enum Kind {
         sample: Sample,
         #[command(flatten)]
         choice: Choice,
+        /// Draws from this package alone, or from several; without: from all
+        #[arg(long = "package")]
+        packages: Vec<String>,
         /// Tries all tests that could notice, the guest's among them: minutes for each that
         /// survives
         #[arg(long)]
@@ -170,8 +173,9 @@ fn run(options: &Options, tree: &Tree) -> Result<bool> {
         Kind::Drawn {
             sample,
             choice,
+            packages,
             thorough,
-        } => drawn(tree, sample, choice, *thorough),
+        } => drawn(tree, sample, choice, packages, *thorough),
         Kind::MachineCode {
             sample,
             choice,
@@ -239,14 +243,20 @@ fn written(tree: &Tree, choice: &Choice, named_tests_only: bool) -> Result<bool>
     )
 }
 
-fn drawn(tree: &Tree, sample: &Sample, choice: &Choice, thorough: bool) -> Result<bool> {
+fn drawn(
+    tree: &Tree,
+    sample: &Sample,
+    choice: &Choice,
+    packages: &[String],
+    thorough: bool,
+) -> Result<bool> {
     let deadline = sample.deadline();
     // Listed and read in the copy, which stays the same until all of the sample have been tried.
     tree.restore()?;
     if sample.skip == 0 {
         tree.update()?;
     }
-    let all = Drawn::all(tree)?;
+    let all = Drawn::all(tree, packages)?;
     println!("{} mutants of cargo-mutants", all.len());
     let chosen = sample.of(
         all,

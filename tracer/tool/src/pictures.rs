@@ -284,7 +284,330 @@ fn row(bucket: &Bucket) -> HistogramRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trace_interface::shape::StackForm;
+    use boot::options::Checked;
+    use pictures::{Timeline, model::Seen};
+    use trace_answers::{NoSymbols, PrintedBy};
+    use trace_interface::{
+        frame::MapEntry,
+        shape::{Shape, StackForm},
+        view::{Class, MapView, Scale, View},
+    };
+
+    fn text(text: &str) -> Value {
+        Value::Text {
+            text: text.into(),
+            cut: false,
+        }
+    }
+
+    fn started() -> Frame {
+        Frame::Started {
+            tsc_hz: 2_000_000_000,
+            tsc: 1_000,
+            epoch_nanoseconds: 77,
+            cpus: 3,
+            places: vec![1],
+        }
+    }
+
+    /// A record at so many nanoseconds, as task 7 on CPU 2.
+    fn record(nanoseconds: u64, text: &str, values: Vec<Value>) -> Event {
+        Event::Record(Recorded {
+            cpu: 2,
+            tsc: 1_000 + 2 * nanoseconds,
+            tid: 7,
+            text: text.into(),
+            values,
+            by: PrintedBy::Line,
+        })
+    }
+
+    /// A record that tells of a call of the function at 0x10.
+    fn call(nanoseconds: u64, length: u64, result: Value, arguments: &[(&str, i64)]) -> Event {
+        let function = Value::Symbol {
+            address: 0x10,
+            with_offset: false,
+        };
+        let mut parts = vec![text(CALL), function, Value::Unsigned(length), result];
+        for (name, value) in arguments {
+            parts.extend([text(name), Value::Signed(*value)]);
+        }
+        record(nanoseconds, "not shown", vec![Value::Tuple(parts)])
+    }
+
+    /// What is gathered of those frames and events, and which of them are shown.
+    fn gathered(presentation: &mut Presentation, all: &[(Frame, Event)]) -> (Gathered, Vec<bool>) {
+        let mut gathered = Gathered::default();
+        let mut nothing = String::new();
+        let mut shown = Vec::new();
+        for (frame, event) in all {
+            presentation.frame(frame, &NoSymbols, &mut nothing).unwrap();
+            let text = match event {
+                Event::Record(record) => format!("{}\n", record.text),
+                _ => String::new(),
+            };
+            shown.push(gathered.frame(frame, event, &text, presentation, &NoSymbols));
+        }
+        (gathered, shown)
+    }
+
+    /// A frame that brings a record, of which the event has the content.
+    fn brought(event: Event) -> (Frame, Event) {
+        let frame = Frame::Record {
+            cpu: 2,
+            tsc: 0,
+            bytes: Vec::new(),
+        };
+        (frame, event)
+    }
+
+    fn timeline() -> (Timeline, Vec<bool>, String) {
+        let comm = Frame::Comm {
+            tid: 7,
+            name: "cat".into(),
+        };
+        let mut presentation = Presentation::default();
+        let (gathered, shown) = gathered(
+            &mut presentation,
+            &[
+                (started(), Event::Started { places: 1 }),
+                (comm, Event::Nothing),
+                brought(call(1_000, 300, Value::Signed(5), &[("a", 1), ("b", -2)])),
+                brought(record(1_100, "said", vec![Value::Unsigned(1)])),
+                // It began before the trace, and has no result.
+                brought(call(1_200, 5_000, text(""), &[])),
+                // A tuple of the program's own.
+                brought(record(
+                    1_300,
+                    "a tuple",
+                    vec![Value::Tuple(vec![text("call"), Value::Unsigned(1)])],
+                )),
+            ],
+        );
+        (gathered.builder.finish(), shown, gathered.output)
+    }
+
+    #[test]
+    fn records_of_calls_are_calls_and_the_others_are_shown() {
+        let (timeline, shown, output) = timeline();
+        assert_eq!(shown, [true, true, false, true, false, true]);
+        assert_eq!(output, "said\na tuple\n");
+        let instants = timeline.instants.iter();
+        let instants: Vec<_> = instants
+            .map(|instant| (instant.time, instant.tid, instant.cpu, &*instant.name))
+            .collect();
+        assert_eq!(instants, [(1_100, 7, 2, "said"), (1_300, 7, 2, "a tuple")]);
+        let clock = WallClock {
+            time: 0,
+            since_1970: 77,
+        };
+        assert_eq!((timeline.cpus, timeline.wall_clock), (3, Some(clock)));
+        assert_eq!(timeline.task_name(7), "cat");
+    }
+
+    #[test]
+    fn a_call_has_its_time_arguments_and_result() {
+        let (timeline, ..) = timeline();
+        let [outer, inner] = &timeline.calls[..] else {
+            panic!("{:?}", timeline.calls);
+        };
+        assert_eq!((outer.begin, outer.end), (0, 1_200));
+        assert_eq!((&outer.arguments[..], &outer.result), (&[][..], &None));
+        assert_eq!((inner.begin, inner.end), (700, 1_000));
+        let arguments = inner.arguments.iter();
+        let arguments: Vec<_> = arguments.map(|(name, value)| (&**name, &**value)).collect();
+        assert_eq!(arguments, [("a", "1"), ("b", "-2")]);
+        assert_eq!(inner.result.as_deref(), Some("5"));
+        for call in [outer, inner] {
+            assert_eq!((&*call.function, call.tid), ("0x10", 7));
+            assert_eq!((call.cpu_at_entry, call.cpu_at_return), (None, Some(2)));
+            assert_eq!(call.seen, Seen::Whole);
+        }
+    }
+
+    /// A presentation with maps that count by call stacks, one of times, and a histogram by a
+    /// number.
+    fn with_maps() -> Presentation {
+        let stack = || Shape::Stack {
+            map: 9,
+            is_user: false,
+            form: StackForm::default(),
+        };
+        let map = |name: &str, class, keys| MapView {
+            name: Some(name.into()),
+            class,
+            keys,
+        };
+        let mut presentation = Presentation::new(View {
+            maps: vec![
+                map("@calls", Class::Count, vec![stack()]),
+                map("@ns", Class::Sum { signed: true }, vec![stack()]),
+                map("@plain", Class::Count, vec![]),
+                map(
+                    "@sizes",
+                    Class::Histogram(Scale::Log2),
+                    vec![Shape::Unsigned(8)],
+                ),
+                map("@all", Class::Histogram(Scale::Log2), vec![]),
+            ],
+            ..View::default()
+        });
+        let words = |words: &[u64]| -> Vec<u8> {
+            words.iter().flat_map(|word| word.to_le_bytes()).collect()
+        };
+        let entry = |key: Vec<u8>, value: &[u64]| MapEntry {
+            cpu: 0,
+            key,
+            value: words(value),
+        };
+        let bucket = |key: &[u64], number: u32| [words(key), number.to_le_bytes().into()].concat();
+        for frame in [
+            Frame::Stack {
+                map: 9,
+                number: 1,
+                addresses: vec![0x30, 0x40],
+            },
+            Frame::Map {
+                map: 0,
+                entries: vec![entry(words(&[1]), &[4])],
+            },
+            // The stack of the second one is not there.
+            Frame::Map {
+                map: 1,
+                entries: vec![
+                    entry(words(&[1]), &[2, 500]),
+                    entry(words(&[2]), &[1, 7_u64.wrapping_neg()]),
+                ],
+            },
+            Frame::Map {
+                map: 2,
+                entries: vec![entry(Vec::new(), &[4])],
+            },
+            Frame::Map {
+                map: 3,
+                entries: vec![entry(bucket(&[8], 2), &[3]), entry(bucket(&[8], 3), &[1])],
+            },
+            Frame::Map {
+                map: 4,
+                entries: vec![entry(bucket(&[], Scale::NEGATIVE), &[6])],
+            },
+        ] {
+            let mut nothing = String::new();
+            presentation
+                .frame(&frame, &NoSymbols, &mut nothing)
+                .unwrap();
+        }
+        presentation
+    }
+
+    /// Maps without call stacks are no flame graphs, nor are entries whose stack was lost.
+    #[test]
+    fn stacks_have_the_numbers_and_units_of_their_maps() {
+        let frames = || vec!["0x40".into(), "0x30".into()];
+        let expected = [
+            Stacks {
+                title: "@calls".into(),
+                unit: Unit::Count("hits".into()),
+                rows: vec![(frames(), 4)],
+            },
+            Stacks {
+                title: "@ns".into(),
+                unit: Unit::Nanoseconds,
+                rows: vec![(frames(), 500)],
+            },
+        ];
+        assert_eq!(stacks(&with_maps(), &NoSymbols), expected);
+    }
+
+    #[test]
+    fn histograms_are_named_by_map_and_key() {
+        let found = histograms(&with_maps(), &NoSymbols);
+        let row = |label: &str, low, high, count| HistogramRow {
+            label: label.into(),
+            low,
+            high,
+            count,
+        };
+        let expected = [
+            Histogram {
+                title: "@all".into(),
+                rows: vec![row("(..., 0)", i128::MIN, 0, 6)],
+            },
+            Histogram {
+                title: "@sizes[8]".into(),
+                rows: vec![row("[2, 4)", 2, 4, 3), row("[4, 8)", 4, 8, 1)],
+            },
+        ];
+        assert_eq!(found, expected);
+    }
+
+    /// The files of the three options are written, and each has what was gathered.
+    #[test]
+    fn pictures_are_written_where_the_options_say() {
+        let directory = std::env::temp_dir().join(format!("pictures-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let path = |name: &str| directory.join(name).display().to_string();
+        let written = |wanted: &[&str], presentation: &Presentation, run: &[&str]| {
+            let options = wanted
+                .iter()
+                .flat_map(|name| [format!("--{name}"), path(name)]);
+            let program = "kprobe:f { @ = count(); }";
+            let run = run.iter().map(ToString::to_string);
+            let arguments = ["trace".into(), program.into()].into_iter();
+            let options = Options::read(arguments.chain(options).chain(run)).unwrap();
+            let source = Source::of(&options).unwrap();
+            let all = [
+                (started(), Event::Started { places: 1 }),
+                brought(call(1_000, 300, Value::Signed(5), &[("given", 1)])),
+                brought(record(1_100, "a line of the program", Vec::new())),
+                (
+                    Frame::Ended {
+                        status: 0,
+                        books: vec![frame::Books {
+                            hits: 4_321,
+                            missed: 8_765,
+                        }],
+                        lost: Vec::new(),
+                        bad_loads: 0,
+                    },
+                    Event::Nothing,
+                ),
+            ];
+            let (gathered, _) = gathered(&mut Presentation::default(), &all);
+            let probes = ["kprobe:f of the books".into()];
+            gathered.write(&options, &source, presentation, &probes, &NoSymbols)
+        };
+        let read = |name: &str| fs::read_to_string(path(name)).unwrap_or_default();
+        written(&["html"], &with_maps(), &["--run", "ls /tmp"]).unwrap();
+        let page = read("html");
+        for part in [
+            "<title>kprobe:f { @ = count(); }</title>",
+            "ls /tmp",
+            "4,321",
+            "8,765",
+            "kprobe:f of the books",
+            "a line of the program",
+            "given",
+            "@sizes[8]",
+            "@calls",
+            "0x10: nanoseconds",
+            "0x10: nanoseconds over time",
+        ] {
+            assert!(page.contains(part), "{part}: {page}");
+        }
+        assert_eq!((read("flame"), read("perfetto")), Default::default());
+        written(&["perfetto", "flame"], &with_maps(), &[]).unwrap();
+        assert!(read("flame").contains("0x40"));
+        assert!(fs::read(path("perfetto")).unwrap().len() > 20);
+        fs::remove_file(path("flame")).unwrap();
+        let refused = written(&["flame"], &Presentation::default(), &[]).unwrap_err();
+        let refused = refused.to_string();
+        assert!(refused.contains("no map has a call stack"), "{refused}");
+        assert!(!directory.join("flame").exists());
+        written(&["html"], &Presentation::default(), &[]).unwrap();
+        assert!(read("html").contains("workload"));
+        fs::remove_dir_all(directory).unwrap();
+    }
 
     #[test]
     fn frames_of_a_program_stand_below_those_of_the_kernel() {
@@ -296,13 +619,10 @@ mod tests {
             }),
         );
         let kernel = Value::Stack(StackForm::default(), Some([0x30, 0x40].into()));
-        let comm = Value::Text {
-            text: "cat".into(),
-            cut: false,
-        };
-        let row = row_of_stacks(&[kernel, comm.clone(), user], &trace_answers::NoSymbols);
+        let comm = text("cat");
+        let row = row_of_stacks(&[kernel, comm.clone(), user], &NoSymbols);
         assert_eq!(row.unwrap(), ["cat", "0x20", "0x10", "0x40", "0x30"]);
-        assert_eq!(row_of_stacks(&[comm], &trace_answers::NoSymbols), None);
+        assert_eq!(row_of_stacks(&[comm], &NoSymbols), None);
     }
 
     /// As the text has them.

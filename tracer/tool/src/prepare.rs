@@ -101,3 +101,62 @@ fn names_stack(tree: &Tree) -> bool {
     let text = tree.to_string();
     ["kstack", "ustack"].iter().any(|word| text.contains(word))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use boot::options::Checked;
+
+    fn refused(arguments: &[&str]) -> Option<String> {
+        let options = Options::read([&["trace"], arguments].concat()).unwrap();
+        let source = Source::of(&options).unwrap();
+        match read(&options, &source) {
+            Ok(prepared) => {
+                assert_eq!(prepared.conditions.len(), options.expect.len());
+                None
+            }
+            Err(Failure::Refused(text)) => Some(text),
+            Err(Failure::Error(error)) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn what_needs_no_kernel_is_refused_before_one_is_built() {
+        let plain = "kprobe:f { @ = count(); }";
+        assert_eq!(
+            refused(&[plain, "--expect", "@ == 1", "--expect", "hits"]),
+            None
+        );
+        for stacks in ["kstack", "ustack", "(kstack(3), pid)"] {
+            let program = format!("kprobe:f {{ @[{stacks}] = count(); }}");
+            assert_eq!(refused(&[&program, "--flame", "/dev/null"]), None);
+        }
+        for option in ["--html", "--perfetto"] {
+            assert_eq!(refused(&[plain, option, "/dev/null"]), None);
+        }
+        for (arguments, why) in [
+            (&["kprobe:f { @ = }"][..], "program"),
+            (&[plain, "--expect", "@ =="], "--expect"),
+            (&[plain, "--flame", "/dev/null"], "the program takes none"),
+            (
+                &[plain, "--html", "/nowhere/page"],
+                "cannot write /nowhere/page",
+            ),
+            (
+                &[plain, "--perfetto", "/nowhere/file"],
+                "cannot write /nowhere/file",
+            ),
+            (
+                &[
+                    "kprobe:f { @[kstack] = count(); }",
+                    "--flame",
+                    "/nowhere/flame",
+                ],
+                "cannot write /nowhere/flame",
+            ),
+        ] {
+            let text = refused(arguments).unwrap_or_default();
+            assert!(text.contains(why), "{arguments:?}: {text}");
+        }
+    }
+}

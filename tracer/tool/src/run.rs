@@ -18,7 +18,7 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 use boot::{children, guest::End, progress::say};
 use debug_info::DebugInfo;
-use trace_answers::{Event, Presentation, Totals};
+use trace_answers::{Event, Presentation, Symbolize, Totals};
 use trace_interface::{Frame, frame::MapEntry};
 use trace_link::{Ender, Event as GuestEvent, Trace};
 
@@ -138,7 +138,7 @@ struct Session<'a> {
     /// The names of the probes, by attachment.
     probes: Vec<String>,
     gathered: Gathered,
-    symbols: &'a DebugInfo,
+    symbols: &'a dyn Symbolize,
     /// The status of the last frame, and the books.
     ended: Option<(i32, Totals)>,
     refused: Option<String>,
@@ -332,5 +332,150 @@ impl Session<'_> {
             // Nothing is to be done if even that cannot be shown.
             let _ = writeln!(err, "{line}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use boot::options::Checked;
+    use std::fs::File;
+    use trace_answers::{NoSymbols, PrintedBy, Recorded, Value};
+    use trace_interface::{
+        frame::Books,
+        view::{Class, MapView, View},
+    };
+
+    fn options(arguments: &[&str]) -> Options {
+        Options::read([&["trace", "kprobe:f { @ = count(); }"], arguments].concat()).unwrap()
+    }
+
+    /// A session with two maps that count.
+    fn session(options: &Options) -> Session<'_> {
+        let map = |name: &str| MapView {
+            name: Some(name.into()),
+            class: Class::Count,
+            keys: Vec::new(),
+        };
+        Session {
+            options,
+            presentation: Presentation::new(View {
+                maps: vec![map("@b"), map("@a")],
+                ..View::default()
+            }),
+            probes: Vec::new(),
+            gathered: Gathered::default(),
+            symbols: &NoSymbols,
+            ended: None,
+            refused: None,
+            log: Vec::new(),
+        }
+    }
+
+    fn ended(lost: &[(&str, u64)]) -> Frame {
+        let lost = lost.iter().map(|(why, count)| ((*why).into(), *count));
+        Frame::Ended {
+            status: 4,
+            books: vec![Books { hits: 9, missed: 2 }],
+            lost: lost.collect(),
+            bad_loads: 0,
+        }
+    }
+
+    #[test]
+    fn what_the_frames_say_of_the_end_is_kept() {
+        let options = options(&[]);
+        let mut timing = Timing::new(false);
+        let mut session = session(&options);
+        session.frame(&ended(&[("why", 1)]), &mut timing).unwrap();
+        let (status, totals) = session.ended.take().unwrap();
+        assert_eq!((status, totals.hits, totals.missed), (4, 9, 2));
+        assert_eq!(totals.lost, [("why".into(), 1)]);
+        let refused = Frame::Refused {
+            program: None,
+            text: "no".into(),
+        };
+        assert_eq!(session.refused, None);
+        session.frame(&refused, &mut timing).unwrap();
+        assert_eq!(session.refused.as_deref(), Some("no"));
+        assert!(session.ended.is_none());
+    }
+
+    /// The maps by name, what was lost, and the books.
+    #[test]
+    fn the_lines_of_json_are_those_of_the_events() {
+        let options = options(&["--json"]);
+        let mut session = session(&options);
+        let mut text = String::new();
+        let mut event = |session: &mut Session<'_>, frame: &Frame| {
+            let presentation = &mut session.presentation;
+            presentation.frame(frame, &NoSymbols, &mut text).unwrap()
+        };
+        for (map, count) in [(0, 5_u64), (1, 6)] {
+            let entry = MapEntry {
+                cpu: 0,
+                key: Vec::new(),
+                value: count.to_le_bytes().into(),
+            };
+            let entries = vec![entry];
+            let sent = event(&mut session, &Frame::Map { map, entries });
+            assert_eq!(session.json(&sent, ""), "", "it is shown at the end");
+        }
+        let end = event(&mut session, &ended(&[("x", 1), ("y", 2)]));
+        let lines = session.json(&end, "");
+        let lines: Vec<_> = lines.lines().collect();
+        assert_eq!(
+            lines[..3],
+            [
+                r#"{"data":{"@a":6},"type":"map"}"#,
+                r#"{"data":{"@b":5},"type":"map"}"#,
+                r#"{"count":3,"data":{"events":3},"type":"lost_events"}"#,
+            ]
+        );
+        assert!(
+            lines.len() == 4 && lines[3].contains(r#""hits":9"#),
+            "{lines:?}"
+        );
+        let nothing_lost = event(&mut session, &ended(&[]));
+        assert!(!session.json(&nothing_lost, "").contains("lost_events"));
+        let started = session.json(&Event::Started { places: 3 }, "");
+        assert_eq!(
+            started,
+            "{\"count\":3,\"data\":{\"probes\":3},\"type\":\"attached_probes\"}\n"
+        );
+        let asked = Event::Map {
+            name: "@a".into(),
+            shown: Some(vec![(Vec::new(), Value::Unsigned(6))]),
+        };
+        assert_eq!(
+            session.json(&asked, ""),
+            "{\"data\":{\"@a\":6},\"type\":\"map\"}\n"
+        );
+        let record = Event::Record(Recorded {
+            cpu: 0,
+            tsc: 0,
+            tid: 0,
+            text: "said".into(),
+            values: Vec::new(),
+            by: PrintedBy::Line,
+        });
+        assert_eq!(
+            session.json(&record, "said\n"),
+            "{\"data\":\"said\\n\",\"type\":\"printf\"}\n"
+        );
+        assert_eq!(session.json(&Event::Nothing, "text"), "");
+    }
+
+    /// A terminal would obey control characters. The master of one is a terminal, too.
+    #[test]
+    fn control_characters_are_escapes_on_terminals_and_nowhere_else() {
+        let (plain, json) = (options(&[]), options(&["--json"]));
+        let (file, terminal) = ["/dev/null", "/dev/ptmx"]
+            .map(|path| File::open(path).unwrap())
+            .into();
+        let text = "a\x1b[2Jb\n";
+        assert_eq!(session(&plain).fit(text, &file), text);
+        assert_eq!(session(&plain).fit(text, &terminal), "a\\x1b[2Jb\n");
+        assert_eq!(session(&json).fit(text, &terminal), text);
     }
 }
