@@ -70,6 +70,11 @@ impl Code<'_, '_> {
                     false => Condition::AboveOrEqual,
                 };
                 self.asm.mov(Reg::R1, Reg::R0);
+                if from < 0 && !signed {
+                    // Compared with a sign, it would be below zero.
+                    self.asm.set(Reg::R0, u64::from(scale.steps()) + 1);
+                    self.asm.branch(Condition::Less, Reg::R1, 0, end);
+                }
                 self.asm.set(Reg::R2, from.cast_unsigned());
                 self.asm.branch(condition, Reg::R1, Reg::R2, not_below);
                 self.asm.mov(Reg::R0, 0);

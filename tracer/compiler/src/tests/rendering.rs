@@ -140,13 +140,18 @@ fn a_negative_number_is_in_the_row_below_the_range_or_in_its_own() {
 
 #[test]
 fn a_number_without_a_sign_is_in_the_last_bucket_however_large_it_is() {
-    let mut world = World::new("kprobe:vfs_write { @ = lhist(arg0, 0, 20, 10); }");
-    hits(&mut world, &[u64::MAX, 1 << 63]);
     let bar = "@".repeat(52);
-    assert_eq!(
-        world.maps(),
-        format!("@:\n{:<16}{:>8} |{bar}|\n\n", "[20, ...)", 2)
-    );
+    for from in [0, -10] {
+        let mut world = World::new(&format!(
+            "kprobe:vfs_write {{ @ = lhist(arg0, {from}, 20, 10); }}"
+        ));
+        hits(&mut world, &[u64::MAX, 1 << 63]);
+        assert_eq!(
+            world.maps(),
+            format!("@:\n{:<16}{:>8} |{bar}|\n\n", "[20, ...)", 2),
+            "from {from}"
+        );
+    }
 }
 
 #[test]
