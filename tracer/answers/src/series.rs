@@ -171,3 +171,58 @@ pub(crate) fn write(f: &mut fmt::Formatter<'_>, intervals: &[Interval]) -> fmt::
     }
     writeln!(f, "{:clock$} v{line}v\n{ends}", "")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{NoSymbols, Value};
+
+    /// The rows of the picture, without the times.
+    fn rows(values: &[Option<i128>]) -> Vec<String> {
+        let intervals = (0..).zip(values).map(|(number, value)| Interval {
+            begin: number * 1_000_000,
+            value: *value,
+        });
+        let text = alloc::format!("{}", Value::Series(intervals.collect()).shown(&NoSymbols));
+        let lines = text.lines().skip(2);
+        let rows = lines.filter_map(|line| line.split_once(' '));
+        let mut rows: Vec<String> = rows.map(|(_, row)| row.into()).collect();
+        // The lower border and the numbers below it.
+        rows.truncate(values.len());
+        rows
+    }
+
+    /// A row with these letters in these columns, and the value.
+    fn row(letters: &[(usize, char)], value: &str) -> String {
+        let mut row = [' '; WIDTH];
+        (row[0], row[WIDTH - 1]) = ('|', '|');
+        for (column, letter) in letters {
+            row[*column] = *letter;
+        }
+        alloc::format!("{} {value}", row.iter().collect::<String>())
+    }
+
+    #[test]
+    fn equal_values_are_in_the_middle() {
+        let middle = row(&[(26, '*')], "5");
+        assert_eq!(
+            rows(&[Some(5), None, Some(5)]),
+            [&*middle, &row(&[], "-"), &middle]
+        );
+        assert_eq!(rows(&[Some(5)]), [middle]);
+    }
+
+    #[test]
+    fn the_least_is_on_the_left_and_zero_is_marked_between() {
+        assert_eq!(
+            rows(&[Some(-10), Some(10), Some(-5)]),
+            [
+                row(&[(26, '.'), (0, '*')], "-10"),
+                row(&[(26, '.'), (52, '*')], "10"),
+                row(&[(26, '.'), (13, '*')], "-5"),
+            ]
+        );
+        assert_eq!(rows(&[Some(0), Some(52)])[0], row(&[(0, '*')], "0"));
+        assert_eq!(rows(&[None, None]), [""; 0]);
+    }
+}

@@ -299,6 +299,7 @@ fn numbers_and_strings_have_their_values() {
         "0b2",
         "5x",
         "1e",
+        "0e",
         "1e30",
         "0x5ms",
         "300000d",
@@ -331,6 +332,9 @@ fn arguments_stand_for_their_parameters() {
     assert_eq!(value("$3"), u64::MAX.to_string());
     assert_eq!(value("$4"), "0");
     assert_eq!(value("$#"), "3");
+    assert_eq!(value("$a ?: 1"), "$a ?: 1");
+    assert_eq!(value("$a || $b ?: 1"), "$a || $b ?: 1");
+    assert_eq!(value("($a ? 2 : 3) ?: 1"), "($a ? 2 : 3) ?: 1");
     assert_eq!(
         value("(str($1), str($4), str($2, 3), str($1, 1), str($4, 4))"),
         "(str(\"12\"), str(\"\"), str(\"x y\", 3), str(\"12\", 1), str(\"\", 4))"
@@ -830,6 +834,12 @@ fn mistakes_are_told_with_place_cause_and_next_step() {
         assert_eq!(first.message, *message, "{text}");
         assert_eq!(&text[first.span.range()], *place, "{text}");
         assert!(first.help.contains(help), "{text}: {}", first.help);
+        // In one line, as a log has it.
+        let line = match &*first.help {
+            "" => message.to_string(),
+            help => format!("{message}; {help}"),
+        };
+        assert_eq!(first.to_string(), line);
     }
 }
 
@@ -869,6 +879,22 @@ fn all_mistakes_of_a_text_are_told() {
             (8, "[")
         ]
     );
+    // The block of a clause that is not understood is left out with the blocks in it.
+    let text = "kprob:f { if (1) { $a = 1; } $b = 2; } kprobe:g { $c = ; }";
+    let places = parse_with(text, &[]).unwrap_err();
+    let places: Vec<_> = places
+        .iter()
+        .map(|mistake| &text[mistake.span.range()])
+        .collect();
+    assert_eq!(places, ["kprob", ";"]);
+    // The end of a block that has no beginning ends a clause.
+    let text = "kprob:f } kprobe:g { $a = ; }";
+    let places = parse_with(text, &[]).unwrap_err();
+    let places: Vec<_> = places
+        .iter()
+        .map(|mistake| &text[mistake.span.range()])
+        .collect();
+    assert_eq!(places, ["kprob", ";"]);
 }
 
 #[test]

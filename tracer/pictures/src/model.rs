@@ -484,6 +484,20 @@ mod tests {
         let histograms = timeline.all_latencies(9);
         let totals: Vec<_> = histograms.iter().map(Histogram::total).collect();
         assert_eq!(totals, [1, 2]);
+        // By time, not by name. A call that is not whole has no known time.
+        timeline.calls[2].seen = Seen::ReturnOnly;
+        timeline.calls.push(call("a", 2000, 2010, 0));
+        let histograms = timeline.all_latencies(9);
+        let found: Vec<_> = histograms
+            .iter()
+            .map(|histogram| (&*histogram.title, histogram.total()))
+            .collect();
+        let titles = ["long", "middle", "a"].map(|name| format!("{name}: nanoseconds"));
+        assert_eq!(
+            found,
+            [(&*titles[0], 1), (&*titles[1], 1), (&*titles[2], 1)]
+        );
+        timeline.calls.pop();
         // One function needs no map of all.
         timeline.calls.truncate(2);
         assert_eq!(timeline.latency_maps(10, 9).len(), 1);

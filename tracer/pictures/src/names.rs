@@ -53,6 +53,7 @@ mod tests {
         let cases = [
             ("kernel::fs::vfs::vfs_write", "vfs_write"),
             ("vfs_write", "vfs_write"),
+            ("kernel::f::{closure#0}::inner", "inner"),
             ("trace_ring::Ring::push", "Ring::push"),
             (
                 "<kernel::fs::File as core::fmt::Write>::write_str",

@@ -236,6 +236,26 @@ writer (7): 3 calls
         );
     }
 
+    /// A callee needs its caller, and the caller has begun before it.
+    #[test]
+    fn of_calls_that_ended_together_the_longest_is_the_last() {
+        let mut builder = Builder::new();
+        let tasks = [(1, 5), (2, 0), (3, 7)];
+        for (tid, begin) in tasks {
+            builder.entry(begin, tid, 0, &format!("f{tid}"), Vec::new());
+        }
+        for (tid, _) in tasks {
+            builder.exit(10, tid, 0, &format!("f{tid}"), None);
+        }
+        let options = Tree {
+            last: Some(1),
+            ..Tree::default()
+        };
+        let text = tree(&builder.finish(), options);
+        let shown = ["f1(", "f2(", "f3("].map(|call| text.contains(call));
+        assert_eq!(shown, [false, true, false], "{text}");
+    }
+
     #[test]
     fn the_last_calls_are_those_that_ended_last_and_open_ones() {
         let options = Tree {

@@ -412,6 +412,44 @@ mod tests {
     }
 
     #[test]
+    fn numbers_are_calculated_from_registers_as_the_processor_does() {
+        let registers = [(Register::Di, u64::MAX - 1), (Register::Si, 3)];
+        let (di, si) = (Expression::Register(Register::Di), Register::Si);
+        for (operation, number) in [
+            (Operation::Add, Some(1)),
+            (Operation::Subtract, Some(u64::MAX - 4)),
+            (Operation::Multiply, Some(u64::MAX - 5)),
+            (Operation::And, Some(2)),
+            (Operation::Or, Some(u64::MAX)),
+            (Operation::Xor, Some(u64::MAX - 2)),
+            (Operation::ShiftLeft, Some(u64::MAX - 15)),
+            (Operation::ShiftRight, Some(u64::MAX >> 3)),
+            (Operation::ShiftRightSigned, Some(u64::MAX)),
+        ] {
+            let of = |other: Expression| {
+                let both = (Box::new(di.clone()), Box::new(other));
+                calculate(&Expression::Binary(operation, both.0, both.1), &registers)
+            };
+            assert_eq!(of(Expression::AtEntry(si)), number, "{operation:?}");
+            assert_eq!(
+                of(Expression::Register(Register::Cx)),
+                None,
+                "{operation:?}"
+            );
+            // More places than a number has.
+            let is_shift = matches!(
+                operation,
+                Operation::ShiftLeft | Operation::ShiftRight | Operation::ShiftRightSigned
+            );
+            assert_eq!(
+                of(Expression::Constant(64)).is_none(),
+                is_shift,
+                "{operation:?}"
+            );
+        }
+    }
+
+    #[test]
     fn parts_that_are_elsewhere_are_told() {
         let types = types();
         let shown = |id, pieces: Vec<Piece>| {
@@ -452,5 +490,20 @@ mod tests {
             source: Source::Value(upper),
         };
         assert_eq!(shown(0, vec![upper]), "4");
+        // Half of it is in memory, which is not there any more.
+        let load = Expression::Load {
+            address: Box::new(Expression::Register(Register::Di)),
+            bytes: 4,
+        };
+        let half = Expression::Binary(
+            Operation::Add,
+            Box::new(Expression::Constant(1)),
+            Box::new(load),
+        );
+        let half = Piece {
+            bytes: 4,
+            source: Source::Value(half),
+        };
+        assert_eq!(shown(0, vec![half]), "?");
     }
 }

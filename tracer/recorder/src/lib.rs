@@ -333,6 +333,10 @@ mod tests {
     use super::*;
     use pictures::text::{Tree, tree};
     use std::mem::offset_of;
+    use trace_interface::{
+        shape::{Shape, StackForm},
+        view::{Class, MapView, Record as Line, View},
+    };
     use trace_ring::{
         layout::{
             self as ring_layout, HEADER_BYTES, Header, MAGIC, PAGE_HEADER_BYTES, Position,
@@ -344,6 +348,13 @@ mod tests {
     #[test]
     fn the_programs_are_taken_by_the_verifier() {
         let script = script(&[1, 2]).unwrap();
+        let attachment = Attachment::Call {
+            entry: Some(0),
+            on_return: 1,
+            functions: vec![1, 2],
+        };
+        assert_eq!(script.attachments, [attachment]);
+        assert_eq!(script.programs.len(), 2);
         for program in &script.programs {
             let program = bpf::Program {
                 kind: program.kind,
@@ -428,15 +439,20 @@ mod tests {
 
     /// The memory of a ring of one page with these records: their times and payloads.
     fn ring(records: &[(u64, Vec<u8>)]) -> Vec<u8> {
+        ring_from(0, records)
+    }
+
+    /// The same, if the first record that is there has that number.
+    fn ring_from(first: u32, records: &[(u64, Vec<u8>)]) -> Vec<u8> {
         let mut page = vec![0; PAGE_HEADER_BYTES];
-        for (number, (tsc, payload)) in (0_u64..).zip(records) {
+        for (number, (tsc, payload)) in (u64::from(first)..).zip(records) {
             let word = state::COMMITTED | (payload.len() as u64) << 8 | number << 32;
             page.extend(word.to_le_bytes());
             page.extend(tsc.to_le_bytes());
             page.extend(payload);
             page.resize(page.len().next_multiple_of(8), 0);
         }
-        let end = Position::new(records.len() as u32, page.len() as u32);
+        let end = Position::new(first + records.len() as u32, page.len() as u32);
         page.resize(PAGE_BYTES, 0);
         let mut ring = vec![0; HEADER_BYTES];
         let description = [
@@ -455,7 +471,7 @@ mod tests {
             ),
             (
                 offset_of!(Header, shared) + offset_of!(Shared, oldest),
-                Position::new(0, PAGE_BYTES as u32).0,
+                Position::new(first, PAGE_BYTES as u32).0,
             ),
         ]);
         for (at, word) in words {
@@ -512,6 +528,144 @@ mod tests {
                 .unwrap_or_else(|| panic!("no {what}: {text}"))
         };
         assert!(place("f3(") < place("f4("), "{text}");
+    }
+
+    /// Bytes after the used ones are no part of a record, and a record never has more than are there.
+    #[test]
+    fn a_record_has_the_bytes_that_are_used() {
+        let payload = |used: u64, bytes: &[u8]| [&used.to_le_bytes(), bytes].concat();
+        let recording = read(&[ring(&[
+            (1, payload(3, &[1, 2, 3, 4, 5])),
+            (2, payload(99, &[6, 7])),
+            (3, payload(1 << 32, &[8])),
+        ])]);
+        let bytes = recording.records.iter().map(|record| &record.bytes[..]);
+        assert_eq!(bytes.collect::<Vec<_>>(), [&[1, 2, 3][..], &[6, 7], &[]]);
+    }
+
+    /// The number of the first record that is there tells how many were before it, on each CPU.
+    #[test]
+    fn records_that_are_gone_are_counted_on_all_cpus() {
+        let later = |first| ring_from(first, &[(5, recorded(&[])), (6, recorded(&[]))]);
+        let recording = read(&[later(0), later(30), later(400)]);
+        assert_eq!(recording.damaged, []);
+        assert_eq!((recording.records.len(), recording.earlier), (6, 430));
+    }
+
+    #[test]
+    fn times_are_nanoseconds_from_the_oldest_record_on() {
+        let record = |tsc, request| Record {
+            cpu: 0,
+            tsc,
+            bytes: bytes(request, 7, &[1, 10, 11, 12, 0, 0]),
+        };
+        let recording = Recording {
+            records: vec![
+                record(9_000, ENTRY),
+                record(9_600, ENTRY),
+                record(10_000, RETURN),
+            ],
+            ..Recording::default()
+        };
+        let timeline = timeline(&recording, 2_000_000_000, &Numbers);
+        let calls = timeline.calls.iter();
+        let times: Vec<_> = calls.map(|call| (call.begin, call.end)).collect();
+        assert_eq!(times, [(0, 500), (300, 500)]);
+        let calls = timeline.calls.iter();
+        let ends: Vec<_> = calls
+            .map(|call| (call.cpu_at_entry, &call.result))
+            .collect();
+        assert_eq!(ends, [(Some(0), &None), (Some(0), &Some("0xa".into()))]);
+    }
+
+    /// Nothing reads the records while the program runs, so it can ask for nothing then.
+    #[test]
+    fn requests_that_a_dead_kernel_cannot_serve_are_told() {
+        let told = |requests: &[Request]| {
+            let requests = [&[Request::Forward], requests].concat();
+            let script = script(&[1]).unwrap();
+            unserved(&Script { requests, ..script })
+        };
+        assert_eq!(told(&[]), None);
+        let clear = Request::Clear { map: 1 };
+        for (request, call) in [
+            (Request::Print { map: 1 }, "`print(@map)`"),
+            (Request::Zero { map: 1 }, "`zero(@map)`"),
+            (Request::Exit, "`exit()`"),
+            (clear.clone(), "`clear(@map)`"),
+        ] {
+            assert_eq!(told(&[request.clone()]), Some(call));
+            assert_eq!(told(&[request, clear.clone()]), Some(call), "the first one");
+        }
+    }
+
+    /// The last lines, with the stacks that they name, and all maps of all CPUs. The timeline has
+    /// all lines.
+    #[test]
+    fn a_program_shows_its_last_lines_and_its_maps() {
+        let stack = Shape::Stack {
+            map: 1,
+            is_user: false,
+            form: StackForm::default(),
+        };
+        let view = View {
+            maps: vec![MapView {
+                name: Some("@n".into()),
+                class: Class::Count,
+                keys: vec![Shape::Unsigned(8)],
+            }],
+            records: vec![Line::Value(stack)],
+            ..View::default()
+        };
+        let started = Frame::Started {
+            tsc_hz: 1_000_000_000,
+            tsc: 100,
+            epoch_nanoseconds: 0,
+            cpus: 2,
+            places: vec![1],
+        };
+        let records = (1..=3).map(|number| Record {
+            cpu: 1,
+            tsc: 100 + number,
+            bytes: bytes(0, 7, &[number]),
+        });
+        let recording = Recording {
+            records: records.collect(),
+            earlier: 4,
+            damaged: Vec::new(),
+        };
+        let part = |map, cpu, is_stacks, entries: &[(u64, &[u64])]| LiveMap {
+            map,
+            cpu,
+            is_stacks,
+            entries: entries
+                .iter()
+                .map(|(key, words)| (key.to_le_bytes().into(), words.to_vec()))
+                .collect(),
+            left_out: 0,
+        };
+        let live = [
+            part(0, 0, false, &[(5, &[10]), (6, &[1])]),
+            part(0, 1, false, &[(5, &[20])]),
+            part(1, 0, true, &[(1, &[0x1]), (2, &[0x2]), (3, &[0x3])]),
+        ];
+        let presentation = Presentation::new(view);
+        let symbols = &trace_answers::NoSymbols;
+        let (text, timeline) =
+            lines(presentation, &started, &recording, &live, 2, symbols).unwrap();
+        let shown: Vec<_> = text.split_whitespace().collect();
+        assert_eq!(
+            shown,
+            ["0x2", "0x3", "@n[6]:", "1", "@n[5]:", "30"],
+            "{text}"
+        );
+        let instants = timeline.instants.iter();
+        let instants: Vec<_> = instants
+            .map(|instant| (instant.time, instant.tid, instant.cpu, instant.name.trim()))
+            .collect();
+        let expected = [(1, 7, 1, "0x1"), (2, 7, 1, "0x2"), (3, 7, 1, "0x3")];
+        assert_eq!(instants, expected);
+        assert_eq!(timeline.lost, [("written over by later ones".into(), 4)]);
     }
 
     #[test]

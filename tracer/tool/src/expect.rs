@@ -482,6 +482,13 @@ mod tests {
                 "@h".to_string(),
                 vec![(vec![], Value::Histogram(vec![bucket(2), bucket(5)]))],
             ),
+            (
+                "@texts".to_string(),
+                vec![
+                    (vec![Value::Unsigned(1)], text("no number")),
+                    (vec![Value::Unsigned(2)], Value::Unsigned(4)),
+                ],
+            ),
         ];
         let totals = Totals {
             hits: 7,
@@ -506,6 +513,8 @@ mod tests {
             ("@h.count", 7),
             ("@h", 7),
             ("len(@bytes) == 2 && sum(@bytes) == -6", 1),
+            ("len(@texts)", 2),
+            ("sum(@texts)", 4),
             ("hits - missed == 6 && dropped == 5", 1),
             ("bad_loads ? 1 : 2", 2),
             ("1 << 4 | 3", 19),
@@ -616,6 +625,9 @@ mod tests {
             "len(@n) == sum(@f)",
             "@u == \"()\"",
             "@n[@u]",
+            // Which of the two it is, the end tells.
+            "(1 ? @t : 3) == 3",
+            "(1 ? 3 : @t) == \"x\"",
             "!(missed || dropped || bad_loads)",
         ] {
             assert_eq!(checked(taken), Ok(()), "{taken}");
@@ -673,6 +685,13 @@ mod tests {
         };
         assert_eq!(holds("hits == 7"), Ok(()));
         assert_eq!(holds("-1"), Ok(()));
+        for text in ["\"x\"", "(1, 2)", "hits == 7 ? \"x\" : 1"] {
+            let why = holds(text).expect_err(text);
+            assert!(
+                why.ends_with("it is a text, and no condition"),
+                "{text}: {why}"
+            );
+        }
         assert_eq!(
             holds("hits != 7 || missed > hits"),
             Err(

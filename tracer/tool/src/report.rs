@@ -67,6 +67,10 @@ mod tests {
         ] {
             assert!(shown.contains(part), "{part}: {shown}");
         }
+        let warned = warnings(&mistakes, text, "a.bt");
+        for part in ["warning: expected a value", "a.bt:2:8", "help: values are"] {
+            assert!(warned.contains(part), "{part}: {warned}");
+        }
         // Mistakes at the end of a text, and beyond it, have a place, too.
         for text in ["kprobe:f", "", "kprobe:é"] {
             let mistakes = trace_language::parse(text).unwrap_err();

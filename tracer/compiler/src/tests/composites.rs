@@ -305,6 +305,67 @@ fn texts_decide_conditions_with_others() {
         ),
     ]);
     assert!(cause("print(comm < \"x\");").contains("this is a text, not a number"));
+    all(&[
+        (
+            "print(\"b\" > \"a\"); print(\"a\" > \"a\"); print(\"a\" >= \"a\"); \
+             print(\"a\" < \"a\"); print(\"a\" <= \"a\"); print(\"b\" < \"a\");",
+            "true\nfalse\ntrue\nfalse\ntrue\nfalse",
+        ),
+        (
+            "if (strncmp(\"cat\", comm, 3) == 0) { print(1); } \
+             if (strncmp(comm, \"cow\", 1) == 0) { print(2); } \
+             if (strncmp(\"cow\", comm, 2) == 0) { print(3); }",
+            "1\n2",
+        ),
+    ]);
+    // A text becomes a truth, and no other number.
+    all(&[(
+        "print((bool)arg0); print((bool)(arg0 - 3)); print((bool)\"x\");",
+        "true\nfalse\ntrue",
+    )]);
+    assert!(cause("print((int64)comm);").contains("this is a text, not a number"));
+}
+
+/// The sign of a result is that of its parts, of numbers of the text and of others.
+#[test]
+fn results_have_the_sign_of_their_parts() {
+    all(&[
+        (
+            "print(1 - 2); print(-7 / 2); print(-7 % 4); print(-7 >> 1); print(1 << 3);",
+            "-1\n-3\n-3\n-4\n8",
+        ),
+        (
+            "$n = (int64)arg0 - 10; print($n / 2); print($n % 4); print($n >> 1); print($n << 1); \
+             print(arg0 << 2); print(arg0 >> 1);",
+            "-3\n-3\n-4\n-14\n12\n1",
+        ),
+        (
+            "print(arg0 != 3 ? arg0 : (int64)-1); print(arg0 == 3 ? (int64)-2 : arg0);",
+            "-1\n-2",
+        ),
+    ]);
+}
+
+#[test]
+fn elements_of_an_array_of_truths_are_truths() {
+    all(&[(
+        "$a = (bool[8])arg0; print($a[0]); print($a[1]); if ($a[0] && !$a[1]) { print(1); }",
+        "true\nfalse\n1",
+    )]);
+}
+
+#[test]
+fn the_clocks_of_nsecs_are_those_that_a_probe_can_read() {
+    all(&[(
+        "print(nsecs(boot) == nsecs(monotonic) || nsecs > 0);",
+        "true",
+    )]);
+    for clock in ["tai", "sw_tai"] {
+        let why = cause(&format!("print(nsecs({clock}));"));
+        assert!(why.contains("does not know the time of day"), "{why}");
+    }
+    let why = cause("print(nsecs(monday));");
+    assert!(!why.contains("time of day"), "{why}");
 }
 
 #[test]

@@ -72,6 +72,10 @@ fn wrong_macros_and_calls_are_refused() {
             "takes (x), and there are 2 arguments",
         ),
         (
+            "macro a(x, $y, @z) { x } begin { a(1); }",
+            "takes (x, $y, @z), and there are 1 arguments",
+        ),
+        (
             "macro a(x) { x } macro a(y) { y } begin { a(1); }",
             "two macros `a`",
         ),

@@ -479,3 +479,19 @@ fn a_function_with_other_arguments_is_shown_with_its_own() {
         );
     }
 }
+
+/// The numbers in the message are those of the first clause that is too large.
+#[test]
+fn a_clause_that_is_too_large_is_told_the_limits() {
+    let maps = |count: usize| -> String { (0..count).map(|n| format!("@m{n} = {n}; ")).collect() };
+    let clause = |block: String| format!("kprobe:vfs_write {{ {block}}}");
+    let fake = Fake::new();
+    let refused = |block: String| {
+        let text = clause(block);
+        compiled_with(&text, &fake, &Options::default()).err()
+    };
+    let told = (1..40).find_map(|count| refused(maps(count))).unwrap();
+    assert!(told.contains("it uses 16 maps; at most 15 fit"), "{told}");
+    let told = refused("@[arg0] += arg1; ".repeat(1000)).unwrap();
+    assert!(told.contains(" instructions; at most 4080 fit"), "{told}");
+}

@@ -154,6 +154,26 @@ fn a_number_without_a_sign_is_in_the_last_bucket_however_large_it_is() {
     }
 }
 
+/// The number of a bucket has two bytes in the key of a map.
+#[test]
+fn a_linear_histogram_has_more_than_256_rows() {
+    for (keys, name) in [("", "@:\n"), ("[pid]", "@[7]:\n")] {
+        let mut world = World::new(&format!(
+            "kprobe:vfs_write {{ @{keys} = lhist(arg0, 0, 600, 1); }}"
+        ));
+        hits(&mut world, &[300, 301, 301, 44]);
+        let maps = world.maps();
+        let rows = maps.lines().filter(|line| line.contains('@'));
+        let rows: Vec<_> = rows
+            .filter_map(|line| line.strip_prefix('[')?.split_once(' '))
+            .map(|(row, rest)| (row, rest.trim_start().split(' ').next()))
+            .collect();
+        let expected = [("44]", Some("1")), ("300]", Some("1")), ("301]", Some("2"))];
+        assert_eq!(rows, expected, "{maps}");
+        assert!(maps.starts_with(name), "{maps}");
+    }
+}
+
 #[test]
 fn values_of_maps_are_divided_when_they_are_printed() {
     let mut world = World::new(

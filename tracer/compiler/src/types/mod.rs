@@ -369,3 +369,34 @@ pub(crate) fn integer(name: &str) -> Option<(u8, bool)> {
         _ => return None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_found_by_its_name_and_one_of_a_tuple_by_its_number() {
+        let fields = ["__1", "__10", "len", "__x", "_0"].map(|name| Field {
+            name: name.into(),
+            offset: 0,
+            type_id: TypeId(0),
+        });
+        let found = |name: &str| field_of(&fields, name).map(|field| field.name.as_str());
+        for (name, field) in [
+            ("1", Some("__1")),
+            ("10", Some("__10")),
+            ("0", Some("_0")),
+            ("__1", Some("__1")),
+            ("len", Some("len")),
+            ("__x", Some("__x")),
+            // Neither the end of a name nor another name of that length.
+            ("x", None),
+            ("en", None),
+            ("2", None),
+            ("01", None),
+            ("", None),
+        ] {
+            assert_eq!(found(name), field, "{name}");
+        }
+    }
+}
