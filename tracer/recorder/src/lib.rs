@@ -594,7 +594,7 @@ mod tests {
             (Request::Exit, "`exit()`"),
             (clear.clone(), "`clear(@map)`"),
         ] {
-            assert_eq!(told(&[request.clone()]), Some(call));
+            assert_eq!(told(std::slice::from_ref(&request)), Some(call));
             assert_eq!(told(&[request, clear.clone()]), Some(call), "the first one");
         }
     }
