@@ -530,7 +530,7 @@ mod tests {
         assert!(place("f3(") < place("f4("), "{text}");
     }
 
-    /// Bytes after the used ones are no part of a record, and a record never has more than are there.
+    /// Bytes after the used ones are no part of a record, and it has no more than are there.
     #[test]
     fn a_record_has_the_bytes_that_are_used() {
         let payload = |used: u64, bytes: &[u8]| [&used.to_le_bytes(), bytes].concat();
