@@ -6,7 +6,7 @@
 //! | [`outbox`] | answers through memory that the host reads |
 //! | [`symbols_only`] | names for a compiler that runs in the kernel |
 //! | [`at_boot`] | a script that the host hands to the machine, and the way of its answers |
-//! | [`remote`] | scripts of a tracer that comes to the running kernel |
+//! | [`remote`] | tracers that come to the running kernel |
 //! | [`com2`] | the second serial port, where both ways end |
 
 pub mod at_boot;
@@ -16,18 +16,8 @@ pub mod remote;
 pub mod symbols_only;
 
 pub use trace_agent::script::{How, Outlet, Refusal};
-use trace_interface::Script;
-use trace_wire::Options;
 
 use crate::probes::Kernel;
 
 /// A script that runs.
 pub type Session = trace_agent::script::Session<Kernel>;
-
-/// Reads the bytes of a script, and makes the rings as large as it wants them.
-///
-/// # Errors
-/// [`Refusal`].
-fn read(script: &[u8], options: &Options<'_>) -> Result<(Script, How), Refusal> {
-    trace_agent::script::read::<Kernel>(script, options)
-}

@@ -71,8 +71,8 @@ impl Remote {
             let now = Instant::now();
             if now.duration_since(begin) >= patience {
                 bail!(
-                    "the kernel at {address} does not answer within {} s; is that its port, and \
-                     does it wait for a tracer there?",
+                    "the kernel at {address} does not answer within {} s; it does not wait for a \
+                     tracer at that port, or another tracer has the line",
                     patience.as_secs()
                 );
             }

@@ -57,10 +57,6 @@ pub fn words(capability: Capability) -> (&'static str, &'static str) {
             "tasks with numbers and names",
             "leave out `pid`, `tid` and `comm`; `cpu` says where a hit was",
         ),
-        Capability::Recorder => (
-            "rings that outlive it",
-            "`trace --connect` shows records as they come",
-        ),
     }
 }
 

@@ -38,6 +38,7 @@ use crate::{
     arch::smp,
     fw_cfg::FwCfg,
     pr_err,
+    probes::Kernel,
     sync::SpinLock,
     task::{self, TaskRef, WaitQueue, exec::run_program_until, scheduler, sleep::sleep_ns},
     time::{NSEC_PER_MSEC, ktime_get},
@@ -177,7 +178,7 @@ fn read_trace(script: Vec<u8>, options: &str) {
 }
 
 fn trace(script: &[u8], options: &Options<'_>, line: &mut Line) -> Result<(), Refusal> {
-    let (script, how) = super::read(script, options)?;
+    let (script, how) = trace_agent::script::read::<Kernel>(script, options)?;
     if options.memory {
         line.share_memory(&script);
     }

@@ -59,17 +59,6 @@ impl Com2 {
         self.input.poll()
     }
 
-    /// The same, but waits about as long for one as the next byte of a message may take.
-    pub fn read_soon(&mut self) -> Option<u8> {
-        for _ in 0..POLLS {
-            if let Some(byte) = self.input.poll() {
-                return Some(byte);
-            }
-            hint::spin_loop();
-        }
-        None
-    }
-
     /// Writes all bytes, as long as the port lives.
     pub fn write(&mut self, mut bytes: &[u8]) {
         let mut polls = 0;

@@ -33,13 +33,11 @@ pub enum Capability {
     UserMemory,
     /// Numbers and names of tasks.
     Tasks,
-    /// Rings that keep their newest records until the kernel dies.
-    Recorder,
 }
 
 impl Capability {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 8] = [
         Self::Returns,
         Self::Records,
         Self::Intervals,
@@ -48,7 +46,6 @@ impl Capability {
         Self::UserStacks,
         Self::UserMemory,
         Self::Tasks,
-        Self::Recorder,
     ];
 
     /// Its word in the line `has=`.
@@ -62,7 +59,6 @@ impl Capability {
             Self::UserStacks => "user_stacks",
             Self::UserMemory => "user_memory",
             Self::Tasks => "tasks",
-            Self::Recorder => "recorder",
         }
     }
 
@@ -302,7 +298,7 @@ mod tests {
             build_id: BuildId::of(&[0, 0x1a, 0xff]),
             slide: u64::MAX - 0xfff,
             most_script_bytes: 1 << 20,
-            capabilities: Capabilities::of(&[Capability::Returns, Capability::Recorder]),
+            capabilities: Capabilities::of(&[Capability::Returns, Capability::Tasks]),
             events: Events::Lines("a:b\tf\tentry\tx=arg0\nc:d\tg\treturn\n"),
         };
         let text = about.to_string();
