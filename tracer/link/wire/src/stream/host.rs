@@ -1,7 +1,7 @@
 //! The host's end of the link: bytes go in, and what the kernel says comes out.
 //!
 //! # Invariants
-//! HOST-1. What comes out was sent in answer to this host's hello, in order, and none is missing in
+//! ANSWER-1. What comes out was sent in answer to this host's hello, in order, and none is missing in
 //!     between. Anything else is [`Damage`], after which nothing comes out.
 //!
 //! # Contexts
