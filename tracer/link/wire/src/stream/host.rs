@@ -1,8 +1,8 @@
 //! The host's end of the link: bytes go in, and what the kernel says comes out.
 //!
 //! # Invariants
-//! ANSWER-1. What comes out was sent in answer to this host's hello, in order, and none is missing in
-//!     between. Anything else is [`Damage`], after which nothing comes out.
+//! ANSWER-1. What comes out was sent in answer to this host's hello, in order, and none is missing
+//!     in between. Anything else is [`Damage`], after which nothing comes out.
 //!
 //! # Contexts
 //! Task context: messages are put together in memory.
