@@ -15,8 +15,8 @@
 //! Bochs has neither fw_cfg nor memory that can be shared: the script is in the disk image's
 //! initramfs, and the second serial port is a TCP connection.
 //!
-//! A kernel that runs already is reached over a line of bytes ([`Remote`]): a socket, or a terminal.
-//! `trace_wire::stream` is the protocol there, and any kernel can have its other end.
+//! A kernel that runs already is reached over a line of bytes ([`Remote`]): a socket, or a
+//! terminal. `trace_wire::stream` is the protocol there, and any kernel can have its other end.
 //!
 //! The memory is shared unless the request says otherwise. Then all messages go through the outbox
 //! there, which costs the kernel a copy, and the serial port only tells of them. The memory stays

@@ -1,5 +1,5 @@
-//! `cargo run -- trace`: a program of the tracer's language runs in a kernel, and the terminal shows
-//! its answers. The kernel is booted for it, or runs already.
+//! `cargo run -- trace`: a program of the tracer's language runs in a kernel, and the terminal
+//! shows its answers. The kernel is booted for it, or runs already.
 //!
 //! ```text
 //!   text ─ parse ─ compile ─► script ─► trace_link ─► the guest ─┐

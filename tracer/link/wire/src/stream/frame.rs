@@ -10,10 +10,11 @@
 //! length is found at once, and not by waiting for bytes that never come.
 //!
 //! # Invariants
-//! PACKET-1. A packet comes out of a [`Receiver`] only if both sums fit. All other bytes are told as
-//!     [`Damage`]. Nothing of a damaged frame comes out.
-//! PACKET-2. After damage the receiver goes on at the next byte that may begin a frame, so the first
-//!     whole frame after it is found, also when it was inside of what a wrong length had claimed.
+//! PACKET-1. A packet comes out of a [`Receiver`] only if both sums fit. All other bytes are told
+//!     as [`Damage`]. Nothing of a damaged frame comes out.
+//! PACKET-2. After damage the receiver goes on at the next byte that may begin a frame, so the
+//!     first whole frame after it is found, also when it was inside of what a wrong length had
+//!     claimed.
 //! PACKET-3. A receiver needs no memory but its own, and each byte is looked at a bounded number of
 //!     times.
 //!

@@ -30,8 +30,8 @@
 //! STREAM-3. Before the hello and the welcome, bytes that are no frame are skipped: a line may have
 //!     been used for something else.
 //! STREAM-4. A side from which nothing comes for [`SILENCE_SECONDS`] is taken for gone. Each sends
-//!     [`FrameKind::Alive`] every second while it has nothing else to say. A kernel may be silent while
-//!     it loads a script, because loading may take long.
+//!     [`FrameKind::Alive`] every second while it has nothing else to say. A kernel may be silent
+//!     while it loads a script, because loading may take long.
 
 pub mod about;
 pub mod frame;
