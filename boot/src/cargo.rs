@@ -107,9 +107,9 @@ pub enum Flags {
     Rustc,
 }
 
-/// Builds the package of the least kernel that has probes, and returns its ELF.
-pub fn build_minimal_kernel(flags: Flags) -> Result<PathBuf> {
-    let mut command = guest_build("minimal_kernel");
+/// Builds a package that is a kernel with probes, and returns its ELF.
+pub fn build_other_kernel(package: &str, flags: Flags) -> Result<PathBuf> {
+    let mut command = guest_build(package);
     let kind = match flags {
         Flags::Tree => Nested::Build,
         Flags::Rustc => {
@@ -117,9 +117,13 @@ pub fn build_minimal_kernel(flags: Flags) -> Result<PathBuf> {
             Nested::RustcFlags
         }
     };
-    run(kind, &mut command, "building the minimal kernel")?
-        .pop()
-        .context("cargo named no executable for the minimal kernel")
+    run(
+        kind,
+        &mut command,
+        &format!("building the kernel ({package})"),
+    )?
+    .pop()
+    .with_context(|| format!("cargo named no executable for {package}"))
 }
 
 /// Builds the program `name` for this machine.

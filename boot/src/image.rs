@@ -56,7 +56,18 @@ impl Kernel {
             cargo::Flags::Tree => "minimal",
             cargo::Flags::Rustc => "minimal-position-independent",
         };
-        Self::of(name, &cargo::build_minimal_kernel(flags)?, |_| Ok(()))
+        Self::of(
+            name,
+            &cargo::build_other_kernel("minimal_kernel", flags)?,
+            |_| Ok(()),
+        )
+    }
+
+    /// Builds the kernel that shares nothing with ours but the probes. It says itself what may be
+    /// probed.
+    pub fn build_second() -> Result<Self> {
+        let built = cargo::build_other_kernel("second_kernel", cargo::Flags::Rustc)?;
+        Self::of("second", &built, |_| Ok(()))
     }
 
     /// Prepares the linked ELF `built`, if it passes `check`.

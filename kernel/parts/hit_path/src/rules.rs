@@ -16,7 +16,7 @@ pub const KERNEL: Rules<'static> = Rules {
 };
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-pub const ROOTS: [(&str, &str); 70] = [
+pub const ROOTS: [(&str, &str); 71] = [
     ("kprobe_breakpoint", "a hit begins in it"),
     ("kprobe_hit", "the site's first probe names it"),
     ("kprobe_hit_post", "the site's first probe names it"),
@@ -85,6 +85,7 @@ pub const ROOTS: [(&str, &str); 70] = [
     ("jprobe_handle", "handles a probe of a hit"),
     ("kprobe_handle_slow_path", "handles a probe of a hit"),
     ("kprobe_handle_chain", "handles the probes of a hit"),
+    ("kprobe_handle_far", "handles the probe of a hit"),
     ("kprobe_handle_far_chain", "handles the probes of a hit"),
     ("jprobe_return", "a jprobe's handler ends in it"),
     ("trace_map_lookup", "actions call it"),

@@ -9,7 +9,8 @@
 //! ```text
 //!   chain ─┬─ a single probe: its `routine`
 //!          ├─ several: kprobe_handle_chain, the `routine` of each in turn
-//!          └─ far from a detour: kprobe_handle_far_chain, which sets the frame's ip first
+//!          └─ far from a detour: kprobe_handle_far or kprobe_handle_far_chain, which set the
+//!             frame's ip first
 //!
 //!   routine ─┬─ kprobe_handle_nothing        disabled
 //!            ├─ kprobe_handle_count          a kprobe without a pre handler
@@ -75,13 +76,24 @@ macro_rules! handlers {
     jmp {handle_slow_path}
     end_function kprobe_handle_slow_path
 
-# As `kprobe_handle_chain`, for an address that did not fit into the `push` of the detour: puts it
-# into the frame first.
-    function kprobe_handle_far_chain
-    called
+# Puts the address into the frame, which did not fit into the `push` of the detour.
+.macro put_far_address
     mov rax, [rdi + {probe_site}]
     mov rax, [rax + {key}]
     mov [rsi + {ip}], rax
+.endm
+
+# The only probe of a site with such an address.
+    function kprobe_handle_far
+    called
+    put_far_address
+    jmp [rdi + {probe_routine}]
+    end_function kprobe_handle_far
+
+# As `kprobe_handle_chain`, for such an address.
+    function kprobe_handle_far_chain
+    called
+    put_far_address
     jmp kprobe_handle_chain
     end_function kprobe_handle_far_chain
 

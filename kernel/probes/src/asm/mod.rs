@@ -170,6 +170,7 @@ kprobe_per_cpu_offset:
             fn kprobe_handle_action();
             fn kprobe_handle_slow_path();
             fn kprobe_handle_chain();
+            fn kprobe_handle_far();
             fn kprobe_handle_far_chain();
             fn kretprobe_handle();
             fn kretprobe_handle_entry();
@@ -219,6 +220,7 @@ kprobe_per_cpu_offset:
                     jprobe: jprobe_handle as *const () as u64,
                     slow_path: kprobe_handle_slow_path as *const () as u64,
                     chain: kprobe_handle_chain as *const () as u64,
+                    far: kprobe_handle_far as *const () as u64,
                     far_chain: kprobe_handle_far_chain as *const () as u64,
                 },
                 // SAFETY: a word of the assembly above, which nothing writes.

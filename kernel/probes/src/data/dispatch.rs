@@ -13,7 +13,8 @@
 //!     anything else                                          hit
 //!
 //!   the chain: called by the stub or a detour, for this probe and all older ones
-//!     the address does not fit into 32 bits                  far_chain
+//!     the address does not fit into 32 bits, no older ones   far
+//!     the same, and there are older ones                     far_chain
 //!     this probe is the oldest                               its routine, at once
 //!     there are older ones                                   chain
 //!
@@ -139,12 +140,12 @@ impl Site {
             );
         }
         // The ip that a detour pushes has 32 bits.
-        let chain = if i32::try_from(self.key.0 as i64).is_err() {
-            routines.far_chain
-        } else if alone {
-            address
-        } else {
-            routines.chain
+        let is_far = i32::try_from(self.key.0 as i64).is_err();
+        let chain = match (is_far, alone) {
+            (true, true) => routines.far,
+            (true, false) => routines.far_chain,
+            (false, true) => address,
+            (false, false) => routines.chain,
         };
         // Where none is enabled, Rust counts the trap as stale.
         let stub = if !enabled || self.step.is_some() || self.pops_flags() {
@@ -214,6 +215,7 @@ mod tests {
             jprobe: 7,
             slow_path: 8,
             chain: 9,
+            far: 17,
             far_chain: 10,
         },
         per_cpu: 0,
@@ -333,8 +335,10 @@ mod tests {
         let mut pops = site();
         pops.emulated = Some(Emulated::Flags(FlagsOp::Pop(OperandSize::Quad)));
         assert_eq!(chosen(&pops, &[&Kprobe::new().pre(handler)]), [11, 3, 3]);
-        let far = Site::sentinel(TrapIp::of(0xffff_8000_0001_2340));
-        assert_eq!(chosen(&far, &[&Kprobe::new().pre(handler)]), [12, 10, 3]);
+        let far = || Site::sentinel(TrapIp::of(0xffff_8000_0001_2340));
+        let [first, second, third] = [(); 3].map(|()| Kprobe::new().pre(handler));
+        assert_eq!(chosen(&far(), &[&first]), [12, 17, 3]);
+        assert_eq!(chosen(&far(), &[&second, &third]), [12, 10, 3]);
     }
 
     #[test]

@@ -48,6 +48,7 @@ pub struct Routines {
     pub jprobe: u64,
     pub slow_path: u64,
     pub chain: u64,
+    pub far: u64,
     pub far_chain: u64,
 }
 

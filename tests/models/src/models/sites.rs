@@ -65,6 +65,7 @@ const ENTRY: EntryPoints = EntryPoints {
         jprobe: OTHER,
         slow_path: OTHER,
         chain: CHAIN,
+        far: OTHER,
         far_chain: FAR_CHAIN,
     },
 };

@@ -1,0 +1,149 @@
+//! The glue: what the probes ask of this kernel.
+
+use core::{cell::UnsafeCell, fmt, ops::Range};
+
+use crate::{
+    PROBES,
+    cpu::{MAX_CPUS, VARIABLES, per_cpu},
+    fixups, memory, probe_entry_points, say, smp, symbols, tasks, with_breakpoint_entry,
+};
+use probes::{
+    Host, PerCpu, Platform, ProbeError, Probes,
+    insn::EntryFacts,
+    platform::{EntryPoints, SlotPage, Symbol, Text},
+};
+
+/// This kernel, as the probes see it.
+pub struct Second;
+
+per_cpu! {
+    /// What the probes keep for the CPU.
+    #[unsafe(no_mangle)]
+    static probes_per_cpu: PerCpu = PerCpu::new();
+}
+
+/// Tells the probes' data of CPU number `cpu` which CPU it is. Before the CPU's first hit.
+pub fn init_cpu(cpu: usize) {
+    probes_per_cpu.of(cpu).init(cpu);
+}
+
+/// Where displaced instructions run: among the kernel's data, so within 2 GiB of its text.
+const SLOT_BYTES: usize = 1 << 20;
+#[repr(align(4096))]
+struct Slots(UnsafeCell<[u8; SLOT_BYTES]>);
+// SAFETY: only the probes write it, each slot before anything executes it.
+unsafe impl Sync for Slots {}
+static SLOTS: Slots = Slots(UnsafeCell::new([0; SLOT_BYTES]));
+
+/// Makes the probes ready. There are heap and symbols, and one CPU.
+pub fn init() {
+    memory::make_executable(Second::slots());
+    PROBES.init(
+        probes::StepMethod::Translate,
+        probes::ReturnMethod::Asm,
+        true,
+    );
+}
+
+unsafe extern "C" {
+    // The linker defines these for each section whose name is one of C.
+    static __start_probeable: u8;
+    static __stop_probeable: u8;
+}
+
+// SAFETY: clause by clause of `Platform`:
+// 1. `probes_per_cpu` is the data of each CPU. 2. The symbols are those of the running kernel, which stays
+// where it is. 3. and 4. An interrupt on each CPU is the answer, and those that are there come
+// before. Handlers run with interrupts off, so no interrupt is on top of another. 5. `tasks` asks.
+// 6. Each page of `SLOTS` is handed out once.
+unsafe impl Platform for Second {
+    type RawMutex = tasks::RawMutex;
+
+    // The code of the tracer's programs: a quarter.
+    const ACTION_PAGES: usize = SLOT_BYTES / 4 / memory::PAGE_BYTES as usize;
+
+    // The rest of the distance is the linker's.
+    const PER_CPU_GS_OFFSET: u32 = VARIABLES as u32;
+
+    #[inline(always)]
+    fn this_cpu() -> &'static PerCpu {
+        probes_per_cpu.here()
+    }
+
+    fn per_cpu(cpu: usize) -> Option<&'static PerCpu> {
+        (cpu < MAX_CPUS).then(|| probes_per_cpu.of(cpu))
+    }
+
+    #[inline(always)]
+    fn slots() -> Range<u64> {
+        let start = SLOTS.0.get().addr() as u64;
+        start..start + SLOT_BYTES as u64
+    }
+
+    fn slot_page(index: usize) -> Option<SlotPage> {
+        let exec = Self::slots().start + index as u64 * memory::PAGE_BYTES;
+        Self::slots().contains(&exec).then(|| SlotPage {
+            exec,
+            alias: memory::alias(exec),
+        })
+    }
+
+    fn stack_of(sp: u64) -> Range<u64> {
+        tasks::stack_of(sp)
+    }
+
+    fn entry_points() -> EntryPoints {
+        with_breakpoint_entry(probe_entry_points())
+    }
+
+    fn lookup_symbol(name: &str) -> Result<u64, ProbeError> {
+        let function = symbols::lookup(name).ok_or_else(|| ProbeError::UnknownSymbol {
+            name: name.into(),
+            hint: "see the list of `nm`".into(),
+        })?;
+        Ok(function.start)
+    }
+
+    fn symbol_at(addr: u64) -> Option<Symbol> {
+        let function = symbols::covering(addr)?;
+        Some(Symbol {
+            start: function.start,
+            size: function.size,
+            text: Text::Kernel,
+            exported: true,
+            entry: EntryFacts::UNKNOWN,
+        })
+    }
+
+    fn blacklisted(addr: u64) -> Option<&'static str> {
+        let probeable = (&raw const __start_probeable)..(&raw const __stop_probeable);
+        (!probeable.contains(&(addr as *const u8))).then_some("a hit may run through it")
+    }
+
+    fn may_fault(range: Range<u64>) -> bool {
+        fixups::is_in(range)
+    }
+
+    unsafe fn write_text(addr: u64, byte: u8) {
+        // SAFETY: live text by the contract.
+        unsafe { memory::alias(addr).write_volatile(byte) };
+    }
+
+    fn on_every_cpu(work: &(dyn Fn() + Sync)) {
+        smp::on_each_cpu(work);
+    }
+
+    fn pass_time() {
+        tasks::yield_now();
+    }
+
+    fn log(message: fmt::Arguments<'_>) {
+        say(message);
+    }
+}
+
+impl Host for Second {
+    fn probes() -> &'static Probes<Self> {
+        &PROBES
+    }
+}

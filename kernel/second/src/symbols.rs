@@ -1,0 +1,106 @@
+//! The symbols of the running kernel, from the file that the boot loader has booted.
+//!
+//! # Contexts
+//! Any, after [`init`]. Nothing changes.
+
+use alloc::vec::Vec;
+use core::{ops::Range, slice};
+
+use bootloader_api::BootInfo;
+use elf::{
+    ElfBytes,
+    abi::{PF_X, PT_LOAD, STT_FUNC},
+    endian::LittleEndian,
+};
+use spin::Once;
+
+use crate::memory;
+
+/// A function.
+pub struct Function {
+    pub name: &'static str,
+    pub start: u64,
+    pub size: u64,
+}
+
+struct Symbols {
+    /// By address.
+    functions: Vec<Function>,
+    text: Range<u64>,
+    notes: &'static [u8],
+    slide: u64,
+}
+
+static SYMBOLS: Once<Symbols> = Once::new();
+
+/// Reads the file. Once; there is a heap.
+pub fn init(info: &BootInfo) {
+    let file = memory::physical(info.kernel_addr);
+    // SAFETY: the boot loader keeps the kernel's ELF file there, and nothing writes it.
+    let file = unsafe { slice::from_raw_parts(file, info.kernel_len as usize) };
+    let moved = info.kernel_image_offset;
+    let file = ElfBytes::<LittleEndian>::minimal_parse(file).expect("it was booted");
+    let table = file.symbol_table().expect("the linker wrote it");
+    let (table, names) = table.expect("the kernel is not stripped");
+    let functions = table
+        .iter()
+        .filter(|symbol| symbol.st_symtype() == STT_FUNC);
+    let functions = functions.filter_map(|symbol| {
+        Some(Function {
+            name: names.get(symbol.st_name as usize).ok()?,
+            start: moved + symbol.st_value,
+            size: symbol.st_size,
+        })
+    });
+    let mut functions: Vec<_> = functions.collect();
+    functions.sort_unstable_by_key(|function| function.start);
+    let notes = file.section_header_by_name(".note.gnu.build-id");
+    let notes = notes.ok().flatten();
+    let notes = notes.and_then(|notes| Some(file.section_data(&notes).ok()?.0));
+    let notes = notes.unwrap_or_default();
+    let mut segments = file.segments().expect("it was loaded").iter();
+    let text = segments.find(|segment| segment.p_type == PT_LOAD && segment.p_flags & PF_X != 0);
+    let text = text.expect("it has code");
+    let start = moved + text.p_vaddr;
+    SYMBOLS.call_once(|| Symbols {
+        functions,
+        text: start..start + text.p_memsz,
+        notes,
+        slide: moved,
+    });
+}
+
+fn symbols() -> &'static Symbols {
+    SYMBOLS.get().expect("`init` comes first")
+}
+
+/// The section with the number that the linker has given the file.
+pub fn notes() -> &'static [u8] {
+    symbols().notes
+}
+
+/// Where the code runs, as a distance from where it was linked to.
+pub fn slide() -> u64 {
+    symbols().slide
+}
+
+/// The function of that name.
+pub fn lookup(name: &str) -> Option<&'static Function> {
+    let mut functions = symbols().functions.iter();
+    functions.find(|function| function.name == name)
+}
+
+/// The function that `address` is in.
+pub fn covering(address: u64) -> Option<&'static Function> {
+    let functions = &symbols().functions;
+    let next = functions.partition_point(|function| function.start <= address);
+    let found = &functions[next.checked_sub(1)?];
+    (address - found.start < found.size).then_some(found)
+}
+
+/// All of the kernel's code.
+pub fn text() -> &'static [u8] {
+    let text = symbols().text.clone();
+    // SAFETY: it is mapped, and changes only where a probe comes or goes.
+    unsafe { slice::from_raw_parts(text.start as *const u8, (text.end - text.start) as usize) }
+}

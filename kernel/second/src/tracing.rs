@@ -1,0 +1,153 @@
+//! The agent of the tracer in this kernel: what it asks for, and the line on which tracers come,
+//! the second serial port.
+//!
+//! # Contexts
+//! [`init`] once in the boot; [`serve`] is the body of a task.
+
+use core::{arch::x86_64::_rdtsc, fmt, hint};
+
+use probes::Platform;
+use spin::Once;
+use trace_agent::{
+    Agent, CodePage, PerCpu, Tracing,
+    facts::EntryPoints,
+    remote::{self, Facts, Line},
+};
+use uart_16550::{Config, Uart16550, backend::PioBackend};
+use x86_64::instructions::interrupts::without_interrupts;
+
+use crate::{
+    cpu::{self, MAX_CPUS},
+    probes::Second,
+    smp, symbols, tasks,
+};
+
+static CODE: [CodePage; Second::ACTION_PAGES] = [const { CodePage::new() }; Second::ACTION_PAGES];
+pub static TRACING: Tracing<Second> = Tracing::new(&CODE);
+trace_agent::entry_points!(Second);
+
+/// Ticks of the time stamp counter in a millisecond, and where it stood at the boot.
+static CLOCK: Once<(u64, u64)> = Once::new();
+
+/// Starts the clock. Before the local APIC's timer is used.
+pub fn init() {
+    // SAFETY: every processor has the counter.
+    CLOCK.call_once(|| (smp::tsc_in_a_millisecond(), unsafe { _rdtsc() }));
+}
+
+fn clock() -> (u64, u64) {
+    *CLOCK.get().expect("`init` comes first")
+}
+
+// SAFETY: clause by clause of `Agent`:
+// 1. `cpu` has one for each CPU, at the GS base. 2. Interrupts are off, and an interrupt on each CPU
+// is what ends a grace period. 3. and 4. These statics are for this type. 5. `traps` asks first. All
+// that is mapped may be read, but for the local APIC's registers, which reading does not change.
+// 6. Stacks are statics. 7. It is not implemented.
+unsafe impl Agent for Second {
+    const GS_OFFSET: u32 = 0;
+
+    fn this_cpu_tracing() -> &'static PerCpu {
+        cpu::tracing_here()
+    }
+
+    fn cpu_tracing(cpu: usize) -> Option<&'static PerCpu> {
+        cpu::tracing(cpu)
+    }
+
+    fn tracing() -> &'static Tracing<Self> {
+        &TRACING
+    }
+
+    fn task_key() -> u64 {
+        tasks::current().key()
+    }
+
+    fn task_name() -> [u64; 2] {
+        tasks::current().name()
+    }
+
+    fn tracing_entry_points() -> EntryPoints {
+        trace_entry_points()
+    }
+
+    fn possible_cpus() -> usize {
+        MAX_CPUS
+    }
+
+    fn online_cpus() -> usize {
+        smp::online()
+    }
+
+    fn keep_cpu(work: &mut dyn FnMut()) {
+        without_interrupts(work);
+    }
+
+    fn now() -> u64 {
+        let (in_a_millisecond, start) = clock();
+        // SAFETY: every processor has the counter.
+        let ticks = unsafe { _rdtsc() } - start;
+        (u128::from(ticks) * 1_000_000 / u128::from(in_a_millisecond)) as u64
+    }
+
+    fn tsc_hz() -> u64 {
+        clock().0 * 1000
+    }
+
+    fn write_task_name(task: u32, to: &mut dyn fmt::Write) -> fmt::Result {
+        let name = tasks::numbered(task).map_or([0; 2], tasks::Task::name);
+        let bytes = name.map(u64::to_le_bytes);
+        let letters = bytes.as_flattened().iter().take_while(|byte| **byte != 0);
+        letters
+            .into_iter()
+            .try_for_each(|byte| to.write_char(char::from(*byte)))
+    }
+}
+
+/// The second serial port.
+struct Com2(Uart16550<PioBackend>);
+
+impl Line for Com2 {
+    fn read(&mut self) -> Option<u8> {
+        self.0.try_receive_byte().ok()
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            while self.0.try_send_byte(*byte).is_err() {
+                hint::spin_loop();
+            }
+        }
+    }
+
+    /// A port whose other end is not there takes bytes, too, and loses them.
+    fn is_dead(&self) -> bool {
+        false
+    }
+
+    fn revive(&mut self) {}
+
+    fn wait(&mut self, nanoseconds: u64) {
+        let end = Second::now() + nanoseconds;
+        while Second::now() < end {
+            tasks::yield_now();
+        }
+    }
+}
+
+/// Serves tracers for ever.
+pub extern "C" fn serve(_: u64) {
+    // SAFETY: COM2 is at this address on every PC, and only this task uses it.
+    let port = unsafe { Uart16550::new_port(0x2f8) };
+    let mut port = port.expect("it is a port");
+    port.init(Config::DEFAULT)
+        .expect("there is a second serial port");
+    let facts = Facts {
+        kernel: concat!("second kernel ", env!("CARGO_PKG_VERSION")),
+        build_id_notes: symbols::notes(),
+        slide: symbols::slide(),
+        events: "",
+        most_script_bytes: 64 << 10,
+    };
+    remote::serve::<Second>(&mut Com2(port), &facts)
+}
