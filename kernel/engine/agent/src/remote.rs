@@ -113,7 +113,8 @@ fn capabilities<A: Agent>() -> Capabilities {
         (Capability::Profiles, A::ticks().is_some()),
         (
             Capability::KernelStacks,
-            A::unwind_table().err() != Some(NoTable::NotHere),
+            // Made once, and kept for the scripts that come.
+            A::tracing().stacks.ready() != Err(NoTable::NotHere),
         ),
         (Capability::UserStacks, A::HAS_USER_STACKS),
         (Capability::UserMemory, A::USER_END > 0),
