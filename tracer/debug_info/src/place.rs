@@ -294,3 +294,15 @@ fn runs(numbers: &[u32]) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_follow_each_other_are_a_range() {
+        assert_eq!(runs(&[3, 4, 5, 9, 11, 12]), "3-5, 9, 11-12");
+        assert_eq!(runs(&[7]), "7");
+        assert_eq!(runs(&[]), "");
+    }
+}

@@ -367,3 +367,37 @@ pub fn frame_slot(expression: &[u8], encoding: gimli::Encoding) -> Option<i64> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What lies above the return address, such as an argument, stays as it is.
+    #[test]
+    fn the_frame_that_a_function_gives_up_is_what_is_below_its_base() {
+        let context = |epilogue| Context {
+            encoding: gimli::Encoding {
+                address_size: 8,
+                format: gimli::Format::Dwarf32,
+                version: 4,
+            },
+            slide: 0,
+            moment: Moment::Inside,
+            frame_base: &|| Err(String::new()),
+            frame_pointer: None,
+            epilogue,
+        };
+        let known = |epilogue, offset| {
+            let base = || Ok(Expression::Constant(0x1000));
+            in_frame(&context(epilogue), offset, base).is_ok()
+        };
+        for (epilogue, offset, is_known) in [
+            (false, -8, true),
+            (true, -8, false),
+            (true, 0, true),
+            (true, 8, true),
+        ] {
+            assert_eq!(known(epilogue, offset), is_known, "{epilogue} {offset}");
+        }
+    }
+}

@@ -8,40 +8,49 @@ use std::ops::Range;
 use trace_interface::symbols::{Moment, ProbePlace, Unavailable, Variable};
 
 use crate::{
-    DebugInfo, Known,
-    index::FunctionRow,
+    DebugInfo,
     names::{self, Pattern},
     scope::{self, Local, Location, Scope},
     search::{NEAR, did_you_mean},
     types, value,
 };
 
-impl DebugInfo {
-    /// The scopes whose names are known at a place, the first one first.
-    fn visible<'a>(&self, known: &'a Known, row: FunctionRow, place: ProbePlace) -> Vec<&'a Scope> {
-        if place.moment == Moment::Return || place.address == row.address {
-            // At the entry the arguments of the function itself are meant, even if a copy of
-            // another one begins there, too.
-            let mut scopes = vec![&known.scope];
-            if place.moment == Moment::At {
-                let mut inner = known.scope.around(place.address);
-                inner.remove(0);
-                inner.reverse();
-                scopes.extend(inner);
-            }
-            return scopes;
+/// Those scopes of a function whose names are known at a place, the first one first. `all` is the
+/// function's own, and `entry` is where its code begins.
+fn visible(all: &Scope, entry: u64, place: ProbePlace) -> Vec<&Scope> {
+    if place.moment == Moment::Return || place.address == entry {
+        // At the entry the arguments of the function itself are meant, even if a copy of
+        // another one begins there, too.
+        let mut scopes = vec![all];
+        if place.moment == Moment::At {
+            let mut inner = all.around(place.address);
+            inner.remove(0);
+            inner.reverse();
+            scopes.extend(inner);
         }
-        let mut scopes = known.scope.around(place.address);
-        scopes.reverse();
-        scopes
+        return scopes;
     }
+    let mut scopes = all.around(place.address);
+    scopes.reverse();
+    scopes
+}
 
+/// What a name means in scopes, the first one first. The later one of two with one name in a scope
+/// hides the other.
+fn named<'a>(scopes: &[&'a Scope], name: &str) -> Option<(&'a Scope, &'a Local)> {
+    scopes.iter().find_map(|scope| {
+        let mut locals = scope.locals.iter().rev();
+        Some((*scope, locals.find(|local| local.name == name)?))
+    })
+}
+
+impl DebugInfo {
     pub(crate) fn names_at(&self, place: ProbePlace) -> Vec<String> {
         let Ok((row, known)) = self.known(place.address) else {
             return Vec::new();
         };
         let mut names: Vec<&str> = Vec::new();
-        let scopes = self.visible(&known, row, place);
+        let scopes = visible(&known.scope, row.address, place);
         for argument in [true, false] {
             for scope in &scopes {
                 let locals = scope.locals.iter();
@@ -62,12 +71,9 @@ impl DebugInfo {
         name: &str,
     ) -> Result<Variable, Unavailable> {
         let (row, known) = self.known(place.address)?;
-        let scopes = self.visible(&known, row, place);
-        // The later one of two with one name in a scope hides the other.
-        for scope in scopes {
-            if let Some(local) = scope.locals.iter().rev().find(|local| local.name == name) {
-                return self.pieces(&known, row, place, local, scope);
-            }
+        let scopes = visible(&known.scope, row.address, place);
+        if let Some((scope, local)) = named(&scopes, name) {
+            return self.pieces(&known, row, place, local, scope);
         }
         let mut elsewhere: Vec<(&Scope, &Local)> = Vec::new();
         known.scope.each(&mut |scope| {
@@ -166,5 +172,81 @@ impl DebugInfo {
             reason: format!("where {name} lies is not known"),
             help: String::new(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scope::ScopeKind;
+
+    /// A scope with variables, of which each is the constant of its place in the list.
+    fn scope(entry: u64, range: Range<u64>, names: &[&str], inner: Vec<Scope>) -> Scope {
+        let locals = (0_u8..).zip(names).map(|(number, name)| Local {
+            name: (*name).into(),
+            argument: false,
+            type_entry: None,
+            location: Location::Constant(vec![number]),
+        });
+        Scope {
+            entry,
+            kind: ScopeKind::Block,
+            ranges: vec![range],
+            locals: locals.collect(),
+            inner,
+        }
+    }
+
+    /// A function at 0x10. A copy begins with it and has a copy in turn; a second copy is further
+    /// down.
+    fn function() -> Scope {
+        let deep = scope(3, 0x10..0x14, &["a", "deep"], Vec::new());
+        let first = scope(2, 0x10..0x20, &["a", "first", "x", "x"], vec![deep]);
+        let second = scope(4, 0x30..0x40, &["b", "second"], Vec::new());
+        scope(1, 0x10..0x80, &["a", "b", "x"], vec![first, second])
+    }
+
+    fn seen(address: u64, moment: Moment) -> Vec<u64> {
+        let function = function();
+        let scopes = visible(&function, 0x10, ProbePlace { address, moment });
+        scopes.iter().map(|scope| scope.entry).collect()
+    }
+
+    #[test]
+    fn inner_scopes_come_first_except_at_the_entry() {
+        assert_eq!(seen(0x12, Moment::At), [3, 2, 1]);
+        assert_eq!(seen(0x18, Moment::At), [2, 1]);
+        assert_eq!(seen(0x38, Moment::At), [4, 1]);
+        assert_eq!(seen(0x50, Moment::At), [1]);
+        // Its own arguments first, then those of the copies that begin with it.
+        assert_eq!(seen(0x10, Moment::At), [1, 3, 2]);
+    }
+
+    #[test]
+    fn at_the_return_there_are_the_names_of_the_function_alone() {
+        assert_eq!(seen(0x10, Moment::Return), [1]);
+        assert_eq!(seen(0x38, Moment::Return), [1]);
+    }
+
+    #[test]
+    fn a_name_is_that_of_the_first_scope_that_has_it_and_the_last_one_there() {
+        let function = function();
+        let found = |address, name: &str| {
+            let moment = Moment::At;
+            let scopes = visible(&function, 0x10, ProbePlace { address, moment });
+            named(&scopes, name).map(|(scope, local)| match &local.location {
+                Location::Constant(number) => (scope.entry, number[0]),
+                other => panic!("{other:?}"),
+            })
+        };
+        assert_eq!(found(0x12, "a"), Some((3, 0)));
+        assert_eq!(found(0x18, "a"), Some((2, 0)));
+        assert_eq!(found(0x18, "x"), Some((2, 3)));
+        assert_eq!(found(0x18, "b"), Some((1, 1)));
+        assert_eq!(found(0x38, "b"), Some((4, 0)));
+        assert_eq!(found(0x10, "a"), Some((1, 0)));
+        assert_eq!(found(0x10, "deep"), Some((3, 1)));
+        assert_eq!(found(0x18, "deep"), None);
+        assert_eq!(found(0x50, "second"), None);
     }
 }

@@ -488,7 +488,7 @@ fn probes_are_read() {
             nanoseconds: 3_000_000
         }
     );
-    assert_eq!(kind("i:1000"), ProbeKind::Interval { nanoseconds: 1000 });
+    assert_eq!(kind("i:1us"), ProbeKind::Interval { nanoseconds: 1000 });
     let ProbeKind::Line { file, line } = kind("line:kernel/src/a.rs:12") else {
         panic!("no line");
     };
@@ -641,6 +641,13 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
         "GROUP:EVENT",
     ),
     ("interval:s:0 { }", "0", "`0` is no period", "interval:s:1"),
+    // Without its unit.
+    (
+        "interval:100 { }",
+        "100",
+        "`100` is no period",
+        "interval:5ms",
+    ),
     (
         "interval:x:1 { }",
         "x",

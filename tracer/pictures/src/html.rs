@@ -528,6 +528,21 @@ mod tests {
     }
 
     #[test]
+    fn the_timeline_has_the_elements_that_its_script_asks_for() {
+        let mut builder = Builder::new();
+        builder.entry(1, 1, 0, "f", Vec::new());
+        let html = page(&Page {
+            timeline: Some(builder.finish()),
+            ..Page::default()
+        });
+        for id in [
+            "find", "found", "in", "out", "fit", "view", "tall", "canvas", "chosen",
+        ] {
+            assert!(html.contains(&format!(" id=\"{id}\"")), "{id}");
+        }
+    }
+
+    #[test]
     fn parts_that_are_empty_are_left_out() {
         let empty = page(&Page::default());
         assert_eq!(sections(&empty), ["run"]);

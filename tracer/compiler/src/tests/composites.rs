@@ -355,6 +355,14 @@ fn elements_of_an_array_of_truths_are_truths() {
 }
 
 #[test]
+fn a_function_has_at_most_64_arguments() {
+    let text = "kprobe:vfs_write { print(arg63); }";
+    assert!(compiled_with(text, &Fake::new(), &Options::default()).is_ok());
+    let why = cause("print(arg64);");
+    assert!(why.contains("no function has so many arguments"), "{why}");
+}
+
+#[test]
 fn the_clocks_of_nsecs_are_those_that_a_probe_can_read() {
     all(&[(
         "print(nsecs(boot) == nsecs(monotonic) || nsecs > 0);",

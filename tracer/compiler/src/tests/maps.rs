@@ -118,6 +118,32 @@ fn a_map_of_some_signed_numbers_is_signed() {
 }
 
 #[test]
+fn statistics_are_sorted_by_their_totals_and_averages_by_themselves() {
+    let mut world =
+        World::new("kprobe:vfs_write { @s[arg0] = stats(arg1); @a[arg0] = avg(arg1); }");
+    for (cpu, key, value) in [(0, 1, 10), (0, 2, 3), (1, 2, 4), (2, 2, 5)] {
+        world.hit(&hit(cpu, key, value));
+    }
+    assert_eq!(
+        world.maps(),
+        "@a[2]: 4\n@a[1]: 10\n\n@s[1]: { .count = 1, .average = 10, .total = 10 }\n\
+         @s[2]: { .count = 3, .average = 4, .total = 12 }\n\n"
+    );
+}
+
+#[test]
+fn a_histogram_that_was_set_to_zero_is_not_shown() {
+    let mut world = World::new(
+        "kprobe:vfs_write { @h = hist(arg0); @k[arg1] = hist(arg0); } \
+         interval:s:1 { zero(@h); zero(@k); }",
+    );
+    world.hit(&hit(0, 3, 1));
+    assert!(world.maps().contains("@h:\n[2, 4)"));
+    world.tick();
+    assert_eq!(world.maps().trim(), "");
+}
+
+#[test]
 fn one_key_of_a_map_of_counts_is_taken_away_on_all_cpus() {
     let mut world = World::new(
         "kprobe:vfs_write { @c[arg0] = count(); @s[arg0, comm] = stats(arg1); @h[arg0] = \

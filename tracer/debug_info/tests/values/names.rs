@@ -120,6 +120,14 @@ fn a_function_that_exists_only_inlined_is_found_at_each_copy() {
 }
 
 #[test]
+fn arguments_are_named_in_the_order_of_the_source() {
+    let info = open(Mangling::Legacy);
+    let function = &info.functions("inlines_once")[0];
+    assert_eq!(info.arguments(function.address), Some(vec!["a".into()]));
+    assert_eq!(info.arguments(1), None);
+}
+
+#[test]
 fn lines_have_addresses_in_their_functions() {
     let info = open(Mangling::Legacy);
     let line = marked("more");
