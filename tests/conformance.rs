@@ -31,7 +31,7 @@ const GROUPS: [(char, usize); 12] = [
     ('D', 45),
     ('T', 50),
     ('A', 12),
-    ('L', 24),
+    ('L', 27),
 ];
 
 /// How many items say that something is missing. The number is exact, so that each change is seen.

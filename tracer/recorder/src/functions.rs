@@ -220,13 +220,16 @@ fn variant(kernel: &dyn Kernel, of: &Enum, bytes: &[Option<u8>]) -> Option<Strin
     let tag = match of.tag {
         Some(tag) => {
             let begin = usize::try_from(tag.offset).ok()?;
-            let tag = number(bytes.get(begin..begin.checked_add(tag.bytes.into())?))?;
-            Some(u64::try_from(tag).ok()?)
+            Some(number(
+                bytes.get(begin..begin.checked_add(tag.bytes.into())?),
+            )?)
         }
         None => None,
     };
     let mut all = of.variants.iter();
-    let known = all.clone().find(|variant| variant.tag == tag);
+    let known = all
+        .clone()
+        .find(|variant| variant.tag.map(u128::from) == tag);
     let found = known.or_else(|| all.find(|variant| variant.tag.is_none()))?;
     Some(format!(
         "{}{}",
@@ -368,6 +371,21 @@ mod tests {
                 origin: Origin::Source,
             }),
             Type::Unit,
+            // A niche of 16 bytes.
+            Type::Enum(Enum {
+                name: "Option".into(),
+                bytes: 16,
+                tag: Some(Tag {
+                    offset: 0,
+                    bytes: 16,
+                    signed: false,
+                }),
+                variants: vec![
+                    variant("None", Some(0), vec![]),
+                    variant("Some", None, vec![field("0", 8, 0)]),
+                ],
+                origin: Origin::Library,
+            }),
         ])
     }
 
@@ -466,6 +484,14 @@ mod tests {
         };
         let both = vec![in_register(8, Register::Di), in_register(8, Register::Si)];
         assert_eq!(shown(6, both), "0x5[9]");
+        let none = |register| Piece {
+            source: Source::Value(Expression::Constant(0)),
+            ..in_register(8, register)
+        };
+        let wide = vec![none(Register::Di), in_register(8, Register::Si)];
+        assert_eq!(shown(11, wide), "Some(9)");
+        let wide = vec![none(Register::Di), none(Register::Si)];
+        assert_eq!(shown(11, wide), "None");
         let one = vec![in_register(4, Register::Di), missing(4)];
         assert_eq!(shown(7, one), "Pair { first: 5, second: ? }");
         assert_eq!(

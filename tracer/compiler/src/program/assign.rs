@@ -15,7 +15,7 @@ use trace_language::{
 use super::Program;
 use crate::{
     Lowered, functions,
-    number::{Kind, Number},
+    number::{Counted, Kind, Number},
     values::Val,
 };
 
@@ -171,7 +171,7 @@ impl Program<'_, '_> {
         }
         let number = self.values().tables.map(&map.name);
         let value = match arguments.first() {
-            Some(argument) => Some(self.code.count(argument)?),
+            Some(argument) => Some(self.quantity(argument)?),
             None => None,
         };
         // A number of the text that is not negative is of the others' kind.
@@ -236,6 +236,24 @@ impl Program<'_, '_> {
         }
         self.code.asm.place(skip);
         Ok(())
+    }
+
+    /// A number that can be added up and compared by size.
+    fn quantity(&mut self, argument: &Expression) -> Lowered<Counted> {
+        let counted = self.code.count(argument)?;
+        match counted.kind {
+            Kind::Pointer { to: Some(_), .. } => Err(Diagnostic::new(
+                argument.span,
+                "this is a pointer, and no quantity",
+                "take what it leads to (*pointer), or make it a number: (uint64)pointer",
+            )),
+            ref kind if !kind.is_number() => Err(Diagnostic::new(
+                argument.span,
+                "this value is no quantity",
+                "count by it: @[value] = count()",
+            )),
+            _ => Ok(counted),
+        }
     }
 
     /// `delete(@map[key])`.

@@ -565,6 +565,19 @@ fn numbers_of_the_text_are_calculated_exactly() {
             "{text}"
         );
     }
+    for program in [
+        "$p = (int32*)8; @ = sum($p);",
+        "@ = max(kstack);",
+        "return \"text\";",
+        "print(nsecs(xxx));",
+        "$a = -1; $a = 9223372036854775808;",
+        "@[-1] = 1; print(@[10223372036854775807]);",
+        "$p = (int32*)32; $p -= $p;",
+    ] {
+        let program = format!("kprobe:vfs_write {{ {program} }}");
+        let refused = compiled_with(&program, &super::fake::Fake::new(), &Options::default());
+        assert!(refused.is_err(), "{program}");
+    }
     for text in [
         "0xffffffffffffffff + 1",
         "0x8000000000000000 + (-1)",
