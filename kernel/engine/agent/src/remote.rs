@@ -52,15 +52,18 @@ pub trait Line {
     /// Takes a byte that has come, if there is one. Does not wait.
     fn read(&mut self) -> Option<u8>;
 
-    /// Sends all bytes. Waits as long as the line takes none, but not for ever: after some seconds
-    /// the line is dead.
+    /// Sends all bytes. Waits as long as the line takes none. If it may take none for ever, the
+    /// line is to be dead after some seconds ([`Line::is_dead`]), because a script stays attached
+    /// while this waits.
     fn write(&mut self, bytes: &[u8]);
 
     /// Whether the line has taken nothing for too long. What is written then is lost.
-    fn is_dead(&self) -> bool;
+    fn is_dead(&self) -> bool {
+        false
+    }
 
     /// Uses the line again, because something has come from it.
-    fn revive(&mut self);
+    fn revive(&mut self) {}
 
     /// Sleeps for so many nanoseconds. It may return earlier, for example when a byte comes.
     fn wait(&mut self, nanoseconds: u64);
