@@ -2,7 +2,7 @@
 //!
 //! The verifier has checked the arguments: pointers lead to as many bytes as the call says, records
 //! are reserved, maps are of the right kind. So these functions check nothing again, and all of
-//! them have the same contract: a verified program calls them, by [`crate::entry_points`].
+//! them have the same contract: a verified program calls them, by [`mod@crate::entry_points`].
 //!
 //! # Contexts
 //! Any, with the CPU kept: a program runs with interrupts off or under the probes' guard. They are

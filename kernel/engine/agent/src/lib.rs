@@ -15,7 +15,7 @@
 //! | [`platform`], [`facts`] | what a kernel gives the agent: the trait [`Agent`], and its types |
 //! | [`per_cpu`] | what the agent keeps for each CPU |
 //! | [`state`] | the rest, in one static of the kernel: [`Tracing`] |
-//! | [`entry_points`] | the functions of the hit path, which a macro puts into the kernel |
+//! | [`mod@entry_points`] | the functions of the hit path, which a macro puts into the kernel |
 //! | [`program`] | a program: verified, compiled, attached to a probe |
 //! | [`code`] | executable memory for programs |
 //! | [`buffer`], [`snapshot`] | the rings that records go to, and their readers; exchanging rings |

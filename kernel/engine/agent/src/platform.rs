@@ -1,7 +1,7 @@
 //! What a kernel gives the agent: the trait [`Agent`].
 //!
 //! It stands on [`probes::Platform`], which says already where code may lie, which text may be
-//! probed, where stacks end and how to wait for all CPUs. Nine methods are required. The others
+//! probed, where stacks end and how to wait for all CPUs. Ten methods are required. The others
 //! stand for what a kernel may lack; as they are, they say that it is not there.
 
 use core::fmt;

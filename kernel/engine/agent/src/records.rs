@@ -11,9 +11,10 @@
 //! They do what [`Ring::reserve`] and [`Ring::commit`] do, and the texts there say why it is right.
 //! A [`Prefix`] is before the payload of the program, and says how much of it is in use.
 //!
-//! The routines are in [`crate::entry_points`]. They rely on compiled code that has asked whether
-//! records are taken. It does so where the word that says it has an address of 31 bits with a sign,
-//! as in a kernel in the top 2 GiB. Elsewhere the slow functions are called, which ask themselves.
+//! The routines are in [`mod@crate::entry_points`]. They rely on compiled code that has asked
+//! whether records are taken. It does so where the word that says it has an address of 31 bits with
+//! a sign, as in a kernel in the top 2 GiB. Elsewhere the slow functions are called, which ask
+//! themselves.
 //!
 //! # Invariants
 //! RECORD-1. A record is reserved and submitted on one CPU. It is reserved in the ring that the
