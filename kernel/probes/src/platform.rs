@@ -161,10 +161,16 @@ pub unsafe trait Platform: Sized + 'static {
     /// task may not sleep asks that count, too.
     fn can_sleep() -> bool {
         let flags: u64;
-        // SAFETY: reads the flags, by a word below the stack pointer that is free.
-        unsafe { asm!("pushfq", "pop {}", out(reg) flags, options(preserves_flags)) };
+        // SAFETY: reads the flags by a word below the stack pointer that is free. Interrupts are
+        // off until the `sti` below, so that the task stays on the CPU that is asked.
+        unsafe { asm!("pushfq", "pop {}", "cli", out(reg) flags) };
         let cpu = Self::this_cpu();
-        flags & IF != 0 && !cpu.is_in_hit() && cpu.interrupted.is_in_task()
+        let is_in_task = !cpu.is_in_hit() && cpu.interrupted.is_in_task();
+        if flags & IF != 0 {
+            // SAFETY: as they were.
+            unsafe { asm!("sti") };
+        }
+        flags & IF != 0 && is_in_task
     }
 
     /// The entry points of this kernel.
