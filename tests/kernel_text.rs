@@ -243,9 +243,10 @@ fn the_table_for_fast_walks_agrees_with_the_call_frame_information() {
     const BOTTOM: u64 = 0xffff_ff90_0000_8000;
     const END: u64 = BOTTOM + 0x8000;
     let stack = Words(BOTTOM..END);
-    // For the addresses of a half: how many the table describes, all, and found interruptions.
+    // For the addresses of a half: how many the table describes, all, found interruptions, and
+    // steps to usual callers.
     let half = |first| {
-        let (mut described, mut all, mut interruptions) = (0, 0, 0);
+        let (mut described, mut all, mut interruptions, mut usual) = (0, 0, 0, 0);
         for address in text
             .iter()
             .flat_map(|text| text.clone().skip(first).step_by(2))
@@ -273,10 +274,21 @@ fn the_table_for_fast_walks_agrees_with_the_call_frame_information() {
                     interrupted,
                 };
                 let lowest = frame.sp();
-                let found = walker.step(&table, END, |address| {
+                let read = |address| {
                     assert!(address >= lowest);
                     stack.word(address)
-                });
+                };
+                let mut climber = walker;
+                let found = walker.step(&table, END, read);
+                if !interrupted {
+                    let mut is_usual = false;
+                    climber.climb(&table, END, read, |_| {
+                        is_usual = true;
+                        false
+                    });
+                    assert!(!is_usual || climber == walker, "{address:#x}: {climber:x?}");
+                    usual += u64::from(is_usual);
+                }
                 if found == Found::Nothing {
                     continue;
                 }
@@ -302,9 +314,9 @@ fn the_table_for_fast_walks_agrees_with_the_call_frame_information() {
                 }
             }
         }
-        [described, all, interruptions]
+        [described, all, interruptions, usual]
     };
-    let [described, all, interruptions] = thread::scope(|scope| {
+    let [described, all, interruptions, usual] = thread::scope(|scope| {
         let even = scope.spawn(|| half(0));
         let odd = half(1);
         let even = even.join().expect("the even addresses fail, see above");
@@ -315,6 +327,7 @@ fn the_table_for_fast_walks_agrees_with_the_call_frame_information() {
         table.bytes()
     );
     assert!(interruptions > 0);
+    assert!(usual > all / 2, "{usual} of {all} bytes");
     assert!(described * 100 > all * 98, "{described} of {all} bytes");
 }
 

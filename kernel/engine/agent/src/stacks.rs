@@ -189,25 +189,35 @@ unsafe fn walk<A: Agent>(sample: &Sample, skip: usize, to: *mut u64, most: usize
         }
     }
     let mut count = 0_usize;
-    while count < most {
-        let frame = to.wrapping_add(count);
+    let note = |ip: u64, count: &mut usize| {
         // SAFETY: there is room by 1. Volatile, so that the compiler makes it no call of `memcpy`.
-        unsafe { frame.write_volatile(place.walker.ip) };
-        count = count.wrapping_add(1);
-        if count == most {
-            // SAFETY: written above.
-            unsafe { place.is_borrowed::<A>(frame) };
-            break;
-        }
-        // SAFETY: the registers are real by 2.
-        if !unsafe { place.go_up_usual(table) || place.go_up::<A>(table, frame) } {
-            break;
-        }
-        // The end of a chain.
-        if place.walker.ip == 0 {
-            break;
-        }
+        unsafe { to.wrapping_add(*count).write_volatile(ip) };
+        *count = count.wrapping_add(1);
+        *count < most
+    };
+    if most == 0 {
+        return 0;
     }
+    let mut has_room = note(place.walker.ip, &mut count);
+    while has_room {
+        // SAFETY: the registers are real by 2.
+        unsafe { place.climb(table, |ip| note(ip, &mut count)) };
+        // The end of a chain is no frame.
+        if place.walker.ip == 0 {
+            return count.wrapping_sub(1);
+        }
+        if count == most {
+            break;
+        }
+        let last = to.wrapping_add(count).wrapping_sub(1);
+        // SAFETY: the registers are real by 2, and the last frame was written above.
+        if !unsafe { place.go_up::<A>(table, last) } {
+            return count;
+        }
+        has_room = note(place.walker.ip, &mut count);
+    }
+    // SAFETY: as above.
+    unsafe { place.is_borrowed::<A>(to.wrapping_add(count).wrapping_sub(1)) };
     count
 }
 
@@ -272,16 +282,17 @@ struct Place {
 }
 
 impl Place {
-    /// Goes to the caller, as most functions have theirs. False, and nothing has changed, where it
-    /// is found in another way.
+    /// Goes up through callers, as long as they are found as most are ([`Walker::climb`]).
     ///
     /// # Safety
     /// The walk began with the registers of interrupted code of this CPU, which waits.
     #[inline(always)]
-    unsafe fn go_up_usual(&mut self, table: &FastTable) -> bool {
+    unsafe fn climb(&mut self, table: &FastTable, found: impl FnMut(u64) -> bool) {
         // SAFETY: see FRAMES-1.
         let read = |address: u64| unsafe { (address as *const u64).read_volatile() };
-        !self.walker.interrupted && self.walker.step_usual(table, self.end, read)
+        if !self.walker.interrupted {
+            self.walker.climb(table, self.end, read, found);
+        }
     }
 
     /// Goes to the frame above. False: there is none. Writes the true address to `frame`, where

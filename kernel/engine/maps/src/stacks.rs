@@ -37,7 +37,7 @@ use core::sync::atomic::{
 use super::{
     block::{Block, OutOfMemory},
     steps::{NoSteps, Steps, add, exchange, load, store},
-    table::{Lost, TURNED, fold},
+    table::{Lost, MULTIPLIER, TURNED, fold},
 };
 
 /// The most frames of a trace.
@@ -117,9 +117,10 @@ impl Stacks {
         let frames = frames.get(..self.max_frames).unwrap_or(frames);
         // An empty trace is kept as one frame of 0, because a slot without frames is being written.
         let frames = if frames.is_empty() { &[0] } else { frames };
-        let hash = frames
-            .iter()
-            .fold(0, |hash, &frame| fold(hash ^ frame ^ TURNED));
+        let hash = frames.iter().fold(TURNED, |hash: u64, &frame| {
+            (hash.rotate_left(5) ^ frame).wrapping_mul(MULTIPLIER)
+        });
+        let hash = fold(hash);
         let hash = if hash == 0 { 1 } else { hash };
         let home = (hash & self.mask) as usize;
         for index in home..home.wrapping_add(WINDOW) {
@@ -275,10 +276,15 @@ fn equal<S: Steps>(state: &AtomicU64, words: &[AtomicU64], frames: &[u64]) -> Op
     if before & FRAMES != frames.len() as u64 {
         return None;
     }
-    for (word, &frame) in words.iter().zip(frames) {
-        if load::<S>(word, Relaxed) != frame {
-            return None;
-        }
+    // Nearly always they are equal, so it is not asked after each.
+    let difference = words
+        .iter()
+        .zip(frames)
+        .fold(0, |difference, (word, &frame)| {
+            difference | (load::<S>(word, Relaxed) ^ frame)
+        });
+    if difference != 0 {
+        return None;
     }
     // Pairs with the exchange of `clear`, after which another trace may be written here.
     fence(Acquire);

@@ -9,6 +9,8 @@
 //!   blocks   for each 16 bytes of code: their rule, or the index of a mixed block
 //!   mixed    for each byte of such a block: the index of its rule
 //!   rules    the different rules that mixed blocks have
+//!   usual    for each byte of code a bit: its rule is that of a function with a frame pointer, in
+//!            its body
 //!
 //!   rule   bits 0-1    0 none, 1 the frame ends at rsp + size, 2 at rbp + size
 //!          bit 2       the frame of an exception or interrupt lies at the end of this one
@@ -61,6 +63,8 @@ const SAVED_IP: i64 = 40;
 const SAVED_SP: i64 = 16;
 
 const BLOCK_BYTES: usize = 16;
+/// How many blocks have their bits in one word of `usual`.
+const BLOCKS_A_WORD: u64 = 64 / BLOCK_BYTES as u64;
 
 /// The bit of an entry of `blocks` which says that the rest is an index into `mixed`.
 const MIXED: u32 = 1 << 31;
@@ -73,6 +77,7 @@ pub struct FastTable {
     blocks: Vec<u32>,
     mixed: Vec<[u16; BLOCK_BYTES]>,
     rules: Vec<u32>,
+    usual: Vec<u64>,
 }
 
 /// A range of addresses with one rule.
@@ -135,6 +140,9 @@ impl FastTable {
             .min(u64::from(u32::MAX / 2))
             .div_ceil(BLOCK_BYTES as u64);
         table.blocks.try_reserve_exact(count as usize)?;
+        let words = count.div_ceil(BLOCKS_A_WORD) as usize;
+        table.usual.try_reserve_exact(words)?;
+        table.usual.resize(words, 0);
         let mut left = spans;
         for block in 0..count {
             let first = table.start + block * BLOCK_BYTES as u64;
@@ -150,6 +158,11 @@ impl FastTable {
                 {
                     *rule = span.rule;
                 }
+            }
+            let bits = (0..).zip(&rules).filter(|&(_, &rule)| rule == rule::USUAL);
+            let bits = bits.fold(0, |bits, (byte, _)| bits | 1_u64 << byte);
+            if let Some(word) = table.usual.get_mut((block / BLOCKS_A_WORD) as usize) {
+                *word |= bits << (block % BLOCKS_A_WORD * BLOCK_BYTES as u64);
             }
             let block = if rules.iter().all(|&rule| rule == rules[0]) {
                 rules[0]
@@ -212,7 +225,10 @@ impl FastTable {
 
     /// How many bytes of memory it takes.
     pub fn bytes(&self) -> usize {
-        size_of_val(&*self.blocks) + size_of_val(&*self.mixed) + size_of_val(&*self.rules)
+        size_of_val(&*self.blocks)
+            + size_of_val(&*self.mixed)
+            + size_of_val(&*self.rules)
+            + size_of_val(&*self.usual)
     }
 }
 
@@ -363,19 +379,32 @@ impl Walker {
         Found::Interrupted
     }
 
-    /// The same for a function with a frame pointer that waits for a call to return, as most do.
-    /// False for any other; then nothing has changed.
+    /// Goes up through functions with a frame pointer that wait for a call to return, as most do.
+    /// Tells each caller's ip to `found`, until that says false, or a function is of another kind.
+    /// Only where this place waits for a call to return.
     #[inline(always)]
-    pub fn step_usual(&mut self, table: &FastTable, end: u64, read: impl Fn(u64) -> u64) -> bool {
-        let rule = table.rule(self.ip.wrapping_sub(1));
-        let frame_end = self.bp.wrapping_add(16);
-        let is_usual =
-            rule == rule::USUAL && self.bp >= self.sp && frame_end > self.bp && frame_end <= end;
-        if is_usual {
+    pub fn climb(
+        &mut self,
+        table: &FastTable,
+        end: u64,
+        read: impl Fn(u64) -> u64,
+        mut found: impl FnMut(u64) -> bool,
+    ) {
+        // Where the last frame of the stack can have its `rbp`.
+        let last = end.saturating_sub(16);
+        let (usual, start) = (table.usual.as_slice(), table.start.wrapping_add(1));
+        let is_usual = |ip: u64| {
+            let offset = ip.wrapping_sub(start);
+            let word = usual.get((offset / 64) as usize);
+            word.is_some_and(|word| word >> (offset % 64) & 1 != 0)
+        };
+        while is_usual(self.ip) && (self.sp..=last).contains(&self.bp) {
+            self.sp = self.bp.wrapping_add(16);
             self.ip = read(self.bp.wrapping_add(8));
             self.bp = read(self.bp);
-            self.sp = frame_end;
+            if !found(self.ip) {
+                break;
+            }
         }
-        is_usual
     }
 }
