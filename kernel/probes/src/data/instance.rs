@@ -233,10 +233,15 @@ impl Holder {
     /// The kretprobe; none once it was unregistered. Any context that holds an instance.
     #[inline(always)]
     pub(crate) fn kretprobe(&self) -> Option<&KretprobeCore> {
+        Some(self.kretprobe_or_retired()).filter(|kretprobe| !core::ptr::eq(*kretprobe, &RETIRED))
+    }
+
+    /// The same; [`RETIRED`] once it was unregistered.
+    #[inline(always)]
+    pub(crate) fn kretprobe_or_retired(&self) -> &KretprobeCore {
         // SAFETY: never null, and a kretprobe that a holder names is freed only after a grace
         // period.
-        let kretprobe = unsafe { &*self.kretprobe.load(Ordering::Acquire) };
-        Some(kretprobe).filter(|kretprobe| !core::ptr::eq(*kretprobe, &RETIRED))
+        unsafe { &*self.kretprobe.load(Ordering::Acquire) }
     }
 
     /// Has calls in flight return quietly from now on.

@@ -66,16 +66,20 @@ where
 /// The handler of a kretprobe without one.
 extern "C" fn no_handler<D>(_: &mut KretprobeInstance<D>, _: &mut PtRegs) {}
 
-/// The entry handler of a kretprobe with an action.
-extern "C" fn enter_action(
+/// The entry handler of a kretprobe with an action whose entry and return share `WORDS` words, or,
+/// with [`MANY`], any number.
+extern "C" fn enter_action<const WORDS: usize>(
     instance: &mut KretprobeInstance<()>,
     regs: &mut PtRegs,
 ) -> EntryVerdict {
-    let Some((action, function)) = instance.action() else {
-        return EntryVerdict::Decline;
-    };
+    let (action, function) = instance.action();
     let shared = instance.shared_words();
-    for word in 0..action.shared_words {
+    let words = if WORDS == MANY {
+        action.shared_words
+    } else {
+        WORDS
+    };
+    for word in 0..words {
         // SAFETY: an instance of this kretprobe has so many words after it (`Kretprobe::action`).
         // Volatile, so that it is no call of `memset`: there are few.
         unsafe { shared.add(word).write_volatile(0) };
@@ -89,24 +93,41 @@ extern "C" fn enter_action(
 
 /// The return handler of a kretprobe with an action.
 extern "C" fn leave_action(instance: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
-    let Some((action, function)) = instance.action() else {
-        return;
-    };
+    let (action, function) = instance.action();
     let shared = instance.shared_words();
     let ret_addr = instance.inner.ret_addr;
     (action.on_return)(instance.opaque(), regs, shared, function, ret_addr);
 }
 
+/// Stands for the number of shared words of an action that has no entry handler of its own.
+const MANY: usize = usize::MAX;
+
+/// The action of a kretprobe without one, and of one that was unregistered since the call.
+static NO_ACTION: CallAction = CallAction {
+    entry: None,
+    on_return: do_nothing,
+    shared_words: 0,
+};
+
+extern "C" fn do_nothing(
+    _: *const (),
+    _: &mut PtRegs,
+    _: *mut u64,
+    _: u64,
+    _: u64,
+) -> EntryVerdict {
+    EntryVerdict::Track
+}
+
 impl KretprobeInstance<()> {
-    /// The action of its kretprobe, which is not null, and the function's address.
+    /// The action of its kretprobe, and the function's address.
     #[inline(always)]
-    fn action<'a>(&self) -> Option<(&'a CallAction, u64)> {
+    fn action<'a>(&self) -> (&'a CallAction, u64) {
         // SAFETY: an instance in hand has a live holder, and the action of a kretprobe lives as
-        // long as it is registered (contract of `Kretprobe::action`). It was set with the handlers
-        // that ask for it.
+        // long as it is registered (contract of `Kretprobe::action`).
         unsafe {
-            let core = (*self.inner.holder).kretprobe()?;
-            Some((&*core.action, core.kprobe.addr()))
+            let core = (*self.inner.holder).kretprobe_or_retired();
+            (&*core.action, core.kprobe.addr())
         }
     }
 
@@ -189,7 +210,7 @@ pub struct KretprobeCore {
     /// neither.
     pub(crate) enter: Option<EntryHandler<()>>,
     pub(crate) data: Layout,
-    /// The action that the handlers run, or null.
+    /// The action that the handlers run, or [`NO_ACTION`].
     pub(crate) action: *const CallAction,
     pub(crate) maxactive: AtomicI32,
     pub(crate) nmissed: AtomicU64,
@@ -209,7 +230,7 @@ impl KretprobeCore {
             handler: no_handler::<()>,
             enter,
             data,
-            action: core::ptr::null(),
+            action: &raw const NO_ACTION,
             maxactive: AtomicI32::new(0),
             nmissed: AtomicU64::new(0),
             method: None,
@@ -371,7 +392,12 @@ impl Kretprobe<()> {
         self.core.handler = leave_action;
         self.core.enter = None;
         if words > 0 || entry.is_some() {
-            self.core.enter = Some(enter_action);
+            self.core.enter = Some(match words {
+                0 => enter_action::<0>,
+                1 => enter_action::<1>,
+                2 => enter_action::<2>,
+                _ => enter_action::<MANY>,
+            });
         }
         self.core.data = match Layout::array::<u64>(words) {
             Ok(layout) => layout,
