@@ -187,11 +187,11 @@ impl Walk {
     /// 1. The instance list, until the call is taken off it.
     /// 2. The registers that handlers got.
     /// 3. The frame information, once the address lies where the last instruction takes it. Before
-    ///    that, the return slot is empty.
+    ///    that, the return slot holds its own end.
     fn behind_trampoline(&self, frame: &Frame, above: &Frame, slot: u64) -> Option<u64> {
         let regs_ip = slot - size_of::<PtRegs>() as u64 + offset_of!(PtRegs, ip) as u64;
         hooks::borrowed_return_address(self.task, slot)
-            .or_else(|| Some(above.ip()).filter(|&ip| ip != 0))
+            .or_else(|| Some(above.ip()).filter(|&ip| ip != above.sp()))
             .or_else(|| Stacks.read(regs_ip).filter(|_| regs_ip >= frame.sp()))
     }
 }

@@ -59,6 +59,8 @@ unsafe impl Platform for Kernel {
 
     const PER_CPU_GS_OFFSET: u32 = percpu::PROBES as u32;
 
+    const PER_CPU_PAGES: bool = true;
+
     #[inline(always)]
     fn this_cpu() -> &'static PerCpu {
         &percpu::this().probes

@@ -16,7 +16,7 @@ pub const KERNEL: Rules<'static> = Rules {
 };
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-pub const ROOTS: [(&str, &str); 71] = [
+pub const ROOTS: [(&str, &str); 73] = [
     ("kprobe_breakpoint", "a hit begins in it"),
     ("kprobe_hit", "the site's first probe names it"),
     ("kprobe_hit_post", "the site's first probe names it"),
@@ -70,6 +70,14 @@ pub const ROOTS: [(&str, &str); 71] = [
     ),
     (
         "kretprobe_detour",
+        "hits of optimised return probes run through copies of it",
+    ),
+    (
+        "kretprobe_detour_keeping_flags",
+        "hits of optimised return probes run through copies of it",
+    ),
+    (
+        "kretprobes_detour",
         "hits of optimised return probes run through copies of it",
     ),
     (

@@ -117,6 +117,7 @@ macro_rules! breakpoint_entry {
             action_breakpoint = const $crate::asm::layout::ACTION_BREAKPOINT,
             lookup_ip = const $crate::asm::layout::LOOKUP_IP,
             next_probe = const $crate::asm::layout::PROBE_NEXT,
+            probe_site = const $crate::asm::layout::PROBE_SITE,
             nmissed = const $crate::asm::layout::KRETPROBE_NMISSED,
             kretprobe_holder = const $crate::asm::layout::KRETPROBE_HOLDER,
             // An instance, and a task's cell.
@@ -263,35 +264,44 @@ macro_rules! breakpoint_stubs {
     .cfi_adjust_cfa_offset -8
 .endm
 
-# Takes the guard and runs the handlers, newest probe first. In: rdi, the first probe; rcx, the
-# site. Goes to `elsewhere` if one of them has chosen where to go on.
-.macro run_pre_handlers elsewhere
+# Completes the frame and takes the guard, for the handlers. In: rdi, the first probe; rcx, the
+# site. Leaves rsi, the frame.
+.macro begin_handlers
     lookup_frame
     complete_frame
     inc dword ptr gs:[{per_cpu} + {guard}]
     jnz .Lhit_missed
     mov rsi, rsp
-    call_keeping_site "[rdi + {chain}]"
-    test al, al
-    jnz \elsewhere
 .endm
 
 # In: rdi, the first probe; rcx, the site. As `Hits::serve`, where no probe has a post handler.
     function kprobe_hit
-    run_pre_handlers .Lhit_goes_elsewhere
-    mov rax, [rcx + {run}]
-    mov [rsp + {ip}], rax
+    begin_handlers
+    # Where the hit goes on is kept on the stack, which aligns it, too. The slot or detour there
+    # stays as long as this hit, because no grace period ends meanwhile.
+    push_word "qword ptr [rcx + {run}]"
+    call [rdi + {chain}]
+    test al, al
+    jnz .Lhit_chosen
+    pop_word "qword ptr [rsp + {ip}]"
 .Lhit_leave:
     dec dword ptr gs:[{per_cpu} + {guard}]
 .Lhit_resume:
     resume_as_framed
+.Lhit_chosen:
+    .cfi_adjust_cfa_offset 8
+    pop_word rcx
 .Lhit_goes_elsewhere:
     # To the handler of a jprobe, with the guard held; or a handler has said where to go on, which
     # may be under a jump.
     cmp al, {flow_jprobe}
     je .Lhit_resume
     mov rdi, rsp
-    call_keeping_site {resume}
+    sub rsp, 8
+    .cfi_adjust_cfa_offset 8
+    call {resume}
+    add rsp, 8
+    .cfi_adjust_cfa_offset -8
     jmp .Lhit_leave
 .Lhit_missed:
     # Inside another hit: not to be handled, but to be counted.
@@ -301,7 +311,10 @@ macro_rules! breakpoint_stubs {
 
 # In: rdi, the first probe; rcx, the site. As `Hits::serve`, where a probe has a post handler.
     function kprobe_hit_post
-    run_pre_handlers .Lhit_post_goes_elsewhere
+    begin_handlers
+    call_keeping_site "[rdi + {chain}]"
+    test al, al
+    jnz .Lhit_post_goes_elsewhere
     # `push` of a register, the stack pointer at an odd word and still the code's, no TF: on the
     # frame.
     movsx eax, word ptr [rcx + {pushed}]
@@ -425,13 +438,13 @@ macro_rules! kretprobe_stubs {
 .endif
 
 # Borrows the return address for `kretprobe_trampoline`. In: rax, an instance of this CPU's own;
-# rbx, the address of the trampoline's frame. Leaves rdi, the task's cell; changes rcx and rdx.
-.macro borrow_return_at_breakpoint slow_path
+# rbx, the address of the trampoline's frame. Leaves `cell`, the task's cell; changes rcx and rdx.
+.macro borrow_return_at_breakpoint cell, slow_path
     .if {fixed}
-    borrow_return rdi, rbx, "offset kretprobe_trampoline", \slow_path
+    borrow_return \cell, rbx, "offset kretprobe_trampoline", \slow_path
     mov qword ptr [rbx + {below_slot}], offset kretprobe_trampoline
     .else
-    borrow_return rdi, rbx, "[rip + .Lkretprobe_trampoline_address]", \slow_path
+    borrow_return \cell, rbx, "[rip + .Lkretprobe_trampoline_address]", \slow_path
     lea rcx, [rip + kretprobe_trampoline]
     mov [rbx + {below_slot}], rcx
     .endif
@@ -444,24 +457,25 @@ macro_rules! kretprobe_stubs {
     cmp dword ptr gs:[{per_cpu} + {guard}], -1
     jne kprobe_any_hit
     push_registers rbx
-    mov rsi, rcx
-    mov rdi, [rdi + {kretprobe_holder}]
-    pop_instance rdi, .Lone_no_instance
+    # As in `kprobe_hit`.
+    push_word "qword ptr [rcx + {run}]"
+    mov rsi, [rdi + {kretprobe_holder}]
+    pop_instance rsi, .Lone_no_instance
     # The stack pointer of the code is the return slot.
-    mov rbx, [rsp + 80]
+    mov rbx, [rsp + 88]
     sub rbx, {below_slot}
-    borrow_return_at_breakpoint .Lone_slow_path
-    mov rax, [rsi + {run}]
-    mov [rsp + 56], rax
+    borrow_return_at_breakpoint rsi, .Lone_slow_path
+    pop_word "qword ptr [rsp + 56]"
     .cfi_remember_state
     pop_registers rbx, rax, rcx, rdx, rsi, rdi
     return_from_trap
     .cfi_restore_state
-    .cfi_def_cfa_offset 96
+    .cfi_def_cfa_offset 104
 .Lone_slow_path:
     call kretprobe_give_back
 .Lone_no_instance:
-    mov rcx, rsi
+    mov rcx, [rdi + {probe_site}]
+    pop_word rbx
     pop_registers rbx
     jmp kprobe_any_hit
     end_function kprobe_one_kretprobe
@@ -473,13 +487,14 @@ macro_rules! kretprobe_stubs {
     cmp dword ptr gs:[{per_cpu} + {guard}], -1
     jne kprobe_any_hit
     push_registers rbx, r8, r9
-    mov rsi, rcx
+    # As in `kprobe_hit`.
+    push_word "qword ptr [rcx + {run}]"
     mov r8, rdi
     mov rdi, [rdi + {kretprobe_holder}]
     pop_instance rdi, .Lseveral_no_instance
-    mov rbx, [rsp + 96]
+    mov rbx, [rsp + 104]
     sub rbx, {below_slot}
-    borrow_return_at_breakpoint .Lseveral_slow_path
+    borrow_return_at_breakpoint rdi, .Lseveral_slow_path
     # r8: the probe; r9: what the others have as frame.
     lea r9, [rbx - {shared}]
 .Lseveral_next:
@@ -491,27 +506,23 @@ macro_rules! kretprobe_stubs {
     jne .Lseveral_next
     mov rdi, [r8 + {kretprobe_holder}]
     pop_instance rdi, .Lseveral_missed
-    mov rdi, gs:[{per_cpu} + {cell}]
-    mov rdx, [rdi + {cell_head}]
-    mov rcx, [rdx + {ret_addr}]
-    fill_instance r9
-    mov [rdi + {cell_head}], rax
+    join_newest_call
     jmp .Lseveral_next
 .Lseveral_missed:
     lock inc qword ptr [r8 + {nmissed}]
     jmp .Lseveral_next
 .Lseveral_done:
-    mov rax, [rsi + {run}]
-    mov [rsp + 72], rax
+    pop_word "qword ptr [rsp + 72]"
     .cfi_remember_state
     pop_registers r9, r8, rbx, rax, rcx, rdx, rsi, rdi
     return_from_trap
     .cfi_restore_state
-    .cfi_def_cfa_offset 112
+    .cfi_def_cfa_offset 120
 .Lseveral_slow_path:
     call kretprobe_give_back
 .Lseveral_no_instance:
-    mov rcx, rsi
+    mov rcx, [r8 + {probe_site}]
+    pop_word rbx
     pop_registers r9, r8, rbx
     jmp kprobe_any_hit
     end_function kprobe_kretprobes

@@ -12,7 +12,8 @@
 //!   S-0xa8  r15              <- rsi at the call
 //! ```
 //!
-//! `kretprobe_detour` alone builds no such frame.
+//! `kretprobe_detour`, `kretprobe_detour_keeping_flags` and `kretprobes_detour` build no such
+//! frame.
 
 /// The templates; never executed where they are. Part of [`entry_points!`](crate::entry_points).
 #[doc(hidden)]
@@ -140,47 +141,121 @@ macro_rules! detours {
 
 # At a function's entry with nothing but a return probe that wants nothing there: as
 # `kprobe_one_kretprobe`. Whatever takes the slow path it leaves to the int3, which stands for the
-# breakpoint at the function's entry.
+# breakpoint at the function's entry. `flags`: 8 if the code may read the arithmetic flags that it
+# finds, so that they are kept, else 0.
 #
 #   S       return slot
-#   S-0x08  rflags
+#   S-0x08  rflags, if they are kept; all below is 8 higher if not
 #   S-0x10  rax
 #   S-0x18  rcx
 #   S-0x20  rdx
 #   S-0x28  rbx
 #   S-0x30  rdi
-    function kretprobe_detour
+.macro lone_return name, flags
+    function \name
     .cfi_startproc simple
-    .cfi_def_cfa rsp, 56
+    .cfi_def_cfa rsp, 48 + \flags
+    .cfi_offset rip, -8
+    .cfi_offset rax, -16 - \flags
+    .cfi_offset rcx, -24 - \flags
+    .cfi_offset rdx, -32 - \flags
+    .cfi_offset rbx, -40 - \flags
+    .cfi_offset rdi, -48 - \flags
+.L\name\()_slow_path:
+    call kretprobe_give_back
+.L\name\()_nothing_done:
+    pop_registers rdi, rbx, rdx, rcx, rax
+    .if \flags
+    pop_flags
+    .endif
+    int3
+    .globl \name\()_enter
+\name\()_enter:
+    .if \flags
+    push_flags
+    .endif
+    push_registers rax, rcx, rdx, rbx, rdi
+    cmp dword ptr gs:[{per_cpu} + {guard}], -1
+    jne .L\name\()_nothing_done
+    movabs rdi, {kretprobe_mark}
+    mov rdi, [rdi + {lone_holder}]
+    pop_instance rdi, .L\name\()_nothing_done
+    lea rbx, [rsp + 40 + \flags - {below_slot}]
+    borrow_return rdi, rbx, rdx, .L\name\()_slow_path, {trampoline_mark}
+    mov [rsp + 40 + \flags], rdx
+    pop_registers rdi, rbx, rdx, rcx, rax
+    .if \flags
+    pop_flags
+    .endif
+    .globl \name\()_end
+\name\()_end:
+    end_function \name
+.endm
+    lone_return kretprobe_detour, 0
+    lone_return kretprobe_detour_keeping_flags, 8
+
+# The same with several such return probes and no other enabled probe: as `kprobe_kretprobes`. The
+# first probe may be another one for a moment, before this detour is replaced.
+#
+#   S       return slot
+#   S-0x08  rflags
+#   S-0x10  rax, rcx, rdx, rbx, rdi, r8, r9 and r10, 8 bytes each
+    function kretprobes_detour
+    .cfi_startproc simple
+    .cfi_def_cfa rsp, 80
     .cfi_offset rip, -8
     .cfi_offset rax, -24
     .cfi_offset rcx, -32
     .cfi_offset rdx, -40
     .cfi_offset rbx, -48
     .cfi_offset rdi, -56
-.Ldetour_slow_path:
+    .cfi_offset r8, -64
+    .cfi_offset r9, -72
+    .cfi_offset r10, -80
+.Lkretprobes_detour_slow_path:
     call kretprobe_give_back
-.Ldetour_nothing_done:
-    pop_registers rdi, rbx, rdx, rcx, rax
+.Lkretprobes_detour_nothing_done:
+    pop_registers r10, r9, r8, rdi, rbx, rdx, rcx, rax
     pop_flags
     int3
-    .globl kretprobe_detour_enter
-kretprobe_detour_enter:
+    .globl kretprobes_detour_enter
+kretprobes_detour_enter:
     push_flags
-    push_registers rax, rcx, rdx, rbx, rdi
+    push_registers rax, rcx, rdx, rbx, rdi, r8, r9, r10
     cmp dword ptr gs:[{per_cpu} + {guard}], -1
-    jne .Ldetour_nothing_done
-    movabs rdi, {kretprobe_mark}
-    mov rdi, [rdi + {lone_holder}]
-    pop_instance rdi, .Ldetour_nothing_done
-    lea rbx, [rsp + 48 - {below_slot}]
-    borrow_return rdi, rbx, rdx, .Ldetour_slow_path, {trampoline_mark}
-    mov [rsp + 48], rdx
-    pop_registers rdi, rbx, rdx, rcx, rax
+    jne .Lkretprobes_detour_nothing_done
+    # r8: the probe; r10: the routine of a return probe that wants nothing at the call.
+    movabs r8, {site_mark}
+    movabs r10, {kretprobe_routine_mark}
+    mov r8, [r8 + {head}]
+    cmp [r8 + {probe_routine}], r10
+    jne .Lkretprobes_detour_nothing_done
+    mov rdi, [r8 + {kretprobe_holder}]
+    pop_instance rdi, .Lkretprobes_detour_nothing_done
+    lea rbx, [rsp + 72 - {below_slot}]
+    borrow_return rdi, rbx, rdx, .Lkretprobes_detour_slow_path, {trampoline_mark}
+    mov [rsp + 72], rdx
+    # r9: what the others have as frame.
+    lea r9, [rbx - {shared}]
+.Lkretprobes_detour_next:
+    mov r8, [r8 + {next_probe}]
+    test r8, r8
+    jz .Lkretprobes_detour_done
+    cmp [r8 + {probe_routine}], r10
+    jne .Lkretprobes_detour_next
+    mov rdi, [r8 + {kretprobe_holder}]
+    pop_instance rdi, .Lkretprobes_detour_missed
+    join_newest_call
+    jmp .Lkretprobes_detour_next
+.Lkretprobes_detour_missed:
+    lock inc qword ptr [r8 + {nmissed}]
+    jmp .Lkretprobes_detour_next
+.Lkretprobes_detour_done:
+    pop_registers r10, r9, r8, rdi, rbx, rdx, rcx, rax
     pop_flags
-    .globl kretprobe_detour_end
-kretprobe_detour_end:
-    end_function kretprobe_detour
+    .globl kretprobes_detour_end
+kretprobes_detour_end:
+    end_function kretprobes_detour
 "#
     };
 }

@@ -36,8 +36,12 @@ macro_rules! handlers {
         r#"
 .macro count_hit probe, scratch
     mov rax, [\probe + {hits}]
+    .if {per_cpu_pages}
+    inc qword ptr gs:[rax]
+    .else
     mov \scratch, gs:[{per_cpu} + {counter_part}]
     inc qword ptr [rax + \scratch]
+    .endif
 .endm
 
 # A disabled probe.

@@ -6,6 +6,7 @@ use crate::{
     data::{
         action::{Action, BreakpointFrame},
         address_table,
+        counters::Counter,
         instance::{self, Holder, Instance, TaskCell},
         jprobe::{Jprobe, JprobeFrame},
         kprobe::{Kprobe, flags},
@@ -32,7 +33,7 @@ pub const PROBE_CHAIN: usize = offset_of!(Kprobe, chain);
 pub const PROBE_ROUTINE: usize = offset_of!(Kprobe, routine);
 pub const PROBE_PRE: usize = offset_of!(Kprobe, pre_handler);
 pub const PROBE_POST: usize = offset_of!(Kprobe, post_handler);
-pub const PROBE_HITS: usize = offset_of!(Kprobe, hits);
+pub const PROBE_HITS: usize = offset_of!(Kprobe, hits) + offset_of!(Counter, distance);
 pub const PROBE_FLAGS: usize = offset_of!(Kprobe, flags);
 pub const PROBE_ACTION: usize = offset_of!(Kprobe, action);
 pub const ACTION_BREAKPOINT: usize = offset_of!(Action, breakpoint);

@@ -36,7 +36,8 @@ use crate::{
 pub use crate::{
     data::{
         entry_points::{
-            EntryPoints, KRETPROBE_MARK, Routines, SITE_MARK, TRAMPOLINE_MARK, Template, Templates,
+            EntryPoints, KRETPROBE_MARK, KRETPROBE_ROUTINE_MARK, Routines, SITE_MARK,
+            TRAMPOLINE_MARK, Template, Templates,
         },
         jprobe::STACK_WORDS,
         per_cpu::IN_POST,
@@ -110,6 +111,7 @@ kprobe_per_cpu_offset:
             enter = const $crate::asm::layout::KRETPROBE_ENTER,
             handler = const $crate::asm::layout::KRETPROBE_HANDLER,
             kretprobe_holder = const $crate::asm::layout::KRETPROBE_HOLDER,
+            nmissed = const $crate::asm::layout::KRETPROBE_NMISSED,
             lone_holder = const $crate::asm::layout::KRETPROBE_LONE_HOLDER,
             holder_kretprobe = const $crate::asm::layout::HOLDER_KRETPROBE,
             // An instance, and a task's cell.
@@ -145,6 +147,7 @@ kprobe_per_cpu_offset:
             running = const $crate::PerCpu::running_gs_offset::<$platform>(),
             in_post = const $crate::asm::IN_POST,
             cell = const $crate::PerCpu::cell_gs_offset::<$platform>(),
+            per_cpu_pages = const <$platform as $crate::Platform>::PER_CPU_PAGES as u8,
             counter_part = const $crate::PerCpu::counter_part_gs_offset::<$platform>(),
             finishing = const $crate::PerCpu::finishing_gs_offset::<$platform>(),
             saved_flags = const $crate::PerCpu::saved_flags_gs_offset::<$platform>(),
@@ -156,6 +159,7 @@ kprobe_per_cpu_offset:
             site_mark = const $crate::asm::SITE_MARK,
             kretprobe_mark = const $crate::asm::KRETPROBE_MARK,
             trampoline_mark = const $crate::asm::TRAMPOLINE_MARK,
+            kretprobe_routine_mark = const $crate::asm::KRETPROBE_ROUTINE_MARK,
             // Rust.
             handle_slow_path = sym $crate::asm::handle_slow_path::<$platform>,
             on_return = sym $crate::asm::on_return::<$platform>,
@@ -208,6 +212,14 @@ kprobe_per_cpu_offset:
                     ),
                     lone_return: $crate::detour_template!(
                         kretprobe_detour kretprobe_detour_enter kretprobe_detour_end
+                    ),
+                    lone_return_keeping_flags: $crate::detour_template!(
+                        kretprobe_detour_keeping_flags
+                        kretprobe_detour_keeping_flags_enter
+                        kretprobe_detour_keeping_flags_end
+                    ),
+                    returns: $crate::detour_template!(
+                        kretprobes_detour kretprobes_detour_enter kretprobes_detour_end
                     ),
                 },
                 routines: $crate::asm::Routines {

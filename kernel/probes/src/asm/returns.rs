@@ -32,9 +32,9 @@ macro_rules! returns {
 
 # The frame of `kretprobe_trampoline`, drawn there; and the guard.
 .macro build_return_frame
-    push_word 0
-    push_word {ss}
     push_word rsp
+    push_word {ss}
+    push_word "qword ptr [rsp + 8]"
     push_flags
     push_word {cs}
     push_word 0
@@ -42,8 +42,6 @@ macro_rules! returns {
     push_all
     # One instruction: from here on this CPU switches no tasks, whichever it was before.
     inc dword ptr gs:[{per_cpu} + {guard}]
-    # The rsp that was pushed is two words too low.
-    add qword ptr [rsp + {sp}], 16
     clear_df_and_ac
 .endm
 
@@ -52,7 +50,8 @@ macro_rules! returns {
 # Where the task's newest call is another one, `on_return` does all that in Rust.
 #
 #   S       rsp on arrival and on departure
-#   S-0x08  return slot      0: while handlers run, where the call came from is in the instance list
+#   S-0x08  return slot      S, its own end: while handlers run, where the call came from is in the
+#                            instance list
 #   S-0x10  ss               PtRegs, last field first: what the probed function left behind.
 #   S-0x18  rsp (= S)        In the end where the call came from; `ret 16` takes it from there
 #   S-0x20  rflags           A handler may change the flags and the general registers
@@ -62,8 +61,8 @@ macro_rules! returns {
 #   S-0x40  rdi ... down to
 #   S-0xb0  r15              <- rsi at the call: 16-aligned, as S is after a call
     function kretprobe_trampoline
-    # The frame above is that of the return slot's address. As long as the slot holds 0, that is in
-    # the instance list.
+    # The frame above is that of the return slot's address. As long as the slot holds its own end,
+    # that is in the instance list.
     .cfi_startproc simple
     .cfi_def_cfa rsp, 0
     .cfi_offset rip, -8

@@ -110,6 +110,11 @@ macro_rules! stub_macros {
     .cfi_adjust_cfa_offset 8
 .endm
 
+.macro pop_word value
+    pop \value
+    .cfi_adjust_cfa_offset -8
+.endm
+
 .macro push_flags
     pushfq
     .cfi_adjust_cfa_offset 8
@@ -218,6 +223,16 @@ macro_rules! stub_macros {
     je \slow_path
     mov [\cell + {cell_head}], rax
 .endm
+
+# Has another return probe join the task's newest call. In: rax, an instance of its own; r9, the
+# call's frame with the mark. Changes rcx, rdx and rdi.
+.macro join_newest_call
+    mov rdi, gs:[{per_cpu} + {cell}]
+    mov rdx, [rdi + {cell_head}]
+    mov rcx, [rdx + {ret_addr}]
+    fill_instance r9
+    mov [rdi + {cell_head}], rax
+.endm
 "#
         )
     };
@@ -232,13 +247,13 @@ macro_rules! end_of_stub_macros {
     .irp name, function, end_function, called, pushed_frame, lookup_frame, whole_frame
     .purgem \name
     .endr
-    .irp name, push_word, push_flags, pop_flags, pop_words, push_registers, pop_registers
+    .irp name, push_word, pop_word, push_flags, pop_flags, pop_words, push_registers, pop_registers
     .purgem \name
     .endr
     .irp name, push_all, pop_all, return_from_trap, resume_as_framed, call_aligned
     .purgem \name
     .endr
-    .irp name, pop_instance, fill_instance, borrow_return
+    .irp name, pop_instance, fill_instance, borrow_return, join_newest_call
     .purgem \name
     .endr
 "#

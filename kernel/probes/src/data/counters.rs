@@ -9,7 +9,9 @@
 //!
 //! A [`Counter`] is the address of its word for CPU 0. The word for another CPU lies a multiple of
 //! [`PART_BYTES`] after it, and each CPU keeps its own multiple in its [`PerCpu`]. So a hit is
-//! counted with two loads and one increment.
+//! counted with two loads and one increment. Where the data of the CPUs are as far apart as the
+//! parts, the word is at one distance from the GS base on each CPU. There the assembly counts with
+//! one load and one increment.
 //!
 //! # Invariants
 //! COUNTER-1. Blocks are never freed. Reading a counter that was given back gives a useless number,
@@ -119,6 +121,8 @@ fn sum(counter: NonNull<AtomicU64>) -> u64 {
 pub(crate) struct Counter {
     /// The word of CPU 0; null while the probe is not registered.
     word: AtomicPtr<AtomicU64>,
+    /// What the assembly adds to the GS base, or to the CPU's part, to get the word.
+    pub(crate) distance: AtomicU64,
     /// The sum when the counter was given back.
     last: AtomicU64,
 }
@@ -127,12 +131,15 @@ impl Counter {
     pub(crate) const fn new() -> Self {
         Self {
             word: AtomicPtr::new(null_mut()),
+            distance: AtomicU64::new(0),
             last: AtomicU64::new(0),
         }
     }
 
-    /// Starts to count from 0.
-    pub(crate) fn start(&self, counter: NonNull<AtomicU64>) {
+    /// Starts to count from 0. `origin`: the address from which the assembly counts on CPU 0.
+    pub(crate) fn start(&self, counter: NonNull<AtomicU64>, origin: u64) {
+        let distance = (counter.addr().get() as u64).wrapping_sub(origin);
+        self.distance.store(distance, Relaxed);
         self.word.store(counter.as_ptr(), Release);
     }
 
@@ -196,7 +203,7 @@ mod tests {
             cpu.init(number);
         }
         assert_eq!(counter.get(), 0);
-        counter.start(free.take(3).unwrap());
+        counter.start(free.take(3).unwrap(), 0);
         for (times, cpu) in cpus.iter().enumerate() {
             (0..=times).for_each(|_| counter.count(cpu));
         }
@@ -208,7 +215,7 @@ mod tests {
         free.give_back(counter.stop().unwrap());
         assert_eq!(counter.get(), 6);
         // The same word again, from 0.
-        counter.start(free.take(3).unwrap());
+        counter.start(free.take(3).unwrap(), 0);
         assert_eq!(counter.get(), 0);
     }
 

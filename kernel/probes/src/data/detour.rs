@@ -19,12 +19,12 @@
 //! work of that probe is written out. If the probe has an entry handler or data, the frame is as
 //! above. If it has neither, no frame is built. Both detours name the probe, so they are used only
 //! while it is alone ([`KretprobeCore::lone_holder`]). In all rare cases they fall back to the
-//! general way.
+//! general way. Several return probes that want nothing at the entry have one without a frame, too.
 //!
 //! An address whose only probe is a kprobe with an action has the shortest detour: the probed
 //! address, and a call of the action ([`Action`]). `enter` is the call.
 //!
-//! Else `start` to `block` are a copy of one of four templates, which
+//! Else `start` to `block` are a copy of one of the templates, which
 //! [`detours!`](crate::detours) defines as functions with their call frame
 //! information. A stack walk that meets code in a detour asks the template about it
 //! ([`Detour::described`]).
@@ -80,6 +80,8 @@ pub(crate) struct Detour {
     pub(crate) template: u64,
     /// The return probe that it names, if it is for one alone.
     pub(crate) kretprobe: *const KretprobeCore,
+    /// Whether it is for several return probes and no other.
+    pub(crate) only_returns: bool,
     /// Whether it builds no frame.
     pub(crate) frameless: bool,
     /// The action that it calls, if it is for one alone; else null.
@@ -222,6 +224,7 @@ mod tests {
             block: 64,
             template: 0,
             kretprobe: null(),
+            only_returns: false,
             frameless: false,
             action: null(),
             at_entry: false,

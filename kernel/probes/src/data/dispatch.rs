@@ -204,6 +204,8 @@ mod tests {
             anywhere: NOWHERE,
             lone_entry: NOWHERE,
             lone_return: NOWHERE,
+            lone_return_keeping_flags: NOWHERE,
+            returns: NOWHERE,
         },
         routines: Routines {
             nothing: 1,
@@ -360,6 +362,31 @@ mod tests {
         assert_eq!(chain(), 9);
         site.unlink(jprobe, &ENTRY);
         assert_eq!(chain(), 3);
+    }
+
+    #[test]
+    fn a_site_has_only_returns_while_another_probe_is_disabled_or_not_there() {
+        let site = site();
+        let has_only_returns = || site.has_only_returns(|| ENTRY.routines);
+        let (first, second, with_data) =
+            (kretprobe::<()>(0), kretprobe::<()>(0), kretprobe::<u64>(0));
+        let (off, on) = (Kprobe::new().disabled(), Kprobe::new());
+        assert!(!has_only_returns(), "no probe");
+        site.link(first, &ENTRY);
+        assert!(!has_only_returns(), "one probe");
+        site.link(second, &ENTRY);
+        assert!(has_only_returns());
+        // Hits go by the newest probe.
+        for newest in [with_data, &on, &off] {
+            site.link(newest, &ENTRY);
+            assert!(!has_only_returns());
+            site.unlink(newest, &ENTRY);
+            assert!(has_only_returns());
+        }
+        first.silence(&ENTRY);
+        assert!(has_only_returns(), "the older one is disabled");
+        second.silence(&ENTRY);
+        assert!(!has_only_returns(), "the newest is");
     }
 
     #[test]

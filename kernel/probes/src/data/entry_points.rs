@@ -72,8 +72,14 @@ pub struct Templates {
     pub anywhere: Template,
     /// For functions' entries with nothing but a return probe that has an entry handler or data.
     pub lone_entry: Template,
-    /// For functions' entries with nothing but a return probe that wants nothing there.
+    /// For functions' entries with nothing but a return probe that wants nothing there, if the
+    /// function does not read the arithmetic flags that it finds.
     pub lone_return: Template,
+    /// The same, if it may read them.
+    pub lone_return_keeping_flags: Template,
+    /// For functions' entries with several return probes that want nothing there, and no other
+    /// enabled probe.
+    pub returns: Template,
 }
 
 /// Stands in a template for the address of the site.
@@ -83,6 +89,10 @@ pub const SITE_MARK: u64 = 0x5173_5173_5173_5173;
 /// Stands in a template for the address of the return probe that is alone there.
 #[doc(hidden)]
 pub const KRETPROBE_MARK: u64 = 0x4be7_4be7_4be7_4be7;
+
+/// Stands in a template for [`Routines::kretprobe`].
+#[doc(hidden)]
+pub const KRETPROBE_ROUTINE_MARK: u64 = 0x9c3e_9c3e_9c3e_9c3e;
 
 /// Stands in a template for the address of the return trampoline.
 #[doc(hidden)]

@@ -26,7 +26,7 @@ use crate::{
     data::{
         action::Action,
         detour::Detour,
-        entry_points::EntryPoints,
+        entry_points::{EntryPoints, Routines},
         instance::NO_HOLDER,
         kprobe::{Kprobe, ProbeKind, flags},
         kretprobe::KretprobeCore,
@@ -292,6 +292,25 @@ impl Site {
             .filter(|kretprobe| {
                 !core::ptr::eq(kretprobe.lone_holder.load(Ordering::Relaxed), &NO_HOLDER)
             })
+    }
+
+    /// Whether several return probes are here that want nothing at the call, the newest of all
+    /// probes among them, and no other enabled probe. Under the registry's lock.
+    #[inline]
+    pub(crate) fn has_only_returns(&self, routines: impl FnOnce() -> Routines) -> bool {
+        let serves = |probe: &Kprobe, routine| probe.routine.load(Ordering::Relaxed) == routine;
+        let mut probes = self.probes();
+        let (Some(newest), Some(next)) = (probes.next(), probes.next()) else {
+            return false;
+        };
+        if newest.kind != ProbeKind::Kretprobe {
+            return false;
+        }
+        let routines = routines();
+        let mut older = core::iter::once(next).chain(probes);
+        serves(newest, routines.kretprobe)
+            && older
+                .all(|probe| serves(probe, routines.kretprobe) || serves(probe, routines.nothing))
     }
 
     /// The action of the kprobe that is alone here and enabled, if it has one. Under the registry's

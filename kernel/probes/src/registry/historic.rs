@@ -112,7 +112,7 @@ impl<P: Host> Probes<P> {
         let site = unsafe { site.as_ref() };
         state.slots.keep(2);
         kprobe.addr.store(addr, Relaxed);
-        kprobe.hits.start(counter);
+        kprobe.hits.start(counter, state.counter_origin);
         kprobe
             .site
             .store(core::ptr::from_ref(site).cast_mut(), Release);

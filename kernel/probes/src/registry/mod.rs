@@ -50,8 +50,8 @@ mod templates;
 mod text;
 
 pub use owned::{Owner, Registered};
-use state::State;
 pub use state::{Host, Probes};
+use state::{State, counter_origin};
 
 pub use crate::data::{
     method::{ReturnMethod, StepMethod},
@@ -111,6 +111,7 @@ impl<P: Host> Probes<P> {
         site::IDLE.stub.store(entry.any_hit, Relaxed);
         let mut state = self.state();
         state.cpus = (0..).take_while(|cpu| P::per_cpu(*cpu).is_some()).count();
+        state.counter_origin = counter_origin::<P>(state.cpus);
         state.step = step;
         state.returns = returns;
         state.optimizer.on = optimize;

@@ -210,7 +210,7 @@ impl<P: Host> Probes<P> {
         kprobe.addr.store(addr, Relaxed);
         kprobe.flags.fetch_and(flags::DISABLED, Relaxed);
         kprobe.nmissed.store(0, Relaxed);
-        kprobe.hits.start(counter);
+        kprobe.hits.start(counter, state.counter_origin);
         match probe.container() {
             Container::None => {}
             Container::Jprobe(jprobe) => kprobe

@@ -116,7 +116,7 @@ impl Optimizer {
             && !site.probes().any(needs_breakpoint)
             && site
                 .detour()
-                .is_none_or(|detour| is_for_its_probes(detour, site))
+                .is_none_or(|detour| is_for_its_probes::<P>(detour, site))
             && !(1..JUMP_BYTES as u64).any(|after| {
                 probes
                     .site_at(site.addr() + after)
@@ -331,9 +331,9 @@ impl<P: Host> Probes<P> {
         } else {
             match Pristine(self).displaceable(site.addr(), function) {
                 Ok(mut code) => {
-                    // Only an action asks. Elsewhere than at an entry the direction flag may be
-                    // set, which an action that calls clears.
-                    if code.at_entry && site.lone_action().is_some() {
+                    // Only what saves no flags asks. Elsewhere than at an entry the direction flag
+                    // may be set, which an action that calls clears.
+                    if code.at_entry && may_change_flags(site) {
                         let function = function.as_ref();
                         code.flags_are_dead =
                             function.is_some_and(|code| code.flags_are_dead(site.addr()));
@@ -509,10 +509,21 @@ fn unowned_after<P: Platform>(end: u64) -> u64 {
         .count() as u64
 }
 
+/// Whether what is alone at `site` has a detour that need not save the flags.
+fn may_change_flags(site: &Site) -> bool {
+    site.lone_action().is_some()
+        || site
+            .lone_kretprobe()
+            .is_some_and(|kretprobe| kretprobe.enter.is_none())
+}
+
 /// Whether `detour`, which is that of `site`, still serves its probes.
-fn is_for_its_probes(detour: &Detour, site: &Site) -> bool {
+fn is_for_its_probes<P: Platform>(detour: &Detour, site: &Site) -> bool {
     let action = site.lone_action().map_or(null(), |action| action.as_ptr());
-    detour.action == action && (!detour.at_entry || detour.kretprobe == lone(site))
+    let only_returns = || site.has_only_returns(|| P::entry_points().routines);
+    detour.action == action
+        && (!detour.at_entry
+            || detour.kretprobe == lone(site) && detour.only_returns == only_returns())
 }
 
 /// Whether `probe` keeps its address from being optimised.

@@ -237,7 +237,7 @@ fn make_holder<P: Platform>(
     // Returns count there once their kretprobe is gone.
     let retired = &RETIRED.kprobe.hits;
     if !retired.is_counting() {
-        retired.start(state.counters.take(state.cpus)?);
+        retired.start(state.counters.take(state.cpus)?, state.counter_origin);
     }
     Holder::try_new(
         core,

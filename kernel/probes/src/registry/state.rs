@@ -37,6 +37,7 @@ use crate::{
     },
     error::ProbeError,
     hit::Hits,
+    limits::PART_BYTES,
     platform::Platform,
     registry::{in_flight::InFlight, optimizer::Optimizer, pool::Pool, slots::FreeSlots},
 };
@@ -82,6 +83,8 @@ pub(crate) struct State {
     pub(crate) optimizer: Optimizer,
     pub(super) sites: Pool<Site>,
     pub(crate) counters: FreeCounters,
+    /// From where the assembly finds the counters of CPU 0: see [`counter_origin`].
+    pub(crate) counter_origin: u64,
     pub(super) in_flight: InFlight,
     /// How many abandoned calls the log has told of.
     pub(super) told_abandoned: u64,
@@ -103,10 +106,34 @@ impl State {
             optimizer: Optimizer::new(),
             sites: Pool::new(),
             counters: FreeCounters::new(),
+            counter_origin: 0,
             in_flight: InFlight::new(),
             told_abandoned: 0,
         }
     }
+}
+
+/// The address from which the assembly counts on CPU 0: the GS base, or 0 where each CPU keeps the
+/// distance of its part.
+pub(super) fn counter_origin<P: Platform>(cpus: usize) -> u64 {
+    let gs_base = |cpu| {
+        let data = P::per_cpu(cpu).map_or(0, |data| core::ptr::from_ref(data).addr() as u64);
+        data.wrapping_sub(P::PER_CPU_GS_OFFSET.into())
+            .wrapping_sub(P::entry_points().per_cpu.into())
+    };
+    if !P::PER_CPU_PAGES {
+        return 0;
+    }
+    for cpu in 0..cpus {
+        if gs_base(cpu) != gs_base(0) + (cpu * PART_BYTES) as u64 {
+            P::fatal(format_args!(
+                "Platform::PER_CPU_PAGES: the GS base of CPU {cpu} is {:#x}, that of CPU 0 {:#x}",
+                gs_base(cpu),
+                gs_base(0)
+            ));
+        }
+    }
+    gs_base(0)
 }
 
 impl<P: Platform> Default for Probes<P> {

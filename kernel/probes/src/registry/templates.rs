@@ -28,7 +28,10 @@ use crate::{
     data::{
         action::{ADDRESS_BEFORE_RETURN, Action},
         detour::{BlockPositions, DETOUR_BYTES, Detour},
-        entry_points::{EntryPoints, KRETPROBE_MARK, SITE_MARK, TRAMPOLINE_MARK, Template},
+        entry_points::{
+            EntryPoints, KRETPROBE_MARK, KRETPROBE_ROUTINE_MARK, SITE_MARK, TRAMPOLINE_MARK,
+            Template,
+        },
         kretprobe::KretprobeCore,
         position::PackedPosition,
         site::Site,
@@ -59,6 +62,7 @@ enum Filling {
     Site,
     Kretprobe,
     Trampoline,
+    KretprobeRoutine,
 }
 
 /// The holes of a template.
@@ -96,6 +100,7 @@ impl Holes {
                 (SITE_MARK, Filling::Site),
                 (KRETPROBE_MARK, Filling::Kretprobe),
                 (TRAMPOLINE_MARK, Filling::Trampoline),
+                (KRETPROBE_ROUTINE_MARK, Filling::KretprobeRoutine),
             ] {
                 if bytes == mark.to_le_bytes() {
                     holes.add(at, filling)?;
@@ -116,7 +121,7 @@ impl Holes {
 pub(crate) struct Draft {
     /// The holes of the templates that were copied before, because finding them takes longer than
     /// making a detour.
-    known: [Option<Holes>; 4],
+    known: [Option<Holes>; 6],
     /// The code of the detour that was made last. Its memory is kept for the next one.
     code: Vec<u8>,
 }
@@ -124,7 +129,7 @@ pub(crate) struct Draft {
 impl Draft {
     pub(crate) const fn new() -> Self {
         Self {
-            known: [const { None }; 4],
+            known: [const { None }; 6],
             code: Vec::new(),
         }
     }
@@ -137,7 +142,7 @@ impl Draft {
 
 /// The holes of `template`, whose bytes are `code`. `known`: as in [`Draft`].
 fn holes_of<'a>(
-    known: &'a mut [Option<Holes>; 4],
+    known: &'a mut [Option<Holes>; 6],
     template: Template,
     code: &[u8],
 ) -> Option<&'a [Hole]> {
@@ -162,7 +167,7 @@ impl Template {
         start: u64,
         site: &Site,
         kretprobe: *const KretprobeCore,
-        trampoline: u64,
+        entry: &EntryPoints,
         frameless: bool,
         draft: &mut Draft,
     ) -> Option<()> {
@@ -183,7 +188,8 @@ impl Template {
                 }
                 Filling::Site => core::ptr::from_ref(site).addr(),
                 Filling::Kretprobe => kretprobe.addr(),
-                Filling::Trampoline => trampoline as usize,
+                Filling::Trampoline => entry.trampoline as usize,
+                Filling::KretprobeRoutine => entry.routines.kretprobe as usize,
             };
             code[hole.at..hole.at + 8].copy_from_slice(&address.to_le_bytes());
         }
@@ -301,11 +307,16 @@ impl Detour {
         } else {
             None
         };
-        let frameless = action.is_some() || lone.is_some_and(|kretprobe| kretprobe.enter.is_none());
+        let only_returns = displaced.at_entry && site.has_only_returns(|| entry.routines);
+        let frameless = action.is_some()
+            || only_returns
+            || lone.is_some_and(|kretprobe| kretprobe.enter.is_none());
         let template = match lone {
-            Some(_) if frameless => entry.detours.lone_return,
+            Some(_) if frameless && displaced.flags_are_dead => entry.detours.lone_return,
+            Some(_) if frameless => entry.detours.lone_return_keeping_flags,
             // The ip that it pushes has 32 bits.
             Some(_) if i32::try_from(site.key.0 as i64).is_ok() => entry.detours.lone_entry,
+            _ if only_returns => entry.detours.returns,
             _ if displaced.at_entry => entry.detours.at_entry,
             _ => entry.detours.anywhere,
         };
@@ -324,7 +335,7 @@ impl Detour {
                 (ACTION_ENTER, 0)
             }
             None => {
-                template.copy(start, site, kretprobe, entry.trampoline, frameless, draft)?;
+                template.copy(start, site, kretprobe, entry, frameless, draft)?;
                 ((template.enter - template.start) as usize, template.start)
             }
         };
@@ -345,6 +356,7 @@ impl Detour {
             block: at,
             template,
             kretprobe,
+            only_returns,
             frameless,
             action: action.map_or(null(), |action| action.as_ptr()),
             at_entry: displaced.at_entry,
@@ -401,6 +413,7 @@ mod tests {
                 block: 13,
                 template: 0,
                 kretprobe: null(),
+                only_returns: false,
                 frameless: false,
                 action: null(),
                 at_entry: true,

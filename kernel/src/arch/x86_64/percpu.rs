@@ -43,8 +43,8 @@ use x86_64::{
 /// How many CPUs the kernel can use.
 pub const MAX_CPUS: usize = 64;
 
-/// The data of one CPU.
-#[repr(C, align(64))]
+/// The data of one CPU: a page, so that the probes find the counters of each CPU at one distance.
+#[repr(C, align(4096))]
 pub struct PerCpu {
     /// This struct's own address, so that one load through GS gives a pointer.
     self_ptr: AtomicPtr<PerCpu>,
@@ -97,6 +97,8 @@ pub const INTERRUPT: usize = offset_of!(PerCpu, interrupt);
 pub const TRACING: usize = offset_of!(PerCpu, tracing);
 /// Offset of [`PerCpu::probes`] from GS base.
 pub const PROBES: usize = offset_of!(PerCpu, probes);
+
+const _: () = assert!(size_of::<PerCpu>() == 4096);
 
 static PERCPU: [PerCpu; MAX_CPUS] = [const { PerCpu::new() }; MAX_CPUS];
 

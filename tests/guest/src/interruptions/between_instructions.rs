@@ -47,12 +47,34 @@ extern "C" fn stepped_target(a: u64) -> u64 {
         ".cfi_adjust_cfa_offset 8",
         ".cfi_rel_offset rbx, 0",
         "lea rax, [rdi + 1]", // +1
-        "mov rbx, rax",       // +5
+        "add rbx, rax",       // +5, which overwrites the flags
         "pop rbx",
         ".cfi_adjust_cfa_offset -8",
         ".cfi_restore rbx",
         "ret",
         ".cfi_endproc",
+    )
+}
+
+/// All calls of [`stepped_target`] come through it. Its first instructions write no flags, and the
+/// next one leads elsewhere, so a detour at its entry keeps them.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+extern "C" fn stepped_around(a: u64) -> u64 {
+    naked_asm!(
+        ".cfi_startproc",
+        "push rbp", // +0
+        ".cfi_adjust_cfa_offset 8",
+        ".cfi_rel_offset rbp, 0",
+        "mov rbp, rsp", // +1
+        "mov eax, edi", // +4
+        "call {target}",
+        "pop rbp",
+        ".cfi_adjust_cfa_offset -8",
+        ".cfi_restore rbp",
+        "ret",
+        ".cfi_endproc",
+        target = sym stepped_target,
     )
 }
 
@@ -75,7 +97,7 @@ const ARGUMENT: u64 = 0x5_7e99_ed00;
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn stepped_caller() {
-    RESULT.store(stepped_target(black_box(ARGUMENT)), SeqCst);
+    RESULT.store(stepped_around(black_box(ARGUMENT)), SeqCst);
 }
 
 static RESULT: AtomicU64 = AtomicU64::new(0);
@@ -91,7 +113,7 @@ static LOST_AT: AtomicU64 = AtomicU64::new(0);
 static CALLER_SP: AtomicU64 = AtomicU64::new(0);
 
 /// The kinds of places, and how often an NMI came there.
-const PLACES: [&str; 31] = [
+const PLACES: [&str; 33] = [
     SLOT,
     "kprobe_breakpoint",
     "kprobe_hit",
@@ -121,6 +143,8 @@ const PLACES: [&str; 31] = [
     "kprobe_detour",
     "kretprobe_detour_entry",
     "kretprobe_detour",
+    "kretprobe_detour_keeping_flags",
+    "kretprobes_detour",
     "context_switch",
     "__switch_to",
 ];
@@ -204,7 +228,7 @@ static VISITS: [[AtomicU64; 2]; 2048] = [const { [const { AtomicU64::new(0) }; 2
 #[inline(never)]
 extern "C" fn call_from_below(a: u64) -> u64 {
     let room = black_box([a; 32]);
-    let result = stepped_target(black_box(a));
+    let result = stepped_around(black_box(a));
     black_box(&room);
     result
 }
@@ -213,7 +237,7 @@ extern "C" fn call_from_below(a: u64) -> u64 {
 /// one has left in the data of its CPU for its own.
 fn in_nmi(_: &PtRegs) {
     let is_busy = percpu::in_probe_handler();
-    let targets: [extern "C" fn(u64) -> u64; CALLS as usize] = [stepped_target, call_from_below];
+    let targets: [extern "C" fn(u64) -> u64; CALLS as usize] = [stepped_around, call_from_below];
     for (n, target) in (1..).zip(targets) {
         let is_right = target(black_box(n)) == n + 1
             && stepped_in_nmi(black_box(n)) == n + 402
@@ -310,7 +334,14 @@ fn kprobe(probe: Kprobe) -> Box<dyn Counts> {
 }
 
 fn kretprobe<D: Copy + Default + Send + 'static>(probe: Kretprobe<D>) -> Box<dyn Counts> {
-    let probe = probe.symbol("stepped_target").maxactive(16);
+    kretprobe_of("stepped_target", probe)
+}
+
+fn kretprobe_of<D: Copy + Default + Send + 'static>(
+    name: &'static str,
+    probe: Kretprobe<D>,
+) -> Box<dyn Counts> {
+    let probe = probe.symbol(name).maxactive(16);
     Box::new(register(Box::new(probe)).unwrap())
 }
 
@@ -635,6 +666,20 @@ fn an_nmi_between_any_two_instructions_of_a_detour_is_a_hit_or_miss() {
         1,
         (0, 1),
         &["kretprobe_detour", SLOT, "kretprobe_trampoline"],
+    );
+    case(
+        "a return probe where the flags are kept",
+        vec![kretprobe_of("stepped_around", calls())],
+        1,
+        (0, 1),
+        &["kretprobe_detour_keeping_flags", "kretprobe_trampoline"],
+    );
+    case(
+        "two return probes",
+        vec![kretprobe(calls()), kretprobe(calls())],
+        1,
+        (0, 2),
+        &["kretprobes_detour", SLOT, "kretprobe_trampoline"],
     );
     case(
         "a return probe with entry handler",

@@ -26,13 +26,13 @@ pub(super) fn given_back() {
         second: Counter::new(),
         cpu,
     });
-    world.second.start(free.take(1).expect("memory"));
+    world.second.start(free.take(1).expect("memory"), 0);
     world.second.get();
     free.give_back(world.second.stop().expect("started"));
-    world.first.start(free.take(1).expect("memory"));
+    world.first.start(free.take(1).expect("memory"), 0);
     world.first.count(&world.cpu);
     free.give_back(world.first.stop().expect("started"));
-    world.first.start(free.take(1).expect("memory"));
+    world.first.start(free.take(1).expect("memory"), 0);
     world.first.count(&world.cpu);
     assert_eq!(world.first.get(), 1);
     world.cpu.counter_part.load(Relaxed);
@@ -44,7 +44,7 @@ pub(super) fn given_back() {
         }
     });
     free.give_back(world.first.stop().expect("started"));
-    world.second.start(free.take(1).expect("memory"));
+    world.second.start(free.take(1).expect("memory"), 0);
     world.second.count(&world.cpu);
     world.second.count(&world.cpu);
     asks.join().expect("no panic");

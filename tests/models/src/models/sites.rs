@@ -47,6 +47,8 @@ const ENTRY: EntryPoints = EntryPoints {
         anywhere: TEMPLATE,
         lone_entry: TEMPLATE,
         lone_return: TEMPLATE,
+        lone_return_keeping_flags: TEMPLATE,
+        returns: TEMPLATE,
     },
     per_cpu: 0,
     any_hit: ANY,

@@ -81,7 +81,12 @@ pub const PARTS: [Part; 22] = [
     },
     Part {
         name: "detour",
-        functions: &["kprobe_detour", "kretprobe_detour"],
+        functions: &[
+            "kprobe_detour",
+            "kretprobe_detour",
+            "kretprobe_detour_keeping_flags",
+            "kretprobes_detour",
+        ],
         tests: &[
             "backtraces::",
             "calls::",
