@@ -184,7 +184,7 @@ pub const ENDS: [(&str, &str); 10] = [
 
 /// Functions that call handlers, or jump to an address that a probe has named. The compiler inlines
 /// methods into one another, so some are here because of methods that may be inlined into them.
-pub const CALLERS: [(&str, &str); 28] = [
+pub const CALLERS: [(&str, &str); 29] = [
     (
         "kprobe_breakpoint",
         "jumps to the stub that the site's first probe names",
@@ -205,6 +205,7 @@ pub const CALLERS: [(&str, &str); 28] = [
         "kretprobe_detour_entry",
         "calls an entry handler, or the routine that the site's first probe names",
     ),
+    ("kprobe_handle_far", "goes to the routine that the probe names"),
     ("kprobe_handle_kprobe", "jumps to a pre handler"),
     ("kprobe_handle_action", "jumps to an action"),
     ("kprobe_action", "calls an action"),
