@@ -205,7 +205,10 @@ pub const CALLERS: [(&str, &str); 29] = [
         "kretprobe_detour_entry",
         "calls an entry handler, or the routine that the site's first probe names",
     ),
-    ("kprobe_handle_far", "goes to the routine that the probe names"),
+    (
+        "kprobe_handle_far",
+        "goes to the routine that the probe names",
+    ),
     ("kprobe_handle_kprobe", "jumps to a pre handler"),
     ("kprobe_handle_action", "jumps to an action"),
     ("kprobe_action", "calls an action"),
