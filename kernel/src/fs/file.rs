@@ -172,8 +172,12 @@ impl File {
 
     fn try_open(request: &OpenRequest<'_>) -> Result<Shared<Self>, Errno> {
         let flags = request.flags;
-        if flags & open::CREAT != 0 {
-            super::check_memory()?;
+        // What is there already takes no memory: so a file that frees some can always be written.
+        if flags & open::CREAT != 0
+            && let Err(short) = super::check_memory()
+            && TREE.lock().walk(request.cwd.id, request.path()).is_err()
+        {
+            return Err(short);
         }
         let (node, kind, special) = {
             let mut tree = TREE.lock();

@@ -185,8 +185,15 @@ impl fmt::Display for Failure {
                 write!(
                     f,
                     "{name} has a return probe already, which cannot be there beside one of \
-                     another form; unload the module that has it first:"
+                     another form; "
                 )?;
+                // An event's probe is no module's.
+                if module::loaded().is_empty() {
+                    return f.write_str(
+                        "turn the events off first: echo 0 > /sys/kernel/tracing/events/enable",
+                    );
+                }
+                f.write_str("unload the module that has it first:")?;
                 for (index, module) in module::loaded().iter().enumerate() {
                     let or = if index > 0 { " or" } else { "" };
                     write!(f, "{or} rmmod {}", module.name())?;

@@ -20,6 +20,7 @@ use core::{
 use kernel::{
     errno::Errno,
     fs::{self, How, NodeRef, Opened, Special, pseudo},
+    mm::{frame, user_space::is_memory_short},
     sync::Mutex,
     task::{
         self, TaskRef, WaitQueue,
@@ -446,4 +447,19 @@ fn open_files_outlive_their_directory() {
     assert_eq!(drops.load(SeqCst), 5);
     assert_eq!(fs::uninstall_all(DIRECTORY.as_bytes()), Ok(()));
     assert_eq!(drops.load(SeqCst), 5);
+}
+
+/// Else nothing could be written that gives memory back.
+#[guest_test]
+fn a_file_that_is_there_is_opened_when_memory_is_short() {
+    let opened = |path: &str| fs::open(path, open::WRONLY | open::CREAT).map(drop);
+    let mut held = Vec::with_capacity(frame::free_frames());
+    while !is_memory_short() {
+        held.push(frame::Frame::alloc().unwrap());
+    }
+    let new = opened("/memory_is_short");
+    let old = opened("/sys/kernel/debug/kprobes/enabled");
+    drop(held);
+    assert_eq!(new, Err(Errno::ENOSPC));
+    assert_eq!(old, Ok(()));
 }
