@@ -6,108 +6,43 @@
 //! because the image does not say which handler that is. It also ends where the hit has been handed
 //! on to the kernel, or has ended it.
 //!
-//! A function has the same fate as its clones, which the compiler makes of it: copies with a suffix
-//! in their names, and the instances of a generic function. So one of them may be refused although
-//! no hit comes through it. Another version of the compiler may lead a hit there.
-//!
 //! Only the roots and the functions that switch stacks are written by hand, each with a reason
 //! ([`hit_path::rules`]).
 //!
 //! # Contexts
 //! [`init`] once in the boot. [`reason`] anywhere afterwards.
 
-use alloc::vec::Vec;
 use core::ops::Range;
 
+pub use hit_path::blacklist::HAS_CLONE;
 use hit_path::{
-    Image,
-    rules::{KERNEL, ROOTS, STACK_SWITCHERS},
+    Blacklist, Image,
+    blacklist::{Entry, Functions},
+    rules::KERNEL,
 };
 use spin::Once;
 
 use crate::symbols::{self, Symbol};
 
-/// A piece of text that may not be probed.
-#[derive(Clone, Copy, Debug)]
-pub struct BlacklistEntry {
-    /// First address.
-    pub start: u64,
-    /// Address after the last.
-    pub end: u64,
-    /// Why not.
-    pub reason: &'static str,
-}
-
-/// The reason of functions that are refused only because of a clone.
-pub const HAS_CLONE: &str = "a hit runs through a clone of it";
-
-static ENTRIES: Once<Vec<BlacklistEntry>> = Once::new();
+static LIST: Once<Blacklist> = Once::new();
 
 /// The list, sorted by address. Empty before [`init`].
-pub fn entries() -> &'static [BlacklistEntry] {
-    ENTRIES.get().map_or(&[], Vec::as_slice)
+pub fn entries() -> &'static [Entry] {
+    LIST.get().map_or(&[], Blacklist::entries)
 }
 
 /// Why `addr` may not be probed, if it may not.
 pub fn reason(addr: u64) -> Option<&'static str> {
-    let list = entries();
-    let next = list.partition_point(|entry| entry.start <= addr);
-    let entry = list.get(next.checked_sub(1)?)?;
-    (addr < entry.end).then_some(entry.reason)
+    LIST.get()?.reason(addr)
 }
 
 /// Derives the list. Symbols are there; no probe is.
 pub fn init() {
-    let mut list = Vec::new();
-    let (start, end) = symbols::entry_text();
-    list.push(BlacklistEntry {
-        start,
-        end,
-        reason: "entry from and exit to interrupted code, between saved and live registers",
-    });
-    for (name, reason) in ROOTS {
-        match symbols::lookup_name(name) {
-            Ok(symbol) => close(&mut list, symbol, reason),
-            Err(error) => panic!("the root of the probes' blacklist is gone: {error}"),
+    match Blacklist::of_image(&Running, &KERNEL) {
+        Ok(list) => {
+            LIST.call_once(|| list);
         }
-    }
-    for (name, _) in STACK_SWITCHERS {
-        if let Ok(symbol) = symbols::lookup_name(name) {
-            add(&mut list, &symbol, "it switches stacks");
-        }
-    }
-    add_clones(&mut list);
-    list.sort_unstable_by_key(|entry| entry.start);
-    ENTRIES.call_once(|| list);
-}
-
-/// Adds a function. False if it is there already.
-fn add(list: &mut Vec<BlacklistEntry>, symbol: &Symbol<'_>, reason: &'static str) -> bool {
-    let fresh = !list
-        .iter()
-        .any(|entry| entry.start <= symbol.start && symbol.start < entry.end);
-    if fresh {
-        list.push(BlacklistEntry {
-            start: symbol.start,
-            end: symbol.start + symbol.size,
-            reason,
-        });
-    }
-    fresh
-}
-
-/// Adds the clones of the functions that are on the list.
-fn add_clones(list: &mut Vec<BlacklistEntry>) {
-    let mut names: Vec<_> = list
-        .iter()
-        .filter_map(|entry| symbols::lookup_addr(entry.start))
-        .map(|symbol| symbol.name_of_all_clones())
-        .collect();
-    names.sort_unstable();
-    for symbol in symbols::functions() {
-        if names.binary_search(&symbol.name_of_all_clones()).is_ok() {
-            add(list, &symbol, HAS_CLONE);
-        }
+        Err(error) => panic!("no blacklist for the probes: {error}"),
     }
 }
 
@@ -135,9 +70,16 @@ impl Image for Running {
     }
 }
 
-/// Adds `root` and everything that it reaches.
-fn close(list: &mut Vec<BlacklistEntry>, root: Symbol<'_>, reason: &'static str) {
-    hit_path::walk(&Running, &KERNEL, root, |function, _| {
-        add(list, function, reason)
-    });
+impl Functions for Running {
+    fn function_named(&self, name: &str) -> Option<Symbol<'_>> {
+        symbols::lookup_name(name).ok()
+    }
+
+    fn functions(&self) -> impl Iterator<Item = Symbol<'_>> {
+        /// They live longer than the image that lends them.
+        fn lent<'a>(symbol: Symbol<'static>) -> Symbol<'a> {
+            symbol
+        }
+        symbols::functions().map(lent)
+    }
 }

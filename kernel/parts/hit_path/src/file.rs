@@ -3,35 +3,64 @@
 use alloc::{borrow::ToOwned, vec::Vec};
 use core::ops::Range;
 
-use elf::{ElfBytes, abi::PF_W, abi::PT_LOAD, endian::LittleEndian};
+use elf::{
+    ElfBytes,
+    abi::{PF_W, PT_LOAD, R_X86_64_RELATIVE, SHT_RELA},
+    endian::LittleEndian,
+};
 use kallsyms::{ReadError, Symbol, Table};
 
-use crate::{Image, Rules, Violation, unlisted_stack_switches, violations};
+use crate::{Image, Rules, Violation, blacklist::Functions, unlisted_stack_switches, violations};
 
-/// See the module's text.
-struct File<'a> {
+/// A linked kernel, from its file.
+pub(crate) struct File<'a> {
     symbols: Table<'a>,
     /// The read-only parts of the image: their addresses and their bytes.
     constants: Vec<(u64, &'a [u8])>,
+    /// The words that are moved with the image, by address. In the file they are zero.
+    moved: Vec<(u64, u64)>,
     stubs: Range<u64>,
 }
 
 impl<'a> File<'a> {
-    fn read(bytes: &'a [u8]) -> Result<Self, ReadError> {
-        let symbols = Table::read(bytes)?;
+    /// Reads a kernel that runs `distance` bytes above its addresses in the file.
+    pub(crate) fn read_moved(bytes: &'a [u8], distance: u64) -> Result<Self, ReadError> {
+        let symbols = Table::read_moved(bytes, distance)?;
         let elf = ElfBytes::<LittleEndian>::minimal_parse(bytes).map_err(|_| ReadError::NotElf)?;
+        let at = |address: u64| address.wrapping_add(distance);
         let segments = elf.segments().into_iter().flatten();
         let constants = segments
             .filter(|segment| segment.p_type == PT_LOAD && segment.p_flags & PF_W == 0)
-            .filter_map(|segment| Some((segment.p_vaddr, elf.segment_data(&segment).ok()?)))
+            .filter_map(|segment| Some((at(segment.p_vaddr), elf.segment_data(&segment).ok()?)))
             .collect();
+        let sections = elf.section_headers().into_iter().flat_map(|all| all.iter());
+        let mut moved: Vec<_> = sections
+            .filter(|section| section.sh_type == SHT_RELA)
+            .filter_map(|section| elf.section_data_as_relas(&section).ok())
+            .flatten()
+            .filter(|word| word.r_type == R_X86_64_RELATIVE)
+            .map(|word| (at(word.r_offset), at(word.r_addend as u64)))
+            .collect();
+        moved.sort_unstable();
         let bound = |name| symbols.lookup(name).map_or(0, |symbol| symbol.start);
         let stubs = bound("__entry_text_start")..bound("__entry_text_end");
         Ok(Self {
             symbols,
             constants,
+            moved,
             stubs,
         })
+    }
+}
+
+impl Functions for File<'_> {
+    fn function_named(&self, name: &str) -> Option<Symbol<'_>> {
+        let found = self.symbols.lookup(name).ok();
+        found.filter(|symbol| symbol.kind.is_text())
+    }
+
+    fn functions(&self) -> impl Iterator<Item = Symbol<'_>> {
+        self.symbols.functions()
     }
 }
 
@@ -51,6 +80,15 @@ impl Image for File<'_> {
     fn stubs(&self) -> Range<u64> {
         self.stubs.clone()
     }
+
+    fn word(&self, address: u64) -> Option<u64> {
+        let moved = self.moved.binary_search_by_key(&address, |(at, _)| *at);
+        if let Ok(index) = moved {
+            return Some(self.moved[index].1);
+        }
+        let bytes = self.bytes(address..address.checked_add(8)?)?;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    }
 }
 
 /// Checks a linked kernel against `rules`: the closure of the roots, and the stack switches of the
@@ -60,7 +98,7 @@ impl Image for File<'_> {
 /// # Errors
 /// [`ReadError`] if the file is not a linked kernel with symbols.
 pub fn check(file: &[u8], rules: &Rules<'_>) -> Result<Vec<Violation>, ReadError> {
-    let image = File::read(file)?;
+    let image = File::read_moved(file, 0)?;
     let mut roots = Vec::new();
     let mut found = Vec::new();
     for (name, _) in rules.roots {

@@ -13,9 +13,10 @@
 //! stack are listed too ([`Rules::stack_switchers`]), because a hit after such a change would find
 //! neither its frame nor its task.
 //!
-//! The rules of this kernel are in [`rules`]. The kernel derives its blacklist from them when it
-//! boots. The host checks the linked file against them before it is booted ([`file::check`]), so a
-//! violation fails the build.
+//! The rules are in [`rules`]: those of the probes, which hold in any kernel, and with them those of
+//! the kernel of this tree. A kernel derives its blacklist when it boots: [`Blacklist::of_file`]
+//! takes its own ELF file, [`Blacklist::of_image`] its symbols and text as it has them. The host
+//! checks the linked file before it is booted ([`file::check`]), so a violation fails the build.
 //!
 //! # Contexts
 //! All functions are pure functions of an [`Image`], and allocate.
@@ -24,8 +25,11 @@
 
 extern crate alloc;
 
+pub mod blacklist;
 pub mod file;
 pub mod rules;
+
+pub use blacklist::Blacklist;
 
 use alloc::{format, string::String, vec::Vec};
 use core::{fmt, ops::Range};
@@ -45,10 +49,16 @@ pub trait Image {
     /// They save the registers before they call anything, and these calls do not belong to a hit.
     /// So the closure does not go through stubs. Functions that a hit goes through are roots.
     fn stubs(&self) -> Range<u64>;
+    /// The word at `address`, if it stays the same while the image runs. An image that does not run
+    /// yet has words that are not in its bytes: those that are moved with it.
+    fn word(&self, address: u64) -> Option<u64> {
+        let bytes = self.bytes(address..address.checked_add(8)?)?;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    }
 }
 
 /// The rules for a closure: where it begins and ends, and which functions may be in it. Names are
-/// as in Rust, each with a reason.
+/// as in Rust, each with a reason. A beginning of a name that starts with `*` is an end of a name.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules<'a> {
     /// The functions it begins with.
@@ -59,6 +69,16 @@ pub struct Rules<'a> {
     pub callers: &'a [(&'a str, &'a str)],
     /// The functions that may leave on another stack than they were entered on.
     pub stack_switchers: &'a [(&'a str, &'a str)],
+}
+
+impl Rules<'static> {
+    /// No rules: for kernels that have none to add to those of the probes.
+    pub const NONE: Self = Self {
+        roots: &[],
+        ends: &[],
+        callers: &[],
+        stack_switchers: &[],
+    };
 }
 
 /// A violation of the rules.
@@ -151,15 +171,11 @@ pub fn edges(image: &impl Image, function: &Symbol<'_>) -> Edges {
 ///
 /// If the first entry of a jump table lies in the function, all are taken to.
 fn follow(image: &impl Image, own: &Range<u64>, branch: IndirectBranch) -> Option<u64> {
-    let word = |at: u64| {
-        let bytes = image.bytes(at..at.checked_add(8)?)?;
-        Some(u64::from_le_bytes(bytes.try_into().ok()?))
-    };
     match branch {
-        IndirectBranch::Word(at) => {
-            word(at).filter(|target| image.symbol_at(*target).is_some_and(|s| s.kind.is_text()))
-        }
-        IndirectBranch::Table(at) => word(at).filter(|target| own.contains(target)),
+        IndirectBranch::Word(at) => image
+            .word(at)
+            .filter(|target| image.symbol_at(*target).is_some_and(|s| s.kind.is_text())),
+        IndirectBranch::Table(at) => image.word(at).filter(|target| own.contains(target)),
         IndirectBranch::Unknown => None,
     }
 }
@@ -169,6 +185,16 @@ fn follow(image: &impl Image, own: &Range<u64>, branch: IndirectBranch) -> Optio
 pub fn walk<'a>(
     image: &'a impl Image,
     rules: &Rules<'_>,
+    root: Symbol<'a>,
+    visit: impl FnMut(&Symbol<'a>, &Edges) -> bool,
+) {
+    walk_until(image, &|symbol| begins(symbol, rules.ends), root, visit);
+}
+
+/// The same, where the closure ends at the functions for which `is_end` is true.
+fn walk_until<'a>(
+    image: &'a impl Image,
+    is_end: &dyn Fn(&Symbol<'_>) -> bool,
     root: Symbol<'a>,
     mut visit: impl FnMut(&Symbol<'a>, &Edges) -> bool,
 ) {
@@ -180,9 +206,10 @@ pub fn walk<'a>(
         }
         for (_, target) in edges.targets {
             let reached = image.symbol_at(target);
-            open.extend(reached.filter(|reached| {
-                !image.stubs().contains(&reached.start) && !begins(reached, rules.ends)
-            }));
+            open.extend(
+                reached
+                    .filter(|reached| !image.stubs().contains(&reached.start) && !is_end(reached)),
+            );
         }
     }
 }
@@ -259,7 +286,12 @@ fn panics(symbol: &Symbol<'_>) -> bool {
 
 fn begins(symbol: &Symbol<'_>, names: &[(&str, &str)]) -> bool {
     let name = format!("{symbol}");
-    names.iter().any(|(begin, _)| name.starts_with(begin))
+    names
+        .iter()
+        .any(|(begin, _)| match begin.strip_prefix('*') {
+            Some(end) => name.ends_with(end),
+            None => name.starts_with(begin),
+        })
 }
 
 #[cfg(test)]

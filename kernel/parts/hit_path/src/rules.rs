@@ -1,22 +1,50 @@
-//! The rules of this kernel: where hits come from and where they leave, by name, each with its
-//! reason.
+//! The rules of the probes, and with them those of this kernel: where hits come from and where they
+//! leave, by name, each with its reason.
 //!
 //! A name here is the demangled name of a symbol. In all lists except that of the roots it may be
-//! the beginning of a name. If you add a call of a handler, or a switch of stacks, to the hit path,
-//! add its function here. Otherwise the build fails and names it.
+//! the beginning of a name, or the end of one after `*`. If you add a call of a handler, or a switch
+//! of stacks, to the hit path, add its function here. Otherwise the build fails and names it.
 
 use crate::Rules;
 
-/// The rules for this kernel's closure.
-pub const KERNEL: Rules<'static> = Rules {
-    roots: &ROOTS,
-    ends: &ENDS,
-    callers: &CALLERS,
-    stack_switchers: &STACK_SWITCHERS,
+/// A name, and the reason why it is in its list.
+type Named = (&'static str, &'static str);
+
+/// The rules that hold in any kernel: the probes' own. A kernel adds the handlers of traps in which
+/// it asks the probes. Traps that go through `trap_entry!` are asked there, so the name that it was
+/// given is a root as well.
+pub const PROBES: Rules<'static> = Rules {
+    roots: &PROBES_ROOTS,
+    ends: &PROBES_ENDS,
+    callers: &PROBES_CALLERS,
+    stack_switchers: &PROBES_STACK_SWITCHERS,
 };
 
-/// Where the kernel comes to the probes, and why it must not need them there.
-pub const ROOTS: [(&str, &str); 73] = [
+/// The rules for this kernel's closure.
+pub const KERNEL: Rules<'static> = Rules {
+    roots: &joined::<29, 44, 73>(PROBES_ROOTS, ROOTS),
+    ends: &joined::<7, 5, 12>(PROBES_ENDS, ENDS),
+    callers: &joined::<26, 3, 29>(PROBES_CALLERS, CALLERS),
+    stack_switchers: &joined::<1, 4, 5>(PROBES_STACK_SWITCHERS, STACK_SWITCHERS),
+};
+
+/// Two lists as one.
+const fn joined<const A: usize, const B: usize, const ALL: usize>(
+    first: [Named; A],
+    second: [Named; B],
+) -> [Named; ALL] {
+    assert!(A + B == ALL);
+    let mut all = [("", ""); ALL];
+    let mut at = 0;
+    while at < ALL {
+        all[at] = if at < A { first[at] } else { second[at - A] };
+        at += 1;
+    }
+    all
+}
+
+/// What the macros of the probes define, and why it must not need them.
+const PROBES_ROOTS: [Named; 29] = [
     ("kprobe_breakpoint", "a hit begins in it"),
     ("kprobe_hit", "the site's first probe names it"),
     ("kprobe_hit_post", "the site's first probe names it"),
@@ -24,26 +52,6 @@ pub const ROOTS: [(&str, &str); 73] = [
     ("kprobe_one_kretprobe", "the site's first probe names it"),
     ("kprobe_kretprobes", "the site's first probe names it"),
     ("kprobe_action", "the site's first probe names it"),
-    (
-        "kernel::arch::x86_64::traps::do_breakpoint",
-        "a hit runs through it",
-    ),
-    (
-        "kernel::arch::x86_64::traps::do_debug",
-        "a single step runs through it",
-    ),
-    (
-        "kernel::arch::x86_64::traps::enter_exception",
-        "a fault in a probed instruction runs through it",
-    ),
-    (
-        "kernel::arch::x86_64::traps::enter_page_fault",
-        "a page fault in a probed instruction runs through it",
-    ),
-    (
-        "kernel::arch::x86_64::traps::enter_nmi",
-        "an NMI on top of another one is noted in it, and a hit would let in the next",
-    ),
     (
         "kretprobe_trampoline",
         "return-probed functions return to it",
@@ -96,6 +104,30 @@ pub const ROOTS: [(&str, &str); 73] = [
     ("kprobe_handle_far", "handles the probe of a hit"),
     ("kprobe_handle_far_chain", "handles the probes of a hit"),
     ("jprobe_return", "a jprobe's handler ends in it"),
+];
+
+/// Where the kernel comes to the probes, and why it must not need them there.
+const ROOTS: [Named; 44] = [
+    (
+        "kernel::arch::x86_64::traps::do_breakpoint",
+        "a hit runs through it",
+    ),
+    (
+        "kernel::arch::x86_64::traps::do_debug",
+        "a single step runs through it",
+    ),
+    (
+        "kernel::arch::x86_64::traps::enter_exception",
+        "a fault in a probed instruction runs through it",
+    ),
+    (
+        "kernel::arch::x86_64::traps::enter_page_fault",
+        "a page fault in a probed instruction runs through it",
+    ),
+    (
+        "kernel::arch::x86_64::traps::enter_nmi",
+        "an NMI on top of another one is noted in it, and a hit would let in the next",
+    ),
     ("trace_map_lookup", "actions call it"),
     ("trace_map_update", "actions call it"),
     ("trace_map_delete", "actions call it"),
@@ -146,9 +178,23 @@ pub const ROOTS: [(&str, &str); 73] = [
     ),
 ];
 
+/// Where a hit ends the kernel. None of them may be inlined into the code before it.
+const PROBES_ENDS: [Named; 7] = [
+    ("core::panicking::", "the kernel ends"),
+    ("core::fmt::", "the kernel ends, and says why"),
+    ("__rustc::rust_begin_unwind", "the kernel ends"),
+    ("core::option::expect_failed", "the kernel ends"),
+    ("core::option::unwrap_failed", "the kernel ends"),
+    ("*as probes::platform::Platform>::fatal", "the kernel ends"),
+    (
+        "*as probes::platform::Platform>::orphan_return",
+        "the task or the kernel ends",
+    ),
+];
+
 /// The ends of the closure. After them either there was no hit and the kernel has taken over, or
 /// the kernel is at its end. None of them may be inlined into the code before it.
-pub const ENDS: [(&str, &str); 10] = [
+const ENDS: [Named; 5] = [
     (
         "kernel::task::scheduler::preempt_before_breakpoint",
         "another task runs before the hit begins",
@@ -169,22 +215,11 @@ pub const ENDS: [(&str, &str); 10] = [
         "kernel::arch::x86_64::traps::unclaimed",
         "no handler wants the exception",
     ),
-    (
-        "<kernel::probes::platform::Kernel as probes::platform::Platform>::fatal",
-        "the kernel ends",
-    ),
-    (
-        "<kernel::probes::platform::Kernel as probes::platform::Platform>::orphan_return",
-        "the task or the kernel ends",
-    ),
-    ("core::panicking::", "the kernel ends"),
-    ("core::fmt::", "the kernel ends, and says why"),
-    ("__rustc::rust_begin_unwind", "the kernel ends"),
 ];
 
 /// Functions that call handlers, or jump to an address that a probe has named. The compiler inlines
 /// methods into one another, so some are here because of methods that may be inlined into them.
-pub const CALLERS: [(&str, &str); 29] = [
+const PROBES_CALLERS: [Named; 26] = [
     (
         "kprobe_breakpoint",
         "jumps to the stub that the site's first probe names",
@@ -262,6 +297,10 @@ pub const CALLERS: [(&str, &str); 29] = [
         "probes::hit::faults::<impl probes::hit::Hits<P>>::on_fault",
         "calls fault handlers",
     ),
+];
+
+/// The same in the kernel.
+const CALLERS: [Named; 3] = [
     (
         "kernel::arch::x86_64::traps::do_breakpoint",
         "holds what serves a hit that did not come by `kprobe_breakpoint`",
@@ -278,7 +317,13 @@ pub const CALLERS: [(&str, &str); 29] = [
 
 /// Functions that leave on another stack than they were entered on. A hit in the middle, or at the
 /// return, would find neither its frame nor its task. None of them may be probed.
-pub const STACK_SWITCHERS: [(&str, &str); 5] = [
+const PROBES_STACK_SWITCHERS: [Named; 1] = [(
+    "jprobe_return",
+    "leaves the frames of a jprobe's handler behind",
+)];
+
+/// The same in the kernel.
+const STACK_SWITCHERS: [Named; 4] = [
     ("__switch_to", "goes from one task's stack to another's"),
     ("ret_from_fork", "begins on a task's new stack"),
     (
@@ -288,10 +333,6 @@ pub const STACK_SWITCHERS: [(&str, &str); 5] = [
     (
         "asm_nmi",
         "leaves the stack of NMIs for the one that was interrupted",
-    ),
-    (
-        "jprobe_return",
-        "leaves the frames of a jprobe's handler behind",
     ),
 ];
 

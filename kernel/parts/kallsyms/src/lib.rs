@@ -381,6 +381,67 @@ impl<'a> Table<'a> {
         Ok(table)
     }
 
+    /// Reads a list of symbols as `nm` and `/proc/kallsyms` print it: a line for each, with its
+    /// address in hexadecimal digits, a letter and its name, mangled or plain. For kernels that are
+    /// given such a list in place of their file. `distance` is that of [`Table::read_moved`].
+    ///
+    /// There are no sizes in it: a symbol reaches to the next one. What follows the name on a line
+    /// is left out, and so are lines that are no symbols.
+    ///
+    /// # Errors
+    /// [`ReadError::NoSymbols`] if no line is a symbol.
+    pub fn read_list(list: &'a str, distance: u64) -> Result<Self, ReadError> {
+        let mut table = Self {
+            entries: Vec::new(),
+            by_name: Vec::new(),
+            names: list,
+        };
+        let mut limits = Vec::new();
+        for line in list.lines() {
+            let mut words = line.split_ascii_whitespace();
+            let (Some(start), Some(letter), Some(name)) =
+                (words.next(), words.next(), words.next())
+            else {
+                continue;
+            };
+            let (Ok(start), &[letter]) = (u64::from_str_radix(start, 16), letter.as_bytes()) else {
+                continue;
+            };
+            let kind = match letter.to_ascii_lowercase() {
+                b't' | b'w' => SymbolKind::Text,
+                b'r' => SymbolKind::Rodata,
+                b'd' | b'v' => SymbolKind::Data,
+                b'b' => SymbolKind::Bss,
+                _ => continue,
+            };
+            let binding = match letter {
+                b'w' | b'W' | b'v' | b'V' => Binding::Weak,
+                letter if letter.is_ascii_lowercase() => Binding::Local,
+                _ => Binding::Global,
+            };
+            let at = name.as_ptr().addr() - list.as_ptr().addr();
+            let (Ok(at), Ok(name_len)) = (u32::try_from(at), u16::try_from(name.len())) else {
+                continue;
+            };
+            limits.push((table.entries.len(), u64::MAX));
+            table.entries.push(Entry {
+                start: start.wrapping_add(distance),
+                size: 0,
+                name: at,
+                name_len,
+                kind,
+                binding,
+                exported: binding != Binding::Local && !is_mangled(name),
+                note: 0,
+            });
+        }
+        if table.entries.is_empty() {
+            return Err(ReadError::NoSymbols);
+        }
+        table.sort(limits);
+        Ok(table)
+    }
+
     fn take_notes(&mut self, notes: &[u8]) {
         let (notes, rest) = notes.as_chunks();
         let functions = (0..self.entries.len()).filter(|index| self.is_function(*index));

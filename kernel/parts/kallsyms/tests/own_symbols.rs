@@ -551,3 +551,30 @@ fn with_notes(notes: &[u8]) -> Vec<u8> {
     file.extend(notes);
     file
 }
+
+#[test]
+fn a_list_without_sizes_has_names_to_the_next_symbol() {
+    const LIST: &str = "\
+0000000000001000 T _ZN6kernel4task7do_fork17h0123456789abcdefE
+0000000000001040 t plain.cold\t[module]
+                 U undefined
+0000000000001040 T plain
+0000000000002000 D counter
+nonsense
+0000000000003000 B zeroed
+";
+    let table = Table::read_list(LIST, 0x10000).unwrap();
+    let fork = table.lookup("kernel::task::do_fork").unwrap();
+    assert_eq!((fork.start, fork.size), (0x11000, 0x40));
+    assert_eq!(fork.kind, SymbolKind::Text);
+    assert!(!fork.exported);
+    let plain = table.symbol_at(0x11041).unwrap();
+    assert_eq!((plain.name, plain.size), ("plain", 0xfc0));
+    assert!(plain.exported);
+    assert_eq!(table.lookup("plain.cold").unwrap().start, 0x11040);
+    assert_eq!(table.lookup("counter").unwrap().kind, SymbolKind::Data);
+    assert_eq!(table.lookup("zeroed").unwrap().kind, SymbolKind::Bss);
+    assert_eq!(table.iter().count(), 5);
+    assert!(table.symbol_at(0x10fff).is_none());
+    assert!(Table::read_list("no symbols\n", 0).is_err());
+}

@@ -1,0 +1,176 @@
+//! The text that may not be probed, as a list that a kernel derives once and then asks.
+//!
+//! It is everything that calls and jumps reach from the roots, with the functions that switch
+//! stacks and the entry stubs. A function has the same fate as its clones, which the compiler makes
+//! of it: copies with a suffix in their names, and the instances of a generic function. So one of
+//! them may be refused although no hit comes through it. Another version of the compiler may lead a
+//! hit there.
+//!
+//! # Contexts
+//! [`Blacklist::of_file`] and [`Blacklist::of_image`] allocate; once, before the first probe.
+//! [`Blacklist::reason`] anywhere.
+
+use alloc::{borrow::ToOwned, string::String, vec::Vec};
+use core::fmt;
+
+use kallsyms::{ReadError, Symbol};
+
+use crate::{Image, Rules, begins, file::File, rules::PROBES, walk_until};
+
+/// A piece of text that may not be probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// First address.
+    pub start: u64,
+    /// Address after the last.
+    pub end: u64,
+    /// Why not.
+    pub reason: &'static str,
+}
+
+/// The reason of functions that are refused only because of a clone.
+pub const HAS_CLONE: &str = "a hit runs through a clone of it";
+
+/// Why no list was derived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BlacklistError {
+    /// The file has no symbols, or is none.
+    File(ReadError),
+    /// A root is not there, so what hits run through is not known.
+    NoRoot {
+        /// Its name.
+        name: String,
+    },
+}
+
+impl fmt::Display for BlacklistError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(error) => error.fmt(f),
+            Self::NoRoot { name } => write!(
+                f,
+                "there is no function {name}, where hits come from; keep its symbol, or take it \
+                 out of the roots"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for BlacklistError {}
+
+/// An image whose functions can be named and listed.
+pub trait Functions: Image {
+    /// The function of that name, as the linker or Rust writes it; none if there is none, or more
+    /// than one.
+    fn function_named(&self, name: &str) -> Option<Symbol<'_>>;
+    /// All functions.
+    fn functions(&self) -> impl Iterator<Item = Symbol<'_>>;
+}
+
+/// See the module's text.
+#[derive(Clone, Debug, Default)]
+pub struct Blacklist(Vec<Entry>);
+
+impl Blacklist {
+    /// Derives the list from the kernel's own ELF file, which runs `distance` bytes above the
+    /// addresses that the linker gave it, modulo 2<sup>64</sup>. `own` has the kernel's own roots:
+    /// its handlers of traps that the probes are asked in, by name, each with a reason. Kernels
+    /// with [`Rules::NONE`] have none but the probes'.
+    ///
+    /// # Errors
+    /// [`BlacklistError`].
+    pub fn of_file(
+        file: &[u8],
+        distance: u64,
+        own: &Rules<'static>,
+    ) -> Result<Self, BlacklistError> {
+        let file = File::read_moved(file, distance).map_err(BlacklistError::File)?;
+        Self::of_image(&file, own)
+    }
+
+    /// The same, for a kernel whose symbols and text are found at run time.
+    ///
+    /// # Errors
+    /// [`BlacklistError::NoRoot`].
+    pub fn of_image(image: &impl Functions, own: &Rules<'static>) -> Result<Self, BlacklistError> {
+        let mut roots = Vec::new();
+        for (name, reason) in PROBES.roots {
+            // A kernel with an entry of its own for breakpoints has no stubs for them.
+            roots.extend(image.function_named(name).map(|root| (root, *reason)));
+        }
+        let no_root = |name: &str| BlacklistError::NoRoot {
+            name: name.to_owned(),
+        };
+        if roots.is_empty() {
+            return Err(no_root(PROBES.roots[0].0));
+        }
+        for (name, reason) in own.roots {
+            let root = image.function_named(name).ok_or_else(|| no_root(name))?;
+            roots.push((root, *reason));
+        }
+        let mut list = Self::default();
+        let stubs = image.stubs();
+        if !stubs.is_empty() {
+            list.0.push(Entry {
+                start: stubs.start,
+                end: stubs.end,
+                reason: "entry from and exit to interrupted code, between saved and live registers",
+            });
+        }
+        let is_end = |symbol: &Symbol<'_>| begins(symbol, own.ends) || begins(symbol, PROBES.ends);
+        for (root, reason) in roots {
+            walk_until(image, &is_end, root, |function, _| {
+                list.add(function, reason)
+            });
+        }
+        for (name, _) in own.stack_switchers.iter().chain(PROBES.stack_switchers) {
+            if let Some(symbol) = image.function_named(name) {
+                list.add(&symbol, "it switches stacks");
+            }
+        }
+        list.add_clones(image);
+        list.0.sort_unstable_by_key(|entry| entry.start);
+        Ok(list)
+    }
+
+    /// The entries, by address.
+    pub fn entries(&self) -> &[Entry] {
+        &self.0
+    }
+
+    /// Why `addr` may not be probed, if it may not. Any context.
+    pub fn reason(&self, addr: u64) -> Option<&'static str> {
+        let next = self.0.partition_point(|entry| entry.start <= addr);
+        let entry = self.0.get(next.checked_sub(1)?)?;
+        (addr < entry.end).then_some(entry.reason)
+    }
+
+    /// Adds a function. False if it is there already.
+    fn add(&mut self, symbol: &Symbol<'_>, reason: &'static str) -> bool {
+        let is_in = |entry: &Entry| entry.start <= symbol.start && symbol.start < entry.end;
+        let fresh = !self.0.iter().any(is_in);
+        if fresh {
+            self.0.push(Entry {
+                start: symbol.start,
+                end: symbol.start + symbol.size,
+                reason,
+            });
+        }
+        fresh
+    }
+
+    /// Adds the clones of the functions that are on the list.
+    fn add_clones(&mut self, image: &impl Functions) {
+        let mut names: Vec<_> = (self.0.iter())
+            .filter_map(|entry| image.symbol_at(entry.start))
+            .map(|symbol| symbol.name_of_all_clones().to_owned())
+            .collect();
+        names.sort_unstable();
+        for symbol in image.functions() {
+            let name = symbol.name_of_all_clones();
+            if names.binary_search_by(|one| one.as_str().cmp(name)).is_ok() {
+                self.add(&symbol, HAS_CLONE);
+            }
+        }
+    }
+}
