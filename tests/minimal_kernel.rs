@@ -29,6 +29,15 @@ fn fires(flags: Flags, addresses: &str) {
     assert_eq!(over, Over::Ended(End::Success), "{log}");
     let kprobe = format!(r"kprobe at {addresses}: add\(3, 4\)");
     let expected = [
+        "the CPU's data: passed",
+        "CPUs that answer: passed",
+        "a probe that fires: passed",
+        "a stale breakpoint: passed",
+        "a fault in a slot: passed",
+        "an int3 of user code: skipped, because the kernel has no user_breakpoint",
+        "an NMI in a handler: skipped, because the kernel has no in_nmi",
+        "a probe removed under fire: skipped, because the kernel has no spawn",
+        "preemption in a slot: skipped, because the kernel has no spawn",
         "plain call: 3",
         &kprobe,
         "kretprobe: add returned 7",

@@ -3,9 +3,10 @@
 use core::{cell::UnsafeCell, fmt, ops::Range, slice};
 
 use bootloader_api::BootInfo;
+use hit_path::{Blacklist, Rules};
 use kallsyms::Table;
 use probes::{
-    Host, PerCpu, Platform, ProbeError, Probes,
+    Host, PerCpu, Platform, ProbeError, Probes, SelfTest,
     insn::EntryFacts,
     platform::{EntryPoints, SlotPage, Symbol, Text},
 };
@@ -29,6 +30,7 @@ static CPU: PerCpu = PerCpu::new();
 /// The facts from the boot loader.
 struct Boot {
     symbols: Table<'static>,
+    blacklist: Blacklist,
     stack: Range<u64>,
 }
 
@@ -49,6 +51,8 @@ pub fn init(info: &'static BootInfo) {
     BOOT.call_once(|| Boot {
         symbols: Table::read_moved(file, info.kernel_image_offset)
             .expect("the linker wrote a symbol table"),
+        blacklist: Blacklist::of_file(file, info.kernel_image_offset, &TRAPS)
+            .expect("the traps below are functions of this kernel"),
         stack: info.kernel_stack_bottom..info.kernel_stack_bottom + info.kernel_stack_len,
     });
 }
@@ -66,8 +70,15 @@ unsafe impl Sync for Slots {}
 #[unsafe(link_section = ".text.slots")]
 static SLOTS: Slots = Slots(UnsafeCell::new([0xcc; SLOT_BYTES]));
 
-/// The functions that may be probed. A hit runs through none of them.
-const PROBEABLE: [&str; 1] = ["add"];
+/// Where traps come to the probes in this kernel, beside the breakpoint.
+const TRAPS: Rules<'static> = Rules {
+    roots: &[
+        ("debug", "a single step runs through it"),
+        ("protection_fault", "a fault of a probed instruction does"),
+        ("page_fault", "a fault of a probed instruction does"),
+    ],
+    ..Rules::NONE
+};
 
 // SAFETY: clause by clause of `Platform`:
 // 1. `CPU` is the data of the one CPU, and nothing else writes it. 2. The symbols are those of the
@@ -145,9 +156,7 @@ unsafe impl Platform for Minimal {
     }
 
     fn blacklisted(addr: u64) -> Option<&'static str> {
-        let symbol = boot().symbols.symbol_at(addr);
-        let is_probeable = symbol.is_some_and(|symbol| PROBEABLE.contains(&symbol.name));
-        (!is_probeable).then_some("a hit may run through it")
+        boot().blacklist.reason(addr)
     }
 
     fn may_fault(_: Range<u64>) -> bool {
@@ -174,3 +183,6 @@ impl Host for Minimal {
         &PROBES
     }
 }
+
+// There is no second task, no NMI and no user code, so the checks that need one are skipped.
+impl SelfTest for Minimal {}

@@ -26,7 +26,7 @@ use bootloader_api::{BootInfo, BootloaderConfig, config::Mapping};
 use linked_list_allocator::Heap;
 use probes::{
     Kprobe, Kretprobe, KretprobeInstance, PreVerdict, ProbeError, Probes, PtRegs, ReturnMethod,
-    StepMethod,
+    StepMethod, self_test,
 };
 use spin::mutex::SpinMutex;
 use uart_16550::{Config, Uart16550Tty, backend::PioBackend};
@@ -59,11 +59,14 @@ fn start(info: &'static mut BootInfo) -> ! {
     PROBES.init(StepMethod::Translate, ReturnMethod::Asm, true);
     // Return probes keep their calls by task. A scheduler says this at each switch.
     PROBES.task_switched(THE_TASK);
+    // Once, to see that all of the above is as the probes need it.
+    let report = self_test::<Minimal>();
+    say(format_args!("{report}"));
     let result = demonstrate();
     if let Err(error) = &result {
         say(format_args!("refused: {error}"));
     }
-    exit(result.is_ok())
+    exit(report.is_ok() && result.is_ok())
 }
 
 /// The number of the one task: any above 1.

@@ -18,6 +18,7 @@
 //!
 //! # Layers
 //! ```text
+//!   self_test  what a kernel runs once, to see that it gives the probes what they need
 //!   asm/       the code that a kernel expands: stubs, handlers, trampolines, templates of detours
 //!   registry/  the write side: task context, one lock, may allocate
 //!   hit/       the read side: any context, no lock, no allocation, no decoder
@@ -63,7 +64,6 @@
 
 extern crate alloc;
 
-#[doc(hidden)]
 pub mod asm;
 mod data;
 pub mod error;
@@ -74,6 +74,7 @@ mod limits;
 pub mod platform;
 pub mod pt_regs;
 pub mod registry;
+pub mod self_test;
 #[doc = include_str!("../docs/your-kernel.md")]
 pub mod your_kernel {}
 
@@ -98,3 +99,4 @@ pub use error::ProbeError;
 pub use platform::Platform;
 pub use pt_regs::PtRegs;
 pub use registry::{Host, Probes, Registered, optimize};
+pub use self_test::{SelfTest, self_test};

@@ -298,60 +298,48 @@ pub unsafe trait Platform: Sized + 'static {
 /// Where the stubs and the post slots find what they use.
 impl PerCpu {
     /// Where the guard is in this struct.
-    #[doc(hidden)]
     pub const GUARD_OFFSET: u32 = offset_of!(Self, guard) as u32;
 
     /// Where the guard is, from the GS base. So the others: what the stubs and the post slots use.
-    #[doc(hidden)]
     pub const fn guard_gs_offset<P: Platform>() -> u32 {
         P::PER_CPU_GS_OFFSET + offset_of!(Self, guard) as u32
     }
 
-    #[doc(hidden)]
     pub const fn breakpoints_gs_offset<P: Platform>() -> u32 {
         P::PER_CPU_GS_OFFSET + offset_of!(Self, breakpoints) as u32
     }
 
-    #[doc(hidden)]
     pub const fn counter_part_gs_offset<P: Platform>() -> u32 {
         P::PER_CPU_GS_OFFSET + offset_of!(Self, counter_part) as u32
     }
 
-    #[doc(hidden)]
     pub const fn running_gs_offset<P: Platform>() -> u32 {
         P::PER_CPU_GS_OFFSET + offset_of!(Self, running) as u32
     }
 
-    #[doc(hidden)]
     pub const fn cell_gs_offset<P: Platform>() -> u32 {
         P::PER_CPU_GS_OFFSET + offset_of!(Self, cell) as u32
     }
 
-    #[doc(hidden)]
     pub const fn saved_flags_gs_offset<P: Platform>() -> u32 {
         P::PER_CPU_GS_OFFSET + offset_of!(Self, saved_flags) as u32
     }
 
-    #[doc(hidden)]
     pub const fn saved_sp_gs_offset<P: Platform>() -> u32 {
         P::PER_CPU_GS_OFFSET + offset_of!(Self, saved_sp) as u32
     }
 
-    #[doc(hidden)]
     pub const fn finishing_gs_offset<P: Platform>() -> u32 {
         P::PER_CPU_GS_OFFSET + offset_of!(Self, finishing) as u32
     }
 
-    #[doc(hidden)]
     pub const fn this_gs_offset<P: Platform>() -> u32 {
         P::PER_CPU_GS_OFFSET + offset_of!(Self, this) as u32
     }
 
-    #[doc(hidden)]
     pub const fn jprobe_gs_offset<P: Platform>() -> u32 {
         P::PER_CPU_GS_OFFSET + Self::JPROBE_OFFSET
     }
 
-    #[doc(hidden)]
     pub const JPROBE_OFFSET: u32 = offset_of!(Self, jprobe) as u32;
 }

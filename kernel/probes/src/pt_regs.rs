@@ -116,7 +116,7 @@ pub trait Frame {
     }
 }
 
-/// Implements [`Frame`](crate::pt_regs::Frame) for a kernel's own structure: names its field for
+/// Implements [`Frame`] for a kernel's own structure: names its field for
 /// each register, or a path of fields.
 ///
 /// ```

@@ -185,7 +185,6 @@ macro_rules! breakpoint_entry {
 }
 
 /// The lookup, and the stubs that run handlers.
-#[doc(hidden)]
 #[macro_export]
 macro_rules! breakpoint_stubs {
     () => {
@@ -424,7 +423,6 @@ macro_rules! breakpoint_stubs {
 }
 
 /// The stubs for sites with nothing but return probes that want nothing at the call.
-#[doc(hidden)]
 #[macro_export]
 macro_rules! kretprobe_stubs {
     () => {
@@ -531,7 +529,6 @@ macro_rules! kretprobe_stubs {
 }
 
 /// The stub for sites with nothing but an action.
-#[doc(hidden)]
 #[macro_export]
 macro_rules! action_stub {
     () => {

@@ -16,7 +16,6 @@
 //! frame.
 
 /// The templates; never executed where they are. Part of [`entry_points!`](crate::entry_points).
-#[doc(hidden)]
 #[macro_export]
 macro_rules! detours {
     () => {
@@ -261,7 +260,6 @@ kretprobes_detour_end:
 }
 
 /// A template by its three symbols.
-#[doc(hidden)]
 #[macro_export]
 macro_rules! detour_template {
     ($start:ident $enter:ident $end:ident) => {{

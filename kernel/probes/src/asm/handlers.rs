@@ -29,7 +29,6 @@
 //! r12 to r14.
 
 /// The routines; part of [`entry_points!`](crate::entry_points).
-#[doc(hidden)]
 #[macro_export]
 macro_rules! handlers {
     () => {

@@ -7,7 +7,6 @@
 //! held. What it does then is what the Rust in `hit` does; only rare cases go there.
 
 /// These functions; part of [`entry_points!`](crate::entry_points).
-#[doc(hidden)]
 #[macro_export]
 macro_rules! returns {
     () => {

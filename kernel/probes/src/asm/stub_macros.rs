@@ -10,7 +10,6 @@
 
 /// Pushes all general registers below `orig_ax`, as [`PtRegs`](crate::PtRegs) has them, with call
 /// frame information.
-#[doc(hidden)]
 #[macro_export]
 macro_rules! push_general_registers {
     () => {
@@ -25,7 +24,6 @@ macro_rules! push_general_registers {
 }
 
 /// The reverse of [`push_general_registers!`].
-#[doc(hidden)]
 #[macro_export]
 macro_rules! pop_general_registers {
     () => {
@@ -42,7 +40,6 @@ macro_rules! pop_general_registers {
 /// The definitions, for the beginning of a `global_asm!`.
 /// [`end_of_stub_macros!`](crate::end_of_stub_macros) takes them back, because two `global_asm!`
 /// may become one source for the assembler.
-#[doc(hidden)]
 #[macro_export]
 macro_rules! stub_macros {
     () => {
@@ -239,7 +236,6 @@ macro_rules! stub_macros {
 }
 
 /// The end of a `global_asm!` that [`stub_macros!`](crate::stub_macros) has begun.
-#[doc(hidden)]
 #[macro_export]
 macro_rules! end_of_stub_macros {
     () => {

@@ -83,11 +83,9 @@ pub struct Templates {
 }
 
 /// Stands in a template for the address of the site.
-#[doc(hidden)]
 pub const SITE_MARK: u64 = 0x5173_5173_5173_5173;
 
 /// Stands in a template for the address of the return probe that is alone there.
-#[doc(hidden)]
 pub const KRETPROBE_MARK: u64 = 0x4be7_4be7_4be7_4be7;
 
 /// Stands in a template for [`Routines::kretprobe`].
@@ -95,5 +93,4 @@ pub const KRETPROBE_MARK: u64 = 0x4be7_4be7_4be7_4be7;
 pub const KRETPROBE_ROUTINE_MARK: u64 = 0x9c3e_9c3e_9c3e_9c3e;
 
 /// Stands in a template for the address of the return trampoline.
-#[doc(hidden)]
 pub const TRAMPOLINE_MARK: u64 = 0x7aa4_7aa4_7aa4_7aa4;

@@ -24,7 +24,6 @@ use crate::data::instance::Instance;
 /// Takes an instance from the list that `list`, a register, points to. rax is the instance, or null
 /// after a jump to `empty`. Changes rbx, rcx and rdx, which hold the words that the exchange
 /// compares and stores. Operands: `next`, the offset of an instance's link.
-#[doc(hidden)]
 #[macro_export]
 macro_rules! pop_instance {
     ($list:literal, $empty:literal) => {

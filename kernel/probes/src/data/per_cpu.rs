@@ -40,7 +40,6 @@ pub const GUARD_FREE: u32 = u32::MAX;
 
 /// Marks the pointer to the running probe while its post or return handler runs; probes are
 /// aligned.
-#[doc(hidden)]
 pub const IN_POST: usize = 1;
 
 /// Marks the same pointer while other code runs on top of the handler, such as that of an NMI.

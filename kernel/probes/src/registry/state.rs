@@ -154,7 +154,6 @@ impl<P: Platform> Probes<P> {
     }
 
     /// Where the entries of the address table are, from the start of the registry.
-    #[doc(hidden)]
     pub const fn table_offset() -> usize {
         offset_of!(Self, hits) + Hits::<P>::table_offset()
     }

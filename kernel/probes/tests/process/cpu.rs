@@ -127,6 +127,10 @@ impl Cpu {
     /// Answers the latest request. In SIGUSR1's handler, which has interrupted the code at `ip`.
     pub fn answer(&self, ip: u64) {
         let request = REQUEST.load(Acquire);
+        // SAFETY: `on_every_cpu` keeps it alive until all have answered.
+        if let Some(work) = unsafe { WORK.load(Acquire).as_ref() } {
+            work();
+        }
         self.watched.store(true, Relaxed);
         self.look(ip);
         self.answered.store(request, Release);
@@ -205,9 +209,39 @@ pub fn set_up() {
     }
 }
 
+/// What the other CPUs are to do when they answer; null: nothing.
+static WORK: AtomicPtr<&(dyn Fn() + Sync)> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Calls `work` here, and on the other online CPUs if they are `asked`.
+pub fn on_every_cpu(work: &(dyn Fn() + Sync), asked: bool) {
+    work();
+    if asked {
+        let _online = ONLINE.lock();
+        let work = std::ptr::from_ref(&work).cast_mut();
+        // SAFETY: only the lifetime is another. The pointer is taken back before `work` ends.
+        let work = unsafe {
+            std::mem::transmute::<*mut &(dyn Fn() + Sync), *mut &'static (dyn Fn() + Sync)>(work)
+        };
+        WORK.store(work, Release);
+        request_online(|cpu| &cpu.answered);
+        WORK.store(std::ptr::null_mut(), Release);
+    }
+}
+
+/// How many CPUs there are now.
+pub fn online() -> usize {
+    let is_online = |cpu: &&Cpu| cpu.tid.load(Relaxed) != 0;
+    CPUS.iter().filter(is_online).count()
+}
+
 /// Sends a request to the other CPUs and waits until `word` of each has reached it.
 fn request(word: fn(&Cpu) -> &AtomicU32) {
     let _online = ONLINE.lock();
+    request_online(word);
+}
+
+/// The same, with [`ONLINE`] held.
+fn request_online(word: fn(&Cpu) -> &AtomicU32) {
     let request = REQUEST.fetch_add(1, Release).wrapping_add(1);
     let own = this();
     let asked = || {

@@ -35,6 +35,7 @@
 //! been left as it was found.
 
 pub mod allocator;
+mod broken;
 pub mod cpu;
 pub mod symbols;
 pub mod task;
@@ -127,7 +128,9 @@ unsafe impl Platform for Process {
     }
 
     fn entry_points() -> EntryPoints {
-        probe_entry_points()
+        let entry = probe_entry_points();
+        let per_cpu = if Fault::Distance.is_in() { 8 } else { 0 };
+        EntryPoints { per_cpu, ..entry }
     }
 
     fn lookup_symbol(name: &str) -> Result<u64, ProbeError> {
@@ -146,6 +149,9 @@ unsafe impl Platform for Process {
     }
 
     unsafe fn write_text(addr: u64, byte: u8) {
+        if Fault::Text.is_in() {
+            return;
+        }
         TEXT_WRITES.fetch_add(1, Relaxed);
         events::tell(Event::Write(addr, byte));
         text::write(addr, byte);
@@ -158,13 +164,25 @@ unsafe impl Platform for Process {
     fn synchronize_cores() {
         CORE_SYNCS.fetch_add(1, Relaxed);
         events::tell(Event::Cores);
-        cpu::synchronize_cores();
+        if !Fault::Waits.is_in() {
+            cpu::synchronize_cores();
+        }
     }
 
     fn synchronize_hits(_: &(dyn Fn() -> bool + Sync)) {
         HIT_SYNCS.fetch_add(1, Relaxed);
         events::tell(Event::Hits);
-        cpu::synchronize_hits();
+        if !Fault::Waits.is_in() && !Fault::Grace.is_in() {
+            cpu::synchronize_hits();
+        }
+    }
+
+    fn on_every_cpu(work: &(dyn Fn() + Sync)) {
+        cpu::on_every_cpu(work, !Fault::Cpus.is_in());
+    }
+
+    fn pass_time() {
+        std::thread::yield_now();
     }
 
     fn may_fault(_: Range<u64>) -> bool {
@@ -181,6 +199,45 @@ unsafe impl Platform for Process {
 impl Host for Process {
     fn probes() -> &'static Probes<Self> {
         &PROBES
+    }
+}
+
+/// What this kernel does wrong when a test says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Fault {
+    None,
+    /// The distance of the CPU's data is not what it says.
+    Distance,
+    /// The other CPUs are not asked.
+    Cpus,
+    /// Text is not written.
+    Text,
+    /// The probes are not asked about breakpoints that are not in the table.
+    Stale,
+    /// They are not asked about faults.
+    Faults,
+    /// The breakpoint of user code is lost.
+    User,
+    /// An NMI takes the rest of a hit for its own.
+    Nmi,
+    /// Neither wait waits.
+    Waits,
+    /// Hits are not waited for.
+    Grace,
+}
+
+static FAULT: AtomicUsize = AtomicUsize::new(Fault::None as usize);
+
+impl Fault {
+    /// Has the kernel do this wrong from now on, and all else right.
+    pub fn put_in(self) {
+        FAULT.store(self as usize, Relaxed);
+    }
+
+    /// Whether the kernel does this wrong.
+    pub fn is_in(self) -> bool {
+        FAULT.load(Relaxed) == self as usize
     }
 }
 
@@ -258,6 +315,7 @@ pub fn boot() -> Machine {
     crate::suite::journal::clear();
     traps::clear_hooks();
     text::clear();
+    Fault::None.put_in();
     Machine {
         slots: PROBES.slots_in_use(),
         online: Some(cpu::Online::new()),
