@@ -3,6 +3,8 @@
 
 extern crate alloc;
 
+#[path = "process/broken.rs"]
+mod broken;
 mod process;
 mod suite;
 

@@ -13,7 +13,7 @@ use probes::{
     self_test::{Report, Verdict},
 };
 
-use super::{Fault, PROBES, Process, boot, cpu};
+use crate::process::{Fault, PROBES, Process, boot, cpu};
 
 /// The tasks that were started.
 static TASKS: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());

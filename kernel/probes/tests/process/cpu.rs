@@ -229,6 +229,7 @@ pub fn on_every_cpu(work: &(dyn Fn() + Sync), asked: bool) {
 }
 
 /// How many CPUs there are now.
+#[allow(dead_code, reason = "one of the test binaries asks")]
 pub fn online() -> usize {
     let is_online = |cpu: &&Cpu| cpu.tid.load(Relaxed) != 0;
     CPUS.iter().filter(is_online).count()
