@@ -1,7 +1,7 @@
 //! The crates that an adopter needs are ready to publish.
 //!
-//! In this tree a package is called as its library is. Some of these names are taken in the registry
-//! of crates, so each package says there under which name it goes out
+//! In this tree a package is called as its library is. Some of these names are taken in the
+//! registry of crates, so each package says there under which name it goes out
 //! (`package.metadata.registry.name`). This test lays out copies of these packages under these
 //! names, with the licence texts, as a workspace of their own: what `cargo publish` would take. It
 //! has cargo package them, and builds them for a target without a standard library.

@@ -83,8 +83,8 @@ const TRAPS: Rules<'static> = Rules {
 // SAFETY: clause by clause of `Platform`:
 // 1. `CPU` is the data of the one CPU, and nothing else writes it. 2. The symbols are those of the
 // running kernel, which stays where it is. 3. and 4. The waits are those that the trait has for one
-// CPU without interrupts: the caller itself is in no handler and no hit. 5. There is one task. 6. Each page of `SLOTS` is handed out once, and executed where it is
-// written.
+// CPU without interrupts: the caller itself is in no handler and no hit. 5. There is one task.
+// 6. Each page of `SLOTS` is handed out once, and executed where it is written.
 unsafe impl Platform for Minimal {
     type RawMutex = SpinMutex<()>;
 

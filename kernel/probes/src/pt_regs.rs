@@ -138,7 +138,9 @@ pub trait Frame {
 /// Then a handler is `frame.with_regs(|regs| PROBES.on_fault(regs, vector))`.
 #[macro_export]
 macro_rules! frame_conversion {
-    ($frame:ty { $($register:ident: $field:ident $(. $part:ident)* $([$index:literal])?),* $(,)? }) => {
+    ($frame:ty {
+        $($register:ident: $field:ident $(. $part:ident)* $([$index:literal])?),* $(,)?
+    }) => {
         impl $crate::pt_regs::Frame for $frame {
             fn to_regs(&self) -> $crate::PtRegs {
                 $crate::PtRegs {

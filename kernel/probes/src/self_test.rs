@@ -3,7 +3,7 @@
 //! [`self_test`] tries each thing that a kernel has to do right and that fails late, and far from
 //! its cause, if it does it wrong. Each check ends in a [`Verdict`], and a failure has a sentence
 //! that says what to change. A check that needs something of the kernel (a second task, an NMI,
-//! user code) asks for it by an optional method of [`SelfTest`], and is skipped where there is none.
+//! user code) asks for it by an optional method of [`SelfTest`]. Where there is none, it is skipped.
 //!
 //! A kernel that is wrong may stop in the middle of a check: a trap may come to a handler that does
 //! not expect it. So the name of each check is told to the log before it begins.
@@ -173,8 +173,8 @@ impl Report {
 fn sees_itself<P: Host>() -> bool {
     let offset = u64::from(P::entry_points().per_cpu + PerCpu::this_gs_offset::<P>());
     let found: u64;
-    // SAFETY: reads a word of this CPU's data, or of what the kernel has there: the GS base plus the
-    // distance that it has given is mapped, or the first hit would not survive either.
+    // SAFETY: reads a word of this CPU's data, or of what the kernel has there: the GS base plus
+    // the distance that it has given is mapped, or the first hit would not survive either.
     unsafe {
         asm!("mov {}, gs:[{}]", out(reg) found, in(reg) offset, options(nostack, readonly));
     }
@@ -184,8 +184,8 @@ fn sees_itself<P: Host>() -> bool {
 fn cpu_data<P: SelfTest>() -> Result<Verdict, ProbeError> {
     Ok(Verdict::is_passed(
         sees_itself::<P>(),
-        "the stubs do not find the data of this CPU; make PER_CPU_GS_OFFSET, or the linker's symbol, \
-         the distance of its PerCpu from the GS base, and call PerCpu::init on each CPU",
+        "the stubs do not find the data of this CPU; make PER_CPU_GS_OFFSET, or the symbol of the \
+         linker, the distance of its PerCpu from the GS base, and call PerCpu::init on each CPU",
     ))
 }
 
@@ -416,8 +416,8 @@ fn wait_until<P: SelfTest>(mut holds: impl FnMut() -> bool) -> bool {
 }
 
 const NOT_SPAWNED: &str = "the kernel has no spawn";
-const NOT_BESIDE: &str = "the task that spawn has started does not run beside its starter; put it on \
-     another CPU, or have a tick preempt";
+const NOT_BESIDE: &str = "the task that spawn has started does not run beside its starter; put \
+     it on another CPU, or have a tick preempt";
 
 /// What the second task does, and whether it is to end, and has ended.
 static CALLS: AtomicU64 = AtomicU64::new(0);

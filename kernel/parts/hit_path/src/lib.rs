@@ -13,8 +13,8 @@
 //! stack are listed too ([`Rules::stack_switchers`]), because a hit after such a change would find
 //! neither its frame nor its task.
 //!
-//! The rules are in [`rules`]: those of the probes, which hold in any kernel, and with them those of
-//! the kernel of this tree. A kernel derives its blacklist when it boots: [`Blacklist::of_file`]
+//! The rules are in [`rules`]: those of the probes, which hold in any kernel, and with them those
+//! of the kernel of this tree. A kernel derives its blacklist when it boots: [`Blacklist::of_file`]
 //! takes its own ELF file, [`Blacklist::of_image`] its symbols and text as it has them. The host
 //! checks the linked file before it is booted ([`file::check`]), so a violation fails the build.
 //!
