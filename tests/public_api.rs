@@ -2,7 +2,8 @@
 //! `kernel/probes/api.txt`.
 //!
 //! A change of the list is a change for adopters. A new line is an addition; but a method of a
-//! trait that they implement must have a body. A line that is gone or is another breaks them: then the
+//! trait that they implement must have a body. A line that is gone or is another breaks them: then
+//! the
 //! version's first number that is not 0 goes up. `DOCUMENTS=write` writes the list.
 //!
 //! The list is read from the pages that rustdoc makes, because that works with every toolchain.

@@ -245,7 +245,8 @@ pub unsafe trait Platform: Sized + 'static {
     }
 
     /// See clause 4 of the safety list. `is_outside` tells, on the CPU that calls it with
-    /// interrupts off, whether all that is interrupted there is outside hits, as far as the kernel has told
+    /// interrupts off, whether all that is interrupted there is outside hits, as far as the kernel
+    /// has told
     /// by `irq_enter`. May sleep.
     ///
     /// The body asks all CPUs, and again those that were in a hit. Between, it leaves them some

@@ -3,7 +3,8 @@
 //! [`self_test`] tries each thing that a kernel has to do right and that fails late, and far from
 //! its cause, if it does it wrong. Each check ends in a [`Verdict`], and a failure has a sentence
 //! that says what to change. A check that needs something of the kernel (a second task, an NMI,
-//! user code) asks for it by an optional method of [`SelfTest`]. Where there is none, it is skipped.
+//! user code) asks for it by an optional method of [`SelfTest`]. Where there is none, it is
+//! skipped.
 //!
 //! A kernel that is wrong may stop in the middle of a check: a trap may come to a handler that does
 //! not expect it. So the name of each check is told to the log before it begins.

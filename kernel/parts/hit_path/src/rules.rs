@@ -3,7 +3,8 @@
 //!
 //! A name here is the demangled name of a symbol. In all lists except that of the roots it may be
 //! the beginning of a name, or the end of one after `*`. If you add a call of a handler, or a
-//! switch of stacks, to the hit path, add its function here. Otherwise the build fails and names it.
+//! switch of stacks, to the hit path, add its function here. Otherwise the build fails and names
+//! it.
 
 use crate::Rules;
 
