@@ -2,10 +2,7 @@
 
 use std::{fs, path::PathBuf, process::Command};
 
-use ::hit_path::{
-    Rules, Violation,
-    rules::{KERNEL, ROOTS},
-};
+use ::hit_path::{Rules, Violation, rules::KERNEL};
 use boot::{
     hit_path, layout,
     prerequisites::{self, Install},
@@ -28,7 +25,8 @@ fn link(name: &str, root: &str, functions: &[(&str, &str)], stub: &str, data: &s
     let directory = layout::target().join("tmp/hit_path");
     fs::create_dir_all(&directory).unwrap();
     let bodies = [root].into_iter().chain(std::iter::repeat("nop"));
-    let roots: String = ROOTS
+    let roots: String = KERNEL
+        .roots
         .iter()
         .zip(bodies)
         .map(|((name, _), body)| function((name, body)))
