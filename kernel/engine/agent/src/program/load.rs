@@ -220,10 +220,12 @@ impl<A: Agent> Program<A> {
 fn machine<A: Agent>(routine: &dyn Fn(Helper, &Constants) -> Option<Routine>) -> Machine<'_> {
     let not_recording = A::tracing().recording.word();
     let task = per_cpu::task::<A>() as i32;
+    // A part of the distance may be known to the linker only.
+    let guard = A::entry_points().per_cpu + probes::PerCpu::guard_gs_offset::<A>();
     Machine {
         cpu_number: per_cpu::number::<A>() as i32,
         // A helper runs under the guard, as handlers do: no grace period ends meanwhile.
-        preempt_count: probes::PerCpu::guard_gs_offset::<A>() as i32,
+        preempt_count: guard as i32,
         faults: per_cpu::bad_loads::<A>() as i32,
         pid_tgid: Some(PidTgid {
             pid: task,
