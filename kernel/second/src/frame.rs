@@ -1,7 +1,7 @@
 //! What a trap leaves on the stack, and the vectors of this kernel's own.
 //!
-//! Registers lie in another order than in the probes' [`probes::PtRegs`], and the vector is among them. So
-//! what the probes are asked with is converted, and back: see [`probes::pt_regs::Frame`].
+//! Registers lie in another order than in the probes' [`probes::PtRegs`], and the vector is among
+//! them. So what the probes are asked with is converted, and back: see [`probes::pt_regs::Frame`].
 
 /// Vectors of this kernel's interrupts: the tick, a call from another CPU, one that is none, and
 /// a call from ring 3.

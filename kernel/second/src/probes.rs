@@ -52,10 +52,10 @@ unsafe extern "C" {
 }
 
 // SAFETY: clause by clause of `Platform`:
-// 1. `probes_per_cpu` is the data of each CPU. 2. The symbols are those of the running kernel, which stays
-// where it is. 3. and 4. An interrupt on each CPU is the answer, and those that are there come
-// before. Handlers run with interrupts off, so no interrupt is on top of another. 5. `tasks` asks.
-// 6. Each page of `SLOTS` is handed out once.
+// 1. `probes_per_cpu` is the data of each CPU. 2. The symbols are those of the running kernel,
+// which stays where it is. 3. and 4. An interrupt on each CPU is the answer, and those that are
+// there come before. Handlers run with interrupts off, so no interrupt is on top of another. 5.
+// `tasks` asks. 6. Each page of `SLOTS` is handed out once.
 unsafe impl Platform for Second {
     type RawMutex = tasks::RawMutex;
 

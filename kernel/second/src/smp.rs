@@ -211,8 +211,8 @@ unsafe extern "C" {
     static start_up_end: u8;
 }
 
-/// Starts the other CPUs, each of which begins with `entry`, its number, and interrupts off. Returns
-/// when they have said [`is_up`]. Once.
+/// Starts the other CPUs, each of which begins with `entry`, its number, and interrupts off.
+/// Returns when they have said [`is_up`]. Once.
 pub fn start_others(entry: extern "C" fn(usize) -> !) {
     memory::map(START_PAGE, Some(START_PAGE), Flags::empty());
     let begin = &raw const start_up_begin;

@@ -64,7 +64,10 @@ pub unsafe extern "C" fn offer_trap<P: Host>(regs: *mut PtRegs, vector: u32) -> 
 /// - `clear_ac`: as for [`breakpoint_entry!`](crate::breakpoint_entry!).
 #[macro_export]
 macro_rules! trap_entry {
-    ($platform:ty, $name:ident, vector = $vector:literal, owner = $owner:path, clear_ac = $clear_ac:literal) => {
+    (
+        $platform:ty, $name:ident,
+        vector = $vector:literal, owner = $owner:path, clear_ac = $clear_ac:literal
+    ) => {
         /// Where a gate leads.
         ///
         /// # Safety
@@ -121,9 +124,9 @@ macro_rules! trap_entry {
     };
 }
 
-/// Defines `kprobe_other_breakpoint`, the way of a breakpoint that `kprobe_breakpoint` has not found
-/// in the table: to the probes once more if kernel code has raised it, else to `owner`, the path of
-/// a [`GateOwner`](crate::gates::GateOwner).
+/// Defines `kprobe_other_breakpoint`, the way of a breakpoint that `kprobe_breakpoint` has not
+/// found in the table: to the probes once more if kernel code has raised it, else to `owner`, the
+/// path of a [`GateOwner`](crate::gates::GateOwner).
 #[macro_export]
 macro_rules! other_breakpoint {
     ($platform:ty, owner = $owner:path, clear_ac = $clear_ac:literal) => {
