@@ -5,8 +5,8 @@
 //! below 1 MiB to which the code below is copied. They start one after the other.
 //!
 //! # Invariants
-//! SMP-1. A CPU is counted in [`online`] before it can hit a probe, and then answers interrupts.
-//! SMP-2. The lock [`ONE`] is held while a CPU starts and while each CPU is asked for something, so
+//! OTHERS-1. A CPU is counted in [`online`] before it can hit a probe, and then answers interrupts.
+//! OTHERS-2. The lock [`ONE`] is held while a CPU starts and while each CPU is asked for something, so
 //!     all whom a question reaches are waited for.
 //!
 //! # Contexts
@@ -115,7 +115,7 @@ pub fn send_nmi(cpu: usize) {
 }
 
 static ONLINE: AtomicUsize = AtomicUsize::new(1);
-/// See SMP-2.
+/// See OTHERS-2.
 static ONE: Mutex<()> = Mutex::new(());
 
 /// How many CPUs run. They have the numbers from 0 to one less.

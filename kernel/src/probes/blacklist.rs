@@ -15,11 +15,7 @@
 use core::ops::Range;
 
 pub use hit_path::blacklist::HAS_CLONE;
-use hit_path::{
-    Blacklist, Image,
-    blacklist::{Entry, Functions},
-    rules::KERNEL,
-};
+use hit_path::{Blacklist, Functions, Image, blacklist::RefusedText, rules::KERNEL};
 use spin::Once;
 
 use crate::symbols::{self, Symbol};
@@ -27,7 +23,7 @@ use crate::symbols::{self, Symbol};
 static LIST: Once<Blacklist> = Once::new();
 
 /// The list, sorted by address. Empty before [`init`].
-pub fn entries() -> &'static [Entry] {
+pub fn entries() -> &'static [RefusedText] {
     LIST.get().map_or(&[], Blacklist::entries)
 }
 

@@ -1,5 +1,8 @@
 //! The kernel's side of the probes: the [`Platform`] that they ask for, and the assembly that they
 //! bring.
+//!
+//! The trait says in which context the probes call each method. The waits for other CPUs are in
+//! [`text_poke`], the text that may not be probed in [`blacklist`], and the names in [`names`].
 
 use core::{fmt, ops::Range};
 

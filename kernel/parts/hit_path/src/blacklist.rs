@@ -15,11 +15,11 @@ use core::fmt;
 
 use kallsyms::{ReadError, Symbol};
 
-use crate::{Image, Rules, begins, file::File, rules::PROBES, walk_until};
+use crate::{Functions, Rules, begins, file::File, rules::PROBES, walk_until};
 
 /// A piece of text that may not be probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct RefusedText {
     /// First address.
     pub start: u64,
     /// Address after the last.
@@ -58,18 +58,9 @@ impl fmt::Display for BlacklistError {
 
 impl core::error::Error for BlacklistError {}
 
-/// An image whose functions can be named and listed.
-pub trait Functions: Image {
-    /// The function of that name, as the linker or Rust writes it; none if there is none, or more
-    /// than one.
-    fn function_named(&self, name: &str) -> Option<Symbol<'_>>;
-    /// All functions.
-    fn functions(&self) -> impl Iterator<Item = Symbol<'_>>;
-}
-
 /// See the module's text.
 #[derive(Clone, Debug, Default)]
-pub struct Blacklist(Vec<Entry>);
+pub struct Blacklist(Vec<RefusedText>);
 
 impl Blacklist {
     /// Derives the list from the kernel's own ELF file, which runs `distance` bytes above the
@@ -111,7 +102,7 @@ impl Blacklist {
         let mut list = Self::default();
         let stubs = image.stubs();
         if !stubs.is_empty() {
-            list.0.push(Entry {
+            list.0.push(RefusedText {
                 start: stubs.start,
                 end: stubs.end,
                 reason: "entry from and exit to interrupted code, between saved and live registers",
@@ -134,7 +125,7 @@ impl Blacklist {
     }
 
     /// The entries, by address.
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[RefusedText] {
         &self.0
     }
 
@@ -147,10 +138,10 @@ impl Blacklist {
 
     /// Adds a function. False if it is there already.
     fn add(&mut self, symbol: &Symbol<'_>, reason: &'static str) -> bool {
-        let is_in = |entry: &Entry| entry.start <= symbol.start && symbol.start < entry.end;
+        let is_in = |entry: &RefusedText| entry.start <= symbol.start && symbol.start < entry.end;
         let fresh = !self.0.iter().any(is_in);
         if fresh {
-            self.0.push(Entry {
+            self.0.push(RefusedText {
                 start: symbol.start,
                 end: symbol.start + symbol.size,
                 reason,

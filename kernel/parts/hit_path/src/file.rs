@@ -10,7 +10,7 @@ use elf::{
 };
 use kallsyms::{ReadError, Symbol, Table};
 
-use crate::{Image, Rules, Violation, blacklist::Functions, unlisted_stack_switches, violations};
+use crate::{Functions, Image, Rules, Violation, unlisted_stack_switches, violations};
 
 /// A linked kernel, from its file.
 pub(crate) struct File<'a> {

@@ -57,6 +57,15 @@ pub trait Image {
     }
 }
 
+/// An image whose functions can be named and listed.
+pub trait Functions: Image {
+    /// The function of that name, as the linker or Rust writes it; none if there is none, or more
+    /// than one.
+    fn function_named(&self, name: &str) -> Option<Symbol<'_>>;
+    /// All functions.
+    fn functions(&self) -> impl Iterator<Item = Symbol<'_>>;
+}
+
 /// The rules for a closure: where it begins and ends, and which functions may be in it. Names are
 /// as in Rust, each with a reason. A beginning of a name that starts with `*` is an end of a name.
 #[derive(Clone, Copy, Debug)]

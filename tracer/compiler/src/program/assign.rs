@@ -16,7 +16,7 @@ use super::Program;
 use crate::{
     Lowered, functions,
     number::{Counted, Kind, Number},
-    values::Val,
+    values::{Val, pointer},
 };
 
 /// The most bytes of a value of a hash.
@@ -60,7 +60,7 @@ impl Program<'_, '_> {
             let by_pointer = matches!(with.kind, Kind::Pointer { to: Some(_), .. });
             if matches!(operation, Binary::Add | Binary::Subtract) && !by_pointer {
                 let key = self.code.key(number, map)?;
-                let by = self.values().steps(&old.kind, with.number);
+                let by = pointer::steps(self.values().types(), &old.kind, with.number);
                 let delta = match operation {
                     Binary::Add => by,
                     _ => Number::alu(AluOp::Sub, Number::Constant(0), by),

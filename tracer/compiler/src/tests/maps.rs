@@ -1,4 +1,7 @@
 //! Maps of counts and the like, read and changed by programs.
+//!
+//! Programs run in a process, on several CPUs one after the other, and what they have gathered is
+//! compared with the sum by hand.
 
 use bpf::context::Register::{Di, Si};
 

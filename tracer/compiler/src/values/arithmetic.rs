@@ -11,7 +11,7 @@ use trace_language::{
     tree::{Binary, Expression, Span, Unary},
 };
 
-use super::{Val, Values, composite};
+use super::{Val, Values, composite, pointer};
 use crate::{
     Lowered,
     number::{Counted, Kind, Number, Test},
@@ -146,7 +146,7 @@ impl Values<'_, '_> {
     ) -> Lowered<Val> {
         check_arithmetic(&left.kind, left_span)?;
         check_arithmetic(&right.kind, right_span)?;
-        if let Some(moved) = self.of_pointers(operation, &left, &right, span)? {
+        if let Some(moved) = pointer::of_pointers(self.types(), operation, &left, &right, span)? {
             return Ok(Val::Number(moved));
         }
         let present = left.present.and(right.present);

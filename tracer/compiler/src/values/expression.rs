@@ -10,7 +10,7 @@ use trace_language::{
     tree::{Binary, Expression, ExpressionKind, Span, Target, TypeKind, TypeName, Unary},
 };
 
-use super::{Holds, Val, Values, arithmetic::check_arithmetic, composite, literal};
+use super::{Holds, Val, Values, arithmetic::check_arithmetic, composite, literal, pointer};
 use crate::{
     Lowered,
     number::{Counted, Key, Kind, Number, Test},
@@ -298,7 +298,7 @@ impl Values<'_, '_> {
                     return Err(Diagnostic::new(span, "this variable is not a number", ""));
                 };
                 let place = variable.place;
-                let delta = delta_of(self.step_of(&kind));
+                let delta = delta_of(pointer::step_of(self.types(), &kind));
                 Ok(Val::number(
                     Number::Step {
                         place,
@@ -318,7 +318,7 @@ impl Values<'_, '_> {
                 let step = Number::ElementStep {
                     map: number,
                     key: Box::new(Key { stored: key }),
-                    delta: delta_of(self.step_of(&kind)),
+                    delta: delta_of(pointer::step_of(self.types(), &kind)),
                     value_before,
                 };
                 // A key that is not there is no key.

@@ -21,7 +21,7 @@ mod index;
 mod library;
 mod literal;
 mod map;
-mod pointer;
+pub(crate) mod pointer;
 mod scalar;
 mod sizes;
 mod text;
