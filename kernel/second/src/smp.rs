@@ -6,8 +6,8 @@
 //!
 //! # Invariants
 //! OTHERS-1. A CPU is counted in [`online`] before it can hit a probe, and then answers interrupts.
-//! OTHERS-2. The lock [`ONE`] is held while a CPU starts and while each CPU is asked for something, so
-//!     all whom a question reaches are waited for.
+//! OTHERS-2. The lock [`ONE`] is held while a CPU starts and while each CPU is asked for something,
+//!     so all whom a question reaches are waited for.
 //!
 //! # Contexts
 //! [`on_each_cpu`], [`start_others`]: tasks with interrupts on. An interrupt that its CPU takes is

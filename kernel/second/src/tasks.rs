@@ -7,9 +7,9 @@
 //! ```
 //!
 //! # Invariants
-//! TASK-1. A task that is not `Running` is on no CPU: its state changes when its registers are
+//! THREAD-1. A task that is not `Running` is on no CPU: its state changes when its registers are
 //!     saved and its stack is left, in [`switch`].
-//! TASK-2. Tasks switch with interrupts off. An interrupt switches as the last thing that it does,
+//! THREAD-2. Tasks switch with interrupts off. An interrupt switches as the last thing that it does,
 //!     and only where the probes allow it.
 //!
 //! # Contexts
