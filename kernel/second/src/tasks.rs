@@ -9,8 +9,8 @@
 //! # Invariants
 //! THREAD-1. A task that is not `Running` is on no CPU: its state changes when its registers are
 //!     saved and its stack is left, in [`switch`].
-//! THREAD-2. Tasks switch with interrupts off. An interrupt switches as the last thing that it does,
-//!     and only where the probes allow it.
+//! THREAD-2. Tasks switch with interrupts off. An interrupt switches as the last thing that it
+//!     does, and only where the probes allow it.
 //!
 //! # Contexts
 //! Tasks with interrupts on, except those that say otherwise.
