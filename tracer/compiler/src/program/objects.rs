@@ -6,8 +6,8 @@
 
 use bpf::{AluOp, Condition, Helper, Reg};
 use trace_interface::{
-    shape::{Shape, UNREADABLE},
-    symbols::{Enum, Tag, Type, TypeId},
+    shape::{Fields, Shape, UNREADABLE},
+    symbols::{Enum, Struct, Tag, Type, TypeId},
 };
 use trace_language::tree::Span;
 
@@ -133,13 +133,7 @@ impl Code<'_, '_> {
                 self.store_bytes(object, nanoseconds, 4, to.at(8), span)?;
             }
             (Type::Struct(of), Shape::Struct { fields, .. }) => {
-                let mut place = to;
-                for (name, shape) in fields {
-                    let field = field_of(&of.fields, name).ok_or_else(|| missing(span))?;
-                    let part = object.part(field.type_id, field.offset);
-                    self.store_object(&part, place, shape, span)?;
-                    place = place.at(shape.bytes());
-                }
+                store_fields(self, object, of, to, fields, span)?;
             }
             (Type::Enum(of), Shape::Choice { bytes, .. }) => {
                 let Tag { offset, .. } = of.tag.ok_or_else(|| missing(span))?;
@@ -414,6 +408,25 @@ fn store_behind(
     code.store_object(object, to.at(1), of, span)?;
     code.asm.place(end);
     code.values.memory.release(mark);
+    Ok(())
+}
+
+/// The fields of a structure, each in its shape.
+fn store_fields(
+    code: &mut Code<'_, '_>,
+    object: &Object,
+    of: &Struct,
+    to: Place,
+    fields: &Fields,
+    span: Span,
+) -> Lowered<()> {
+    let mut place = to;
+    for (name, shape) in fields {
+        let field = field_of(&of.fields, name).ok_or_else(|| missing(span))?;
+        let part = object.part(field.type_id, field.offset);
+        code.store_object(&part, place, shape, span)?;
+        place = place.at(shape.bytes());
+    }
     Ok(())
 }
 
