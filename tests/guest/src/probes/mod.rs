@@ -19,7 +19,6 @@ mod probe_files;
 pub mod program_probes;
 mod registration_errors;
 mod regressions;
-mod self_test;
 mod several_returns;
 mod shortage;
 mod stores_to_text;
