@@ -114,7 +114,9 @@ unsafe impl Platform for Process {
     }
 
     fn entry_points() -> EntryPoints {
-        unreachable!("no probe is registered")
+        // No probe is registered, so the distance from GS is all that is asked for, and it is 0.
+        // SAFETY: all of it are numbers.
+        unsafe { std::mem::zeroed() }
     }
 
     fn lookup_symbol(name: &str) -> Result<u64, ProbeError> {
