@@ -5,9 +5,14 @@
 //! The system's package manager installs packages if we are root, have password-less sudo, or use
 //! Homebrew. Each command is printed before it runs. Otherwise, or with `--no-install`, the failure
 //! says what to install.
+//!
+//! Threads and processes that miss a tool at the same time install it once: who comes first holds
+//! the lock of a file in `target/` meanwhile, and the others look again when they have it. Rustup
+//! and package managers fail if two of them change the same directory.
 
 use std::{
     env,
+    fs::File,
     io::stderr,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -163,6 +168,32 @@ impl PackageManager {
 
 /// Makes sure that the parts of the Rust toolchain which the build needs are there.
 pub fn toolchain(install: Install) -> Result<()> {
+    let missing = missing_from_toolchain()?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let command = |arguments: &&[&str]| format!("rustup {}", arguments.join(" "));
+    if install == Install::Forbidden || find_program("rustup").is_none() {
+        let commands: Vec<String> = missing.iter().map(command).collect();
+        bail!(
+            "parts of the Rust toolchain are missing; run `{}` in this directory",
+            commands.join(" && ")
+        );
+    }
+    let _alone = install_alone()?;
+    for arguments in missing_from_toolchain()? {
+        run_visibly(
+            Command::new("rustup")
+                .args(arguments)
+                .current_dir(layout::workspace()),
+            &command(&arguments),
+        )?;
+    }
+    Ok(())
+}
+
+/// Returns the arguments of rustup that add what the build needs and the toolchain lacks.
+fn missing_from_toolchain() -> Result<Vec<&'static [&'static str]>> {
     let library = sysroot()?.join("lib/rustlib");
     let mut missing: Vec<&[&str]> = Vec::new();
     if !library.join("src/rust/library/core").is_dir() {
@@ -174,28 +205,17 @@ pub fn toolchain(install: Install) -> Result<()> {
     if !library.join(layout::GUEST_TARGET).join("lib").is_dir() {
         missing.push(&["target", "add", layout::GUEST_TARGET]);
     }
-    let commands: Vec<String> = missing
-        .iter()
-        .map(|arguments| format!("rustup {}", arguments.join(" ")))
-        .collect();
-    if commands.is_empty() {
-        return Ok(());
-    }
-    if install == Install::Forbidden || find_program("rustup").is_none() {
-        bail!(
-            "parts of the Rust toolchain are missing; run `{}` in this directory",
-            commands.join(" && ")
-        );
-    }
-    for (arguments, command) in missing.iter().zip(&commands) {
-        run_visibly(
-            Command::new("rustup")
-                .args(*arguments)
-                .current_dir(layout::workspace()),
-            command,
-        )?;
-    }
-    Ok(())
+    Ok(missing)
+}
+
+/// Waits until no other thread or process installs anything. The next one may when the returned
+/// file is closed, also by the end of its process.
+fn install_alone() -> Result<File> {
+    let path = layout::artifacts()?.join("installing.lock");
+    let lock = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    lock.lock()
+        .with_context(|| format!("cannot lock {}", path.display()))?;
+    Ok(lock)
 }
 
 /// Returns the path of QEMU, installed first if it is missing.
@@ -294,6 +314,11 @@ fn find_or_install<T>(
     if install == Install::Allowed
         && let Some((manager, root)) = usable_package_manager()
     {
+        let _alone = install_alone()?;
+        // Somebody else may have installed it meanwhile.
+        if let Some(found) = find() {
+            return Ok(found);
+        }
         say(format_args!("{what} is missing; installing it"));
         for arguments in [
             manager.refresh.map(<[&str]>::to_vec),

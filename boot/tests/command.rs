@@ -227,6 +227,51 @@ fn parts_of_the_toolchain_are_installed_unless_that_is_forbidden() {
     );
 }
 
+/// Whether `process` waits for a lock of a file, as `/proc/locks` of Linux says: the lines of those
+/// who wait have an arrow.
+#[cfg(target_os = "linux")]
+fn waits_for_a_lock(process: u32) -> bool {
+    let locks = fs::read_to_string("/proc/locks").unwrap();
+    let process = process.to_string();
+    let mut waiting = locks.lines().filter(|line| line.contains("->"));
+    waiting.any(|line| line.split_whitespace().any(|word| word == process))
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_another_process_is_installing_is_not_installed_twice() {
+    let tools = tools("installed_twice", &["qemu-system-x86_64", "rustup"]);
+    let lock = boot::layout::artifacts().unwrap().join("installing.lock");
+    let other = fs::File::create(lock).unwrap();
+    other.lock().unwrap();
+    let mut boot = boot()
+        .env("PATH", &tools)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    while !waits_for_a_lock(boot.id()) {
+        let ended = boot.try_wait().unwrap();
+        assert!(ended.is_none(), "it did not wait: {ended:?}");
+        std::thread::yield_now();
+    }
+    // The other one, this test, has them now.
+    let library = tools.join("sysroot/lib/rustlib");
+    for directory in [
+        "src/rust/library/core",
+        "host/bin",
+        "x86_64-unknown-none/lib",
+    ] {
+        fs::create_dir_all(library.join(directory)).unwrap();
+    }
+    fs::write(library.join("host/bin/llvm-objcopy"), "").unwrap();
+    drop(other);
+    let output = boot.wait_with_output().unwrap();
+    let calls = fs::read_to_string(tools.join("calls")).unwrap();
+    assert_eq!(calls, "", "{output:?}");
+}
+
 #[test]
 fn an_emulator_is_installed_unless_that_is_forbidden() {
     // `sudo` for users who are not root.
