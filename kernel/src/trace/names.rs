@@ -7,8 +7,8 @@
 //! without mangling keeps its name. Both the linker's name and this one are understood.
 //!
 //! # Contexts
-//! Task context. The table is made at the first question, which is in the boot, because the events
-//! of the kernel's own ask. It stays.
+//! Task context. The table is made at the first question that needs it, and stays. The boot asks
+//! for names of the linker only, which do not.
 
 #![forbid(unsafe_code)]
 
@@ -131,9 +131,14 @@ impl Symbols for KernelSymbols {
     }
 
     fn address(&self, name: &str) -> Result<u64, LookupError> {
-        let names = names();
-        match *names.called(name) {
-            [index] => Ok(names.by_address[index as usize].start),
+        // Paths have several parts here, and their names have dots.
+        let called: &[u32] = if name.contains('.') {
+            names().called(name)
+        } else {
+            &[]
+        };
+        match *called {
+            [index] => Ok(names().by_address[index as usize].start),
             [] => match symbols::lookup_name(name) {
                 Ok(symbol) => Ok(symbol.start),
                 Err(symbols::LookupError::Ambiguous { candidates, .. }) => {
@@ -144,7 +149,7 @@ impl Symbols for KernelSymbols {
                     Err(LookupError::NotFound)
                 }
             },
-            ref several => Err(LookupError::NotUnique(several.len())),
+            _ => Err(LookupError::NotUnique(called.len())),
         }
     }
 

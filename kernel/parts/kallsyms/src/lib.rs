@@ -590,9 +590,11 @@ impl<'a> Table<'a> {
     /// The symbols of that demangled name, one for each address. Names with the hash are tried
     /// first, then names without.
     fn by_demangled_name(&self, name: &str) -> Result<Vec<Symbol<'a>>, LookupError<'a>> {
+        let part = longest_identifier(name);
         let demangled = |fits: &dyn Fn(&Demangle<'a>) -> bool| {
             let mut found = try_collect(
                 self.iter()
+                    .filter(|symbol| symbol.name.contains(part))
                     .filter(|symbol| try_demangle(symbol.name).is_ok_and(|name| fits(&name))),
             )?;
             found.dedup_by_key(|symbol| symbol.start);
@@ -604,6 +606,20 @@ impl<'a> Table<'a> {
         } else {
             Ok(with_hash)
         }
+    }
+}
+
+/// Something that each mangled name of the path `path` contains, and few others do.
+///
+/// Both manglings keep identifiers of letters, digits and `_` as they are, so it is the longest of
+/// a path that consists of such. Of any other path it is nothing: generic arguments, closures and
+/// implementations look different when they are mangled.
+fn longest_identifier(path: &str) -> &str {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b':';
+    if path.bytes().all(is_plain) {
+        path.split(':').max_by_key(|part| part.len()).unwrap_or("")
+    } else {
+        ""
     }
 }
 
