@@ -196,7 +196,7 @@ fn the_logs_in_the_documents_have_the_lines_of_a_real_one() {
     check(Over::Ended(End::Success), log);
     let readme = Document::open("README.md");
     let mut rest = log.lines();
-    for line in readme.block("Read the log of a run", "text").lines() {
+    for line in readme.block("Two commands", "text").lines() {
         assert!(
             rest.any(|other| other == line),
             "samples/README.md has no {line}"
