@@ -5,6 +5,7 @@
 
 pub use kallsyms::{Candidates, LookupError, Symbol, SymbolKind};
 
+use alloc::vec::Vec;
 use core::fmt;
 use kallsyms::Table;
 use spin::Once;
@@ -32,6 +33,15 @@ pub fn init(file: &'static [u8]) {
 /// [`LookupError`].
 pub fn lookup_name(name: &str) -> Result<Symbol<'static>, LookupError<'static>> {
     TABLE.get().ok_or(LookupError::NoTable)?.lookup(name)
+}
+
+/// All symbols of that name, by address: the instances of a generic function share one. Empty if
+/// there are none, or no memory.
+pub fn all_named(name: &str) -> Vec<Symbol<'static>> {
+    let table = TABLE.get();
+    table
+        .and_then(|table| table.all_named(name).ok())
+        .unwrap_or_default()
 }
 
 /// The symbol that covers `addr`. Allocates nothing.

@@ -12,6 +12,7 @@
 //! # Contexts
 //! [`init`] once in the boot. [`reason`] anywhere afterwards.
 
+use alloc::vec::Vec;
 use core::ops::Range;
 
 pub use hit_path::blacklist::HAS_CLONE;
@@ -67,8 +68,8 @@ impl Image for Running {
 }
 
 impl Functions for Running {
-    fn function_named(&self, name: &str) -> Option<Symbol<'_>> {
-        symbols::lookup_name(name).ok()
+    fn functions_named(&self, name: &str) -> Vec<Symbol<'_>> {
+        symbols::all_named(name)
     }
 
     fn functions(&self) -> impl Iterator<Item = Symbol<'_>> {

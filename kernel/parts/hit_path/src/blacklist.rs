@@ -87,7 +87,8 @@ impl Blacklist {
         let mut roots = Vec::new();
         for (name, reason) in PROBES.roots {
             // A kernel with an entry of its own for breakpoints has no stubs for them.
-            roots.extend(image.function_named(name).map(|root| (root, *reason)));
+            let named = image.functions_named(name).into_iter();
+            roots.extend(named.map(|root| (root, *reason)));
         }
         let no_root = |name: &str| BlacklistError::NoRoot {
             name: name.to_owned(),
@@ -96,8 +97,11 @@ impl Blacklist {
             return Err(no_root(PROBES.roots[0].0));
         }
         for (name, reason) in own.roots {
-            let root = image.function_named(name).ok_or_else(|| no_root(name))?;
-            roots.push((root, *reason));
+            let named = image.functions_named(name);
+            if named.is_empty() {
+                return Err(no_root(name));
+            }
+            roots.extend(named.into_iter().map(|root| (root, *reason)));
         }
         let mut list = Self::default();
         let stubs = image.stubs();
@@ -115,7 +119,7 @@ impl Blacklist {
             });
         }
         for (name, _) in own.stack_switchers.iter().chain(PROBES.stack_switchers) {
-            if let Some(symbol) = image.function_named(name) {
+            for symbol in image.functions_named(name) {
                 list.add(&symbol, "it switches stacks");
             }
         }

@@ -54,9 +54,10 @@ impl<'a> File<'a> {
 }
 
 impl Functions for File<'_> {
-    fn function_named(&self, name: &str) -> Option<Symbol<'_>> {
-        let found = self.symbols.lookup(name).ok();
-        found.filter(|symbol| symbol.kind.is_text())
+    fn functions_named(&self, name: &str) -> Vec<Symbol<'_>> {
+        let mut found = self.symbols.all_named(name).unwrap_or_default();
+        found.retain(|symbol| symbol.kind.is_text());
+        found
     }
 
     fn functions(&self) -> impl Iterator<Item = Symbol<'_>> {
@@ -102,12 +103,13 @@ pub fn check(file: &[u8], rules: &Rules<'_>) -> Result<Vec<Violation>, ReadError
     let mut roots = Vec::new();
     let mut found = Vec::new();
     for (name, _) in rules.roots {
-        match image.symbols.lookup(name) {
-            Ok(root) => roots.push(root),
-            Err(_) => found.push(Violation::NoRoot {
+        let named = image.functions_named(name);
+        if named.is_empty() {
+            found.push(Violation::NoRoot {
                 name: (*name).to_owned(),
-            }),
+            });
         }
+        roots.extend(named);
     }
     found.extend(violations(&image, rules, roots));
     let functions = image.symbols.functions();

@@ -59,9 +59,9 @@ pub trait Image {
 
 /// An image whose functions can be named and listed.
 pub trait Functions: Image {
-    /// The function of that name, as the linker or Rust writes it; none if there is none, or more
-    /// than one.
-    fn function_named(&self, name: &str) -> Option<Symbol<'_>>;
+    /// The functions of that name, as the linker or Rust writes it. A generic function has several:
+    /// its instances. None if there is no memory to find them.
+    fn functions_named(&self, name: &str) -> Vec<Symbol<'_>>;
     /// All functions.
     fn functions(&self) -> impl Iterator<Item = Symbol<'_>>;
 }

@@ -23,9 +23,9 @@ pub const PROBES: Rules<'static> = Rules {
 
 /// The rules for this kernel's closure.
 pub const KERNEL: Rules<'static> = Rules {
-    roots: &joined::<29, 44, 73>(PROBES_ROOTS, ROOTS),
+    roots: &joined::<31, 44, 75>(PROBES_ROOTS, ROOTS),
     ends: &joined::<7, 5, 12>(PROBES_ENDS, ENDS),
-    callers: &joined::<26, 3, 29>(PROBES_CALLERS, CALLERS),
+    callers: &joined::<28, 3, 31>(PROBES_CALLERS, CALLERS),
     stack_switchers: &joined::<1, 4, 5>(PROBES_STACK_SWITCHERS, STACK_SWITCHERS),
 };
 
@@ -45,7 +45,7 @@ const fn joined<const A: usize, const B: usize, const ALL: usize>(
 }
 
 /// What the macros of the probes define, and why it must not need them.
-const PROBES_ROOTS: [Named; 29] = [
+const PROBES_ROOTS: [Named; 31] = [
     ("kprobe_breakpoint", "a hit begins in it"),
     ("kprobe_hit", "the site's first probe names it"),
     ("kprobe_hit_post", "the site's first probe names it"),
@@ -105,6 +105,14 @@ const PROBES_ROOTS: [Named; 29] = [
     ("kprobe_handle_far", "handles the probe of a hit"),
     ("kprobe_handle_far_chain", "handles the probes of a hit"),
     ("jprobe_return", "a jprobe's handler ends in it"),
+    (
+        "probes::data::kretprobe::enter_action",
+        "a call with an action enters through it",
+    ),
+    (
+        "probes::data::kretprobe::leave_action",
+        "a call with an action leaves through it",
+    ),
 ];
 
 /// Where the kernel comes to the probes, and why it must not need them there.
@@ -220,7 +228,7 @@ const ENDS: [Named; 5] = [
 
 /// Functions that call handlers, or jump to an address that a probe has named. The compiler inlines
 /// methods into one another, so some are here because of methods that may be inlined into them.
-const PROBES_CALLERS: [Named; 26] = [
+const PROBES_CALLERS: [Named; 28] = [
     (
         "kprobe_breakpoint",
         "jumps to the stub that the site's first probe names",
@@ -298,6 +306,8 @@ const PROBES_CALLERS: [Named; 26] = [
         "probes::hit::faults::<impl probes::hit::Hits<P>>::on_fault",
         "calls fault handlers",
     ),
+    ("probes::data::kretprobe::enter_action", "calls an action"),
+    ("probes::data::kretprobe::leave_action", "calls an action"),
 ];
 
 /// The same in the kernel.

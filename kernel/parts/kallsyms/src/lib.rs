@@ -554,11 +554,7 @@ impl<'a> Table<'a> {
 
     /// Finds a symbol by its name: mangled, demangled with or without hash, or plain.
     pub fn lookup(&self, name: &str) -> Result<Symbol<'a>, LookupError<'a>> {
-        let mut found = self.by_linker_name(name)?;
-        // Every demangled name is a path.
-        if found.is_empty() && name.contains("::") {
-            found = self.by_demangled_name(name)?;
-        }
+        let found = self.all_named(name)?;
         match found[..] {
             [] => Err(LookupError::Unknown {
                 name: try_string(name)?,
@@ -569,6 +565,21 @@ impl<'a> Table<'a> {
                 name: try_string(name)?,
                 candidates: found,
             }),
+        }
+    }
+
+    /// The symbols of that name, plain, mangled or demangled, by address: instances of one generic
+    /// function have the same demangled name. Empty if there are none.
+    ///
+    /// # Errors
+    /// [`LookupError::OutOfMemory`].
+    pub fn all_named(&self, name: &str) -> Result<Vec<Symbol<'a>>, LookupError<'a>> {
+        let found = self.by_linker_name(name)?;
+        // Every demangled name is a path.
+        if found.is_empty() && name.contains("::") {
+            self.by_demangled_name(name)
+        } else {
+            Ok(found)
         }
     }
 
