@@ -43,6 +43,7 @@ use self::{
 };
 use super::{
     TRACING,
+    buffer::MOST_KIB,
     event::Event,
     events::{EVENTS, Name},
     names,
@@ -54,6 +55,11 @@ use crate::{
         How,
         pseudo::{self, VirtualFile},
     },
+    mm::{
+        frame::{self, FRAME_SIZE},
+        user_space::KERNEL_RESERVE,
+    },
+    pr_err,
 };
 
 /// Name, permissions and functions of the files that are there once.
@@ -137,7 +143,7 @@ static FILES: &[(&str, u32, Functions)] = &[
         "buffer_size_kb",
         READ | WRITE,
         Functions::shows(|out| Ok(writeln!(out, "{}", TRACING.buffer.size_kib())?))
-            .stores(|data| Ok(TRACING.buffer.set_size_kib(number(data)?)?)),
+            .stores(|data| resize(number(data)?)),
     ),
     (
         "trace_clock",
@@ -156,6 +162,26 @@ static FILES: &[(&str, u32, Functions)] = &[
             .stores(|data| EVENTS.lock().enable(switch(data)?, |_| true)),
     ),
 ];
+
+/// Gives each CPU a buffer of so many KiB. The old ones are freed after the new ones are there, and
+/// what programs and files need stays free.
+///
+/// # Errors
+/// EINVAL for 0 or too much, ENOMEM, EBUSY while the host reads the buffers.
+fn resize(kib: usize) -> Result<(), Errno> {
+    let bytes = kib
+        .saturating_mul(1024)
+        .saturating_mul(smp::possible_cpus());
+    let frames = bytes.div_ceil(FRAME_SIZE);
+    let grows = kib > TRACING.buffer.size_kib();
+    if kib > MOST_KIB {
+        pr_err!("trace: the buffer of a CPU has 1 to {MOST_KIB} KiB");
+    } else if grows && frames.saturating_add(KERNEL_RESERVE) > frame::free_frames() {
+        pr_err!("trace: buffers of {kib} KiB leave too little memory for programs and files");
+        return Err(Errno::ENOMEM);
+    }
+    Ok(TRACING.buffer.set_size_kib(kib)?)
+}
 
 /// An option of `trace_options`.
 struct TraceOption {

@@ -19,6 +19,7 @@ use kernel::{
     arch::percpu,
     errno::Errno,
     fs::{self, NodeRef},
+    mm::{frame, user_space::is_memory_short},
     task::kthread::spawn_kthread_on,
     trace::TRACING,
 };
@@ -660,5 +661,29 @@ fn a_trigger_that_would_change_nothing_keeps_its_count() {
         }
         append(&format!("!{kind}"), TRIGGER).unwrap();
     }
+    clean_up();
+}
+
+/// A file that is there can be written when memory is short: else nothing could give any back.
+#[guest_test]
+fn memory_that_is_short_leaves_the_files_writable() {
+    clean_up();
+    let size = show("buffer_size_kb");
+    let with_create = |name: &str| fs::open(name, open::WRONLY | open::CREAT).map(drop);
+    let file = path("buffer_size_kb");
+    let mut held = Vec::with_capacity(frame::free_frames());
+    while !is_memory_short() {
+        held.push(frame::Frame::alloc().unwrap());
+    }
+    let new = with_create("/memory_is_short");
+    let old = with_create(&file);
+    let larger = echo("4096", "buffer_size_kb");
+    let same = echo(size.trim(), "buffer_size_kb");
+    drop(held);
+    assert_eq!(new, Err(Errno::ENOSPC));
+    assert_eq!((old, larger), (Ok(()), Err(Errno::ENOMEM)));
+    assert_eq!(same, Ok(()));
+    assert_eq!(show("buffer_size_kb"), size);
+    assert_eq!(echo("16385", "buffer_size_kb"), Err(Errno::EINVAL));
     clean_up();
 }
