@@ -172,6 +172,10 @@ unsafe fn walk<A: Agent>(sample: &Sample, skip: usize, to: *mut u64, most: usize
     let Some(table) = A::tracing().stacks.get() else {
         return 0;
     };
+    // A CPU that ran a program has no call of the kernel.
+    if sample.ip < A::USER_END {
+        return 0;
+    }
     let mut place = Place {
         walker: Walker {
             ip: sample.ip,

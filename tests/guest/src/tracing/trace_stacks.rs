@@ -412,3 +412,17 @@ fn a_walk_leads_through_a_program_to_the_caller() {
         step_through_actions(&alloc::format!("a call, optimized: {optimized}"));
     }
 }
+
+#[guest_test]
+fn code_of_a_program_has_no_stack_of_the_kernel() {
+    TRACING.stacks.ready().unwrap();
+    let sample = Sample {
+        ip: 0x40_1000,
+        sp: 0x7fff_f000,
+        bp: 0x7fff_f010,
+    };
+    let mut frames = [1; 4];
+    // SAFETY: a sample of a program is looked at only; nothing is read by it.
+    assert_eq!(unsafe { TRACING.stacks.take(&sample, &mut frames) }, 0);
+    assert_eq!(frames, [1; 4]);
+}
