@@ -57,6 +57,7 @@ pub fn kmain(info: &'static mut BootInfo) -> ! {
     phys_map::init(info);
     frame::init(&info.memory_regions); // frame allocator
     paging::init(); // own root table; the heap works
+    paging::unmap_devices(&info.memory_regions);
     entry::apply_processor_features();
     symbols::init(phys_map::kernel_file(info));
     backtrace::unwind::init();

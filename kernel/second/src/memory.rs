@@ -1,7 +1,8 @@
 //! Memory: the heap, frames, and the few pages that are mapped otherwise than the boot loader did.
 //!
 //! The boot loader maps all physical memory at one place, writable and not executable. So text is
-//! written there, through the alias of its page, and no page is both writable and executable.
+//! written there, through the alias of its page, and no page is both writable and executable. That
+//! map has no registers of devices, because programs of the tracer read whatever is mapped.
 //!
 //! # Contexts
 //! All but the heap: tasks and the boot. The locks are held with interrupts off, so no task is
@@ -17,17 +18,22 @@ use core::{
 use bootloader_api::{BootInfo, info::MemoryRegionKind};
 use linked_list_allocator::Heap;
 use spin::mutex::SpinMutex;
+use trace_agent::KERNEL_MEMORY_END;
 use x86_64::{
     PhysAddr, VirtAddr,
     instructions::interrupts::without_interrupts,
     registers::control::Cr3,
     structures::paging::{
         FrameAllocator, Mapper, OffsetPageTable, Page, PageTableFlags as Flags, PhysFrame,
-        Size4KiB, Translate,
+        Size2MiB, Size4KiB, Translate,
     },
 };
 
 pub const PAGE_BYTES: u64 = 4096;
+const HUGE_BYTES: u64 = 2 << 20;
+
+/// Where the registers of the local APIC are mapped: above all that the tracer's programs read.
+pub const APIC: u64 = KERNEL_MEMORY_END as i64 as u64 + (1 << 20);
 
 /// Where physical memory is mapped.
 static OFFSET: AtomicU64 = AtomicU64::new(0);
@@ -59,6 +65,31 @@ pub fn init(info: &BootInfo) {
     let largest = usable.max_by_key(|region| region.end - region.start);
     let largest = largest.expect("there is memory");
     FRAMES.lock().0 = largest.start..largest.end;
+    map(APIC, Some(0xfee0_0000), Flags::WRITABLE | Flags::NO_EXECUTE);
+    unmap_devices(info);
+}
+
+/// Takes the registers of devices out of the map of physical memory: all below 4 GiB but memory,
+/// and the first MiB, whose registers are the latches of a screen that nobody uses.
+fn unmap_devices(info: &BootInfo) {
+    let is_memory = |start: u64| {
+        let mut regions = info.memory_regions.iter();
+        regions.any(|region| {
+            let known = matches!(
+                region.kind,
+                MemoryRegionKind::Usable | MemoryRegionKind::Bootloader
+            );
+            known && region.start < start + HUGE_BYTES && start < region.end
+        })
+    };
+    let huge = (0..4 << 30).step_by(HUGE_BYTES as usize);
+    for start in huge.filter(|start| !is_memory(*start)) {
+        let at = VirtAddr::from_ptr(physical(start));
+        let page = Page::<Size2MiB>::containing_address(at);
+        if let Ok((_, flush)) = with_tables(|tables, _| tables.unmap(page)) {
+            flush.flush();
+        }
+    }
 }
 
 /// Where physical memory at `address` can be read and written.

@@ -49,7 +49,7 @@ const ALL: u32 = 0b10 << 18;
 const DELIVERY_PENDING: u32 = 1 << 12;
 
 fn register(offset: u64) -> *mut u32 {
-    memory::physical(0xfee0_0000 + offset).cast()
+    (memory::APIC + offset) as *mut u32
 }
 
 fn write(offset: u64, value: u32) {

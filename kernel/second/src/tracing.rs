@@ -42,8 +42,9 @@ fn clock() -> (u64, u64) {
 // SAFETY: clause by clause of `Agent`:
 // 1. `cpu` has one for each CPU, at the GS base. 2. Interrupts are off, and an interrupt on each
 // CPU is what ends a grace period. 3. and 4. These statics are for this type. 5. `traps` asks
-// first. All that is mapped may be read, but for the local APIC's registers, which reading does not
-// change. 6. Stacks are statics. 7. It is not implemented.
+// first. Registers of devices are out of the map of physical memory; those of the local APIC, the
+// only ones that are mapped, are 1 MiB above the end of what is read. 6. Stacks are statics. 7. It
+// is not implemented.
 unsafe impl Agent for Second {
     const GS_OFFSET: u32 = 0;
 

@@ -165,7 +165,7 @@ pub fn bounds(sp: u64) -> Range<u64> {
 #[inline(always)]
 pub fn end_of(sp: u64) -> u64 {
     let offset = sp.wrapping_sub(STACKS_START);
-    if offset < paging::DEVICES_START - STACKS_START {
+    if offset < paging::STACKS_END - STACKS_START {
         let below = offset % SPACING;
         return if below < FRAME_SIZE as u64 {
             0
@@ -185,7 +185,7 @@ pub fn end_of(sp: u64) -> u64 {
 /// How far `address` is from the start of the guard page of its stack, if it lies in the region of
 /// stacks.
 fn pool_offset(address: u64) -> Option<u64> {
-    (STACKS_START..paging::DEVICES_START)
+    (STACKS_START..paging::STACKS_END)
         .contains(&address)
         .then(|| (address - STACKS_START) % SPACING)
 }

@@ -5,9 +5,9 @@
 //!   ffff_8000_0000_0000  the loader's: physical map (writable, NX), boot information, boot stack
 //!   ffff_ff80_0000_0000  HEAP
 //!   ffff_ff90_0000_0000  kernel stacks, each above an unmapped page
-//!   ffff_ffa0_0000_0000  device registers
 //!   ffff_ffff_8000_0000  the kernel image: rodata r--, text r-x, init text r-x, data rw-
 //!   ffff_ffff_a000_0000  TEXT_POOL: executable memory made at run time, near enough for a rel32
+//!   ffff_ffff_f010_0000  device registers
 //! ```
 //!
 //! # Invariants
@@ -19,7 +19,10 @@
 //!     it.
 //! PAGING-3. An address space owns the tables of its lower half, but not the frames that they map.
 //!     One task uses it, so it is loaded on at most one CPU at a time.
-//! PAGING-4. No page is global and PCIDs are off, so loading CR3 drops every translation of a CPU.
+//! PAGING-4. Registers of devices are mapped in their region only, and the physical map has memory
+//!     alone, after [`unmap_devices`]. So a read below that region touches no register. The loader
+//!     may map the memory of a screen, which reading does not change.
+//! PAGING-5. No page is global and PCIDs are off, so loading CR3 drops every translation of a CPU.
 //!
 //! # Contexts and locks
 //! The kernel's half is changed under one spinlock, in any context but NMI and probe handlers. Some
@@ -29,9 +32,11 @@
 
 use super::{
     frame::{Frame, OutOfMemory},
-    phys_map::phys_to_virt,
+    phys_map::{self, phys_to_virt},
 };
 use crate::sync::SpinLock;
+use bootloader_api::info::MemoryRegion;
+use bpf_compiler::KERNEL_MEMORY_END;
 use core::{
     ops::Range,
     sync::atomic::{AtomicU64, Ordering},
@@ -43,6 +48,7 @@ use x86_64::{
         FrameAllocator, Mapper, OffsetPageTable, Page, PageTable, PageTableFlags, PhysFrame,
         Size4KiB, Translate,
         mapper::{MapToError, TranslateResult},
+        page_table::{PageTableEntry, PageTableLevel},
     },
 };
 
@@ -52,12 +58,15 @@ pub const HEAP_START: u64 = 0xffff_ff80_0000_0000;
 pub const HEAP_END: u64 = HEAP_START + (64 << 30);
 /// First address of the region for kernel stacks.
 pub const STACKS_START: u64 = 0xffff_ff90_0000_0000;
-/// First address of the region for device registers.
-pub const DEVICES_START: u64 = 0xffff_ffa0_0000_0000;
+/// End of the region for kernel stacks.
+pub const STACKS_END: u64 = 0xffff_ffa0_0000_0000;
 /// First address of the region for executable memory made at run time.
 pub const TEXT_POOL_START: u64 = 0xffff_ffff_a000_0000;
 /// End of the region for executable memory made at run time.
 pub const TEXT_POOL_END: u64 = 0xffff_ffff_c000_0000;
+/// First address of the region for device registers. It lies so far above what programs read that
+/// no offset of a load leads here.
+pub const DEVICES_START: u64 = KERNEL_MEMORY_END as i64 as u64 + (1 << 20);
 /// End of the part of the user's half that may be mapped. The last page below the canonical hole
 /// stays free, so `rip` after a `syscall` in ring 3 is always canonical.
 pub const USER_END: u64 = 0x0000_7fff_ffff_f000;
@@ -147,6 +156,85 @@ pub fn init() {
     root.bytes_mut()[2048..].copy_from_slice(&loader[2048..]);
     KERNEL_ROOT.store(root.into_phys().as_u64(), Ordering::Relaxed);
     activate_kernel();
+}
+
+/// Takes what is no memory out of the physical map, which the loader has made of pages of 2 MiB.
+/// Call once, after [`init`] and before other CPUs start.
+///
+/// # Panics
+/// Without memory for a table.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
+pub fn unmap_devices(regions: &[MemoryRegion]) {
+    const HUGE: u64 = 2 << 20;
+    const GIB: u64 = 1 << 30;
+    let map = phys_to_virt(PhysAddr::zero());
+    assert!(map.is_aligned(GIB), "the loader begins a table with memory");
+    let end = regions.iter().map(|region| region.end).max().unwrap_or(0);
+    // A firmware may reserve what lies at 1 TiB, and the loader then maps all below it.
+    for gib in (0..end.max(4 * GIB)).step_by(GIB as usize) {
+        if !phys_map::has_memory(regions, gib..gib + GIB) {
+            if let Some(entry) = loader_entry(map + gib, PageTableLevel::Three) {
+                entry.set_unused();
+            }
+            continue;
+        }
+        for start in (gib..gib + GIB).step_by(HUGE as usize) {
+            if !phys_map::has_memory(regions, start..start + HUGE)
+                && let Some(entry) = loader_entry(map + start, PageTableLevel::Two)
+            {
+                entry.set_unused();
+            }
+        }
+    }
+    unmap_screen(map);
+    // Drops what the CPU has of them (PAGING-5).
+    activate_kernel();
+}
+
+/// Takes the memory of the screen out of the physical map, which begins at `map`: its first huge
+/// page becomes small ones.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
+fn unmap_screen(map: VirtAddr) {
+    const SCREEN: Range<usize> = 0xa0..0xc0;
+    let entry = loader_entry(map, PageTableLevel::Two).expect("the loader maps the first page");
+    if !entry.flags().contains(PageTableFlags::HUGE_PAGE) {
+        return;
+    }
+    let flags = entry.flags() - PageTableFlags::HUGE_PAGE;
+    let frame = Frame::alloc().expect("memory for a table").into_phys();
+    // SAFETY: the frame is ours.
+    let small = unsafe { &mut *phys_to_virt(frame).as_mut_ptr::<PageTable>() };
+    small.zero();
+    for (number, page) in small.iter_mut().enumerate() {
+        if !SCREEN.contains(&number) {
+            page.set_addr(PhysAddr::new(number as u64 * 4096), flags);
+        }
+    }
+    entry.set_addr(frame, PageTableFlags::PRESENT | PageTableFlags::WRITABLE);
+}
+
+/// The entry of `page` in its table of that level. None: it has no such table. While one CPU runs
+/// alone only, and one result at a time.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
+fn loader_entry(page: VirtAddr, level: PageTableLevel) -> Option<&'static mut PageTableEntry> {
+    let mut table = kernel_root();
+    let mut at = PageTableLevel::Four;
+    loop {
+        // SAFETY: the kernel's tables are never freed. No other CPU runs, and the callers hold no
+        // other reference into the tables.
+        let table_at = unsafe { &mut *phys_to_virt(table).as_mut_ptr::<PageTable>() };
+        let entry = &mut table_at[page.page_table_index(at)];
+        if at == level {
+            return Some(entry);
+        }
+        let is_table = entry.flags().contains(PageTableFlags::PRESENT)
+            && !entry.flags().contains(PageTableFlags::HUGE_PAGE);
+        table = is_table.then(|| entry.addr())?;
+        at = at.next_lower_level()?;
+    }
 }
 
 /// Physical address of the kernel's own root table.

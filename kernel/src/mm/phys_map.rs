@@ -1,7 +1,16 @@
 //! The physical map: all physical memory, mapped by the loader, writable and not executable.
+//!
+//! The loader maps the first 4 GiB, with registers of devices among them.
+//! [`super::paging::unmap_devices`] takes those out.
 
-use bootloader_api::BootInfo;
-use core::sync::atomic::{AtomicU64, Ordering};
+use bootloader_api::{
+    BootInfo,
+    info::{MemoryRegion, MemoryRegionKind},
+};
+use core::{
+    ops::Range,
+    sync::atomic::{AtomicU64, Ordering},
+};
 use x86_64::{PhysAddr, VirtAddr};
 
 /// Where the physical map starts. Set once, by [`init`].
@@ -19,6 +28,30 @@ pub fn init(info: &BootInfo) {
         offset.expect("the loader maps physical memory"),
         Ordering::Relaxed,
     );
+}
+
+/// Whether some of a range of physical addresses is memory. What the firmware only calls reserved
+/// is taken for memory, where its tables are, if it begins at the end of memory.
+#[unsafe(link_section = ".init.text")]
+#[inline(never)]
+pub fn has_memory(regions: &[MemoryRegion], range: Range<u64>) -> bool {
+    const MOST_TABLES: u64 = 16 << 20;
+    let is_memory = |region: &MemoryRegion| match region.kind {
+        MemoryRegionKind::Usable | MemoryRegionKind::Bootloader => true,
+        // Tables of ACPI, and what the firmware keeps when it sleeps.
+        MemoryRegionKind::UnknownBios(kind) => matches!(kind, 3 | 4),
+        // Reserved, not usable, registers, ports.
+        MemoryRegionKind::UnknownUefi(kind) => !matches!(kind, 0 | 8 | 11 | 12),
+        _ => false,
+    };
+    let follows_memory = |region: &MemoryRegion| {
+        let mut others = regions.iter().filter(|other| is_memory(other));
+        let is_short = region.end - region.start <= MOST_TABLES;
+        is_short && others.any(|other| other.end == region.start)
+    };
+    let overlaps = |region: &&MemoryRegion| region.start < range.end && range.start < region.end;
+    let mut there = regions.iter().filter(overlaps);
+    there.any(|region| is_memory(region) || follows_memory(region))
 }
 
 /// The kernel's ELF file.

@@ -22,7 +22,10 @@
 use crate::{
     arch::{PtRegs, cpu},
     errno::Errno,
-    mm::{frame::FRAME_SIZE, paging::USER_END},
+    mm::{
+        frame::FRAME_SIZE,
+        paging::{DEVICES_START, USER_END},
+    },
 };
 use abi::{Stat, Timespec};
 use alloc::vec::Vec;
@@ -155,14 +158,18 @@ pub fn copy_to_user_nofault(to: u64, from: &[u8]) -> Result<(), Errno> {
 
 /// Copies memory at `from` into all of `to`, also memory of the kernel. It is for probe handlers
 /// that follow pointers. It never waits and never brings a page in. It reports an address that
-/// cannot be read, because it is not mapped or not canonical. Any context.
+/// cannot be read, because it is not mapped or not canonical, and the registers of devices. Any
+/// context.
 ///
 /// # Errors
 /// EFAULT; the start of `to` may have changed.
 pub fn copy_from_anywhere_nofault(to: &mut [u8], from: u64) -> Result<(), Errno> {
+    if from.saturating_add(to.len() as u64) > DEVICES_START {
+        return Err(Errno::EFAULT);
+    }
     let (end, smap) = (to.as_mut_ptr() as u64, cpu::has_smap());
     // SAFETY: `to` may be written (1). Reading mapped memory has no effect on it, because devices
-    // are mapped only at addresses that only their drivers know (2).
+    // are mapped in their own region only (PAGING-4), of which nothing is read (2).
     let left = without_interrupts(|| unsafe { copy_user(end, from, to.len(), smap) });
     if left == 0 {
         Ok(())

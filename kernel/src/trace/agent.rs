@@ -44,7 +44,8 @@ const _: () = assert!(trace_interface::script::TICK_NANOSECONDS == time::TICK_NS
 // 2. Interrupts are off, and handlers of IPIs take part in each grace period.
 // 3. `TRACING` alone has `CODE`.
 // 4. They are those above.
-// 5. `enter_page_fault` asks first. Devices are mapped only at addresses that their drivers know.
+// 5. `enter_page_fault` asks first. Devices are mapped from `DEVICES_START` on only (PAGING-4),
+//    1 MiB above the end of what is read.
 // 6. Stacks are mapped to their ends, for ever.
 // 7. They are words of `PerCpu`.
 unsafe impl Agent for Kernel {

@@ -18,7 +18,7 @@ use core::{
 };
 
 use bpf::Helper;
-use bpf_compiler::{Constants, Given, Routine};
+use bpf_compiler::{Constants, Given, KERNEL_MEMORY_END, Routine};
 use trace_maps::{ArrayPlace, Table, compiled};
 
 pub use trace_maps::{Stacks, compiled::hash_add_word_at_home};
@@ -509,17 +509,18 @@ pub unsafe fn can_read<A: Agent>(address: u64, length: u64, space: u64) -> u64 {
 
 /// [`Helper::StrLen`] of the address in `rdi` and a constant in `rsi`: 1 to [`MOST_TEXT`]. A
 /// routine in the sense of [`Routine`], as [`nofault::trace_text_length`] is, where it goes on.
-/// Texts of the kernel are at negative addresses.
+/// Texts of the kernel are at addresses below [`KERNEL_MEMORY_END`], by sign.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn trace_text_bytes_at_most() {
     naked_asm!(
         ".cfi_startproc",
-        "test rdi, rdi",
-        "js {length}",
+        "cmp rdi, {end}",
+        "jl {length}",
         "xor eax, eax",
         "ret",
         ".cfi_endproc",
+        end = const KERNEL_MEMORY_END,
         length = sym nofault::trace_text_length,
     )
 }
@@ -544,8 +545,8 @@ unsafe extern "C" fn trace_append_text() {
         "sub ecx, eax",
         "cmp rdx, rcx",
         "cmova rdx, rcx",
-        "test rsi, rsi",
-        "jns 2f",
+        "cmp rsi, {end}",
+        "jge 2f",
         "push rdi",
         ".cfi_adjust_cfa_offset 8",
         "add rdi, rax",
@@ -559,6 +560,7 @@ unsafe extern "C" fn trace_append_text() {
         // Nothing is appended: the place has the length 0.
         "2: ret",
         ".cfi_endproc",
+        end = const KERNEL_MEMORY_END,
         prefix = const PREFIX_BYTES,
         used = const offset_of!(Prefix, used),
         reserved = const offset_of!(Prefix, reserved),

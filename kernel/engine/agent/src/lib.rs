@@ -76,6 +76,7 @@ pub mod state;
 pub use bpf;
 #[doc(hidden)]
 pub use bpf_compiler;
+pub use bpf_compiler::KERNEL_MEMORY_END;
 pub use code::CodePage;
 pub use fallible::{OutOfMemory, Shared};
 pub use per_cpu::PerCpu;

@@ -10,6 +10,7 @@
 
 use core::arch::naked_asm;
 
+use bpf_compiler::KERNEL_MEMORY_END;
 use probes::PtRegs;
 
 use crate::Agent;
@@ -25,7 +26,10 @@ pub enum Space {
 #[inline(always)]
 fn is_in<A: Agent>(space: Space, address: u64, len: u64) -> bool {
     match space {
-        Space::Kernel => address >= A::KERNEL_START && len <= address.wrapping_neg(),
+        Space::Kernel => {
+            const END: u64 = KERNEL_MEMORY_END as i64 as u64;
+            (A::KERNEL_START..END).contains(&address) && len <= END.wrapping_sub(address)
+        }
         Space::User => address < A::USER_END && len <= A::USER_END.wrapping_sub(address),
     }
 }
@@ -467,8 +471,8 @@ pub fn text_length<A: Agent>(space: Space, from: u64, most: u64) -> u64 {
     if most == 0 || !is_in::<A>(space, from, 1) {
         return 0;
     }
-    // SAFETY: as in `copy`. No text goes on into the other half, because pages between them are not
-    // mapped.
+    // SAFETY: as in `copy`. No text goes on into the other half, nor to registers of devices,
+    // because pages between them are not mapped.
     unsafe {
         match space {
             Space::Kernel => trace_text_length(from, most),

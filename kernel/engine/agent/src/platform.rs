@@ -33,7 +33,9 @@ const LOWER_HALF: u64 = (1 << 47) - 4096;
 /// 4. [`Agent::tracing_entry_points`] gives those of [`entry_points!`](crate::entry_points!) for
 ///    this type.
 /// 5. The page fault handler calls [`Tracing::mend`] before anything that may be probed. A kernel
-///    address at which nothing is mapped faults, and reading a mapped one has no effect.
+///    address at which nothing is mapped faults. Reading a mapped one below
+///    [`KERNEL_MEMORY_END`](crate::KERNEL_MEMORY_END) has no effect, so a map of all physical
+///    memory is without the registers of devices. Nothing is mapped in the 1 MiB after that end.
 /// 6. [`Agent::stack_end`] is the end of a mapped stack, or 0.
 /// 7. [`Agent::SHOWN`] names words that exist on each CPU.
 pub unsafe trait Agent: Host {

@@ -164,7 +164,6 @@ pub enum Cc {
     NotEqual = 5,
     BelowOrEqual = 6,
     Above = 7,
-    NotSigned = 9,
     Less = 12,
     GreaterOrEqual = 13,
     LessOrEqual = 14,

@@ -220,6 +220,11 @@ pub struct Machine<'a> {
     pub routine: &'a dyn Fn(Helper, &Constants) -> Option<Routine>,
 }
 
+/// Code reads the kernel's memory below this address only, which is one of 64 bits by its sign. A
+/// kernel has the registers of its devices above it, because a read of one may have effects. A load
+/// begins below it and may reach 32 KiB further.
+pub const KERNEL_MEMORY_END: i32 = -0x1000_0000;
+
 /// A distance to be filled in: `target - (address of the 4 bytes + 4)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Relocation {

@@ -4,6 +4,7 @@
 //! run again while everything is probed ([`crate::load`]).
 
 mod command_line;
+mod devices;
 mod heap;
 mod kallsyms;
 mod modules;

@@ -9,7 +9,7 @@ use fallible::push;
 
 use super::{FUNCTION, Lower, Place, Refused, size_of_access};
 use crate::{
-    ADDRESS_BEFORE_RETURN, BreakpointFrame, CompileError, Form,
+    ADDRESS_BEFORE_RETURN, BreakpointFrame, CompileError, Form, KERNEL_MEMORY_END,
     asm::{self, Asm, Bytes, Cc, Gpr, Mem, Op, Rm, Src},
 };
 
@@ -54,9 +54,10 @@ impl Lower<'_> {
                     }
                     self.asm.mov(Bytes::B8, base, Rm::Reg(from));
                 }
-                let base_rm = Rm::Reg(base);
-                self.asm.test(Bytes::B8, base_rm, Src::Rm(base_rm));
-                let hole = self.asm.jcc(Cc::NotSigned);
+                // The lower half is above it, too, by sign.
+                let end = Src::Imm(KERNEL_MEMORY_END);
+                self.asm.op(Op::Cmp, Bytes::B8, Rm::Reg(base), end);
+                let hole = self.asm.jcc(Cc::GreaterOrEqual);
                 self.asm
                     .mov_mendable(to, base, i32::from(offset), bytes, signed);
                 let refused = Refused {
