@@ -33,7 +33,7 @@ fn its_checks_pass() {
     let log = log("", false);
     let passed = log.lines().filter(|line| line.starts_with("ok: ")).count();
     let all = format!("all {passed} checks have passed");
-    assert!(passed >= 12 && log.contains(&all), "{log}");
+    assert!(passed >= 14 && log.contains(&all), "{log}");
 }
 
 /// The figures are the same on every machine.

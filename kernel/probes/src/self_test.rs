@@ -223,7 +223,13 @@ fn cpus_answer<P: SelfTest>() -> Result<Verdict, ProbeError> {
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 extern "C" fn probes_self_test_add(a: u64, b: u64) -> u64 {
-    naked_asm!("mov rax, rdi", "add rax, rsi", "ret")
+    naked_asm!(
+        ".cfi_startproc",
+        "mov rax, rdi",
+        "add rax, rsi",
+        "ret",
+        ".cfi_endproc",
+    )
 }
 
 static POSTS: AtomicU64 = AtomicU64::new(0);
@@ -274,7 +280,13 @@ fn fires<P: SelfTest>() -> Result<Verdict, ProbeError> {
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 extern "C" fn probes_self_test_stale() -> u64 {
-    naked_asm!("mov eax, 1", ".byte 0xcd, 0x03, 0xc0, 0xc3, 0x00", "ret")
+    naked_asm!(
+        ".cfi_startproc",
+        "mov eax, 1",
+        ".byte 0xcd, 0x03, 0xc0, 0xc3, 0x00",
+        "ret",
+        ".cfi_endproc",
+    )
 }
 
 fn stale_breakpoint() -> Result<Verdict, ProbeError> {
@@ -290,7 +302,7 @@ fn stale_breakpoint() -> Result<Verdict, ProbeError> {
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn probes_self_test_load(from: *const u64) -> u64 {
-    naked_asm!("mov rax, [rdi]", "ret")
+    naked_asm!(".cfi_startproc", "mov rax, [rdi]", "ret", ".cfi_endproc",)
 }
 
 /// The address that a fault was reported at, from the probed one; and its vector.
@@ -343,7 +355,13 @@ fn user_breakpoint<P: SelfTest>() -> Result<Verdict, ProbeError> {
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 extern "C" fn probes_self_test_subtract(a: u64, b: u64) -> u64 {
-    naked_asm!("mov rax, rdi", "sub rax, rsi", "ret")
+    naked_asm!(
+        ".cfi_startproc",
+        "mov rax, rdi",
+        "sub rax, rsi",
+        "ret",
+        ".cfi_endproc",
+    )
 }
 
 /// At an address, because a kernel without NMIs for it has no symbol of this function.
@@ -516,6 +534,7 @@ unsafe extern "C" fn probes_self_test_fill(
     len: usize,
 ) {
     naked_asm!(
+        ".cfi_startproc",
         "mov r8, rdi",
         "mov rcx, rdx",
         "test rcx, rcx",
@@ -530,6 +549,7 @@ unsafe extern "C" fn probes_self_test_fill(
         "xor eax, eax",
         "rep stosb",
         "ret",
+        ".cfi_endproc",
     )
 }
 

@@ -15,28 +15,33 @@ use core::{
 
 use ::probes::{
     Jprobe, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs, jprobe, registry::Owner,
+    self_test::Verdict,
 };
 
 use crate::{
     PROBES,
     cpu::NUMBER,
-    debugger, fixups, say, smp, symbols,
+    debugger, fixups,
+    probes::Second,
+    say, self_test, smp, symbols,
     tasks::{self, Handle, spawn},
     traps, user,
 };
 
 /// A registered probe that unregisters itself.
-type Registered<O> = ::probes::Registered<crate::probes::Second, O>;
+type Registered<O> = ::probes::Registered<Second, O>;
 
 /// Runs them all.
 pub fn run() {
-    let checks: [(&str, fn()); 12] = [
+    let checks: [(&str, fn()); 14] = [
         ("each kind of probe, by breakpoints", || kinds(false)),
         ("each kind of probe, by jumps", || kinds(true)),
         ("a hundred probes at once", hundred),
         ("a fault in a slot", fault),
         ("breakpoints of a debugger", debugged),
         ("a CPU that starts later", late),
+        ("the probes' self-test", own_checks),
+        ("the probes' self-test with jumps", || optimized(own_checks)),
         ("both CPUs in probed code that is preempted", preempted),
         ("both CPUs in code that is preempted under jumps", || {
             optimized(preempted)
@@ -241,6 +246,16 @@ fn late() {
     assert_eq!(probe.hits(), 100);
 }
 
+/// On both CPUs, and nothing of it is left out here.
+fn own_checks() {
+    let report = ::probes::self_test::<Second>();
+    self_test::join();
+    say(format_args!("{report}"));
+    let mut checks = report.checks().iter();
+    assert!(checks.all(|check| check.verdict == Verdict::Passed));
+    assert_eq!(report.checks().len(), 9);
+}
+
 extern "C" fn call_triple(calls: u64) {
     for n in 0..calls {
         assert_eq!(triple(n), 3 * n);
@@ -305,14 +320,20 @@ fn churn() {
 
 fn users() {
     const BREAKPOINTS: u64 = 2_000;
+    // The self-test has run such programs, too.
+    let sums = || [&user::BREAKPOINTS, &user::RESULTS].map(|sum| sum.load(Relaxed));
+    let before = sums();
     let probe = register(Box::new(Kprobe::new().symbol("add").pre(see_arguments)));
     let programs = [0, 1, 0, 1].map(|cpu| spawn("check", Some(cpu), user::run, BREAKPOINTS));
     let others = [0, 1].map(|cpu| spawn("check", Some(cpu), call_add, 10_000));
     programs.into_iter().for_each(Handle::join);
     others.into_iter().for_each(Handle::join);
-    assert_eq!(user::BREAKPOINTS.load(Relaxed), 4 * BREAKPOINTS);
     let result = BREAKPOINTS * (BREAKPOINTS + 1) / 2;
-    assert_eq!(user::RESULTS.load(Relaxed), 4 * result);
+    let [breakpoints, results] = before;
+    assert_eq!(
+        sums(),
+        [breakpoints + 4 * BREAKPOINTS, results + 4 * result]
+    );
     assert_eq!((probe.hits(), probe.nmissed()), (20_000, 0));
 }
 

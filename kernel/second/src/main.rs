@@ -10,6 +10,7 @@
 //!   fw_cfg    what the emulator tells                probes    the glue: what the probes ask
 //!   tracing   the agent of the tracer, and its line  traced    something to trace
 //!   checks    what is checked here                   figures   what a hit costs here
+//!   self_test what the probes' own checks ask for
 //! ```
 //!
 //! It differs from ours wherever the probes could have assumed something:
@@ -40,6 +41,7 @@ mod frame;
 mod fw_cfg;
 mod memory;
 mod probes;
+mod self_test;
 mod smp;
 mod symbols;
 mod tasks;

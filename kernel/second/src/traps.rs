@@ -35,7 +35,7 @@ use crate::{
     cpu::{self, DOUBLE_FAULT_STACK, per_cpu},
     debugger, fixups,
     frame::{CALL, Frame, SPURIOUS, SYSTEM_CALL, TICK},
-    kprobe_breakpoint, smp, tasks,
+    kprobe_breakpoint, self_test, smp, tasks,
     tracing::TRACING,
     user,
 };
@@ -201,7 +201,10 @@ extern "C" fn trap(frame: &mut Frame) {
         }
         SYSTEM_CALL => user::system_call(frame),
         // A hit that it has interrupted goes on when it is over.
-        2 => PROBES.aside(|| on_nmi()),
+        2 => PROBES.aside(|| {
+            on_nmi();
+            self_test::on_nmi();
+        }),
         _ if frame.is_from_user() => user::exception(frame),
         _ => exception(frame),
     }

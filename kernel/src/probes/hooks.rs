@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use x86_64::registers::debug::Dr6;
 
-use super::{PROBES, platform, text_poke};
+use super::{PROBES, every_cpu, platform, text_poke};
 use crate::{
     arch::{PtRegs, debug},
     symbols, trace,
@@ -35,6 +35,7 @@ pub fn on_fault(regs: &mut PtRegs, vector: u8) -> bool {
 
 /// Runs on a CPU that gets the synchronising IPI, interrupts off.
 pub fn on_sync_ipi(regs: &PtRegs) {
+    every_cpu::work_here();
     text_poke::on_ipi(PROBES.may_preempt(regs.ip));
 }
 

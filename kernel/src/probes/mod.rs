@@ -10,10 +10,12 @@
 //! | [`platform`] | what the probes ask of this kernel, and the assembly that they bring |
 //! | [`hooks`] | what this kernel asks of the probes, beside the methods of `PROBES` |
 //! | [`text_poke`] | stores to kernel text, and the waits for all CPUs |
+//! | [`every_cpu`] | work that every CPU does once |
 //! | [`preempt_at_breakpoint`] | a turn for waiting tasks where every instruction is probed |
 //! | [`linux_api`] | `register_kprobe` and its relatives |
 //! | [`blacklist`] | the text that may not be probed |
 //! | [`handler_rules`], [`running_handler`] | the end of a handler that breaks the rules |
+//! | [`self_test`] | a second task and an NMI, for the probes' self-test |
 //! | [`debugfs`], [`names`], [`survey`] | files, symbol names, verdicts on all instructions |
 //! | [`single_step_trace`] | one call watched instruction by instruction, for `walkthrough` |
 //!
@@ -32,6 +34,7 @@
 
 pub(crate) mod blacklist;
 pub mod debugfs;
+mod every_cpu;
 mod gate_entry;
 pub mod handler_rules;
 pub mod hooks;
@@ -40,6 +43,7 @@ mod names;
 mod platform;
 pub mod preempt_at_breakpoint;
 pub mod running_handler;
+mod self_test;
 pub mod single_step_trace;
 pub mod survey;
 pub mod text_poke;

@@ -14,7 +14,7 @@ use ::probes::{
 use abi::{WaitStatus, signal};
 use x86_64::{VirtAddr, instructions::interrupts};
 
-use super::{PROBES, blacklist, names, text_poke};
+use super::{PROBES, blacklist, every_cpu, names, text_poke};
 use crate::{
     arch::{gdt, percpu, smp},
     mm::{frame::Frame, init_text, kernel_stack, paging, phys_map, uaccess},
@@ -149,6 +149,10 @@ unsafe impl Platform for Kernel {
         let alias = phys_map::phys_to_virt(frame.phys()).as_mut_ptr();
         paging::map_kernel_rx(VirtAddr::new(exec), frame).ok()?;
         Some(SlotPage { exec, alias })
+    }
+
+    fn on_every_cpu(work: &(dyn Fn() + Sync)) {
+        every_cpu::on_every_cpu(work);
     }
 
     fn synchronize_cores() {

@@ -5,6 +5,7 @@
 //! probes matters: its programs, its files, its interrupts, its text, its memory.
 
 mod acceptance;
+mod adopters_checks;
 mod backtraces;
 mod blacklist;
 mod calls;
