@@ -1,7 +1,7 @@
 //! What the self-test of the probes asks of this kernel.
 //!
 //! # Contexts
-//! [`self_test`](::probes::self_test) runs in a task, once at a time.
+//! [`self_test`](::probes::self_test()) runs in a task, once at a time.
 
 use core::{
     hint,
