@@ -419,6 +419,7 @@ fn a_kernel_that_was_moved_and_has_its_own_events_is_traced() {
             Frame::Ended {
                 status: 0,
                 books: vec![Books { hits, missed }, Books { hits, missed }],
+                kept_out: 0,
                 lost: Vec::new(),
                 bad_loads: 0,
             },

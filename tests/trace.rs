@@ -493,6 +493,40 @@ fn memory_of_programs_is_read_as_numbers_and_as_texts_of_any_length() {
     assert_eq!(count as u64, MKDIRS, "{said}");
 }
 
+/// The task that serves a trace is called `trace`, and its watchdog `watchdog`.
+#[test]
+fn the_tracer_is_kept_out_of_its_trace_unless_it_is_wanted() {
+    let program = "kprobe:* { @[comm] = count(); printf(\"%s\\n\", func); }";
+    let is_task = |line: &str, name: &str| line.starts_with(&format!("@[{name}]"));
+    let said = answer(&["--smp", "1", program]);
+    let tasks = ["trace", "watchdog"];
+    let found = |said: &str| tasks.map(|name| said.lines().any(|line| is_task(line, name)));
+    assert_eq!(found(&said), [false, false], "{}", tail(&said));
+    let books = said.lines().last().unwrap_or_default();
+    assert!(books.contains(" of the tracer itself kept out"), "{books}");
+    assert!(
+        said.lines().any(|line| is_task(line, "workload")),
+        "{}",
+        tail(&said)
+    );
+
+    let said = answer(&[
+        "--smp",
+        "1",
+        "--with-tracer",
+        "kprobe:* { @[comm] = count(); }",
+    ]);
+    assert!(found(&said)[0], "{said}");
+    let books = said.lines().last().unwrap_or_default();
+    assert!(!books.contains("kept out"), "{books}");
+}
+
+/// The last lines of an answer that has many.
+fn tail(said: &str) -> String {
+    let lines: Vec<&str> = said.lines().collect();
+    lines[lines.len().saturating_sub(40)..].join("\n")
+}
+
 #[test]
 fn a_page_names_the_probes_and_has_the_calls_as_heat_maps() {
     let file = std::env::temp_dir().join(format!("page.{}.html", std::process::id()));

@@ -130,10 +130,27 @@ fn other_probes_and_the_knobs_are_respected() {
     let said = session.command("walkthrough do_fork");
     assert!(
         said.contains("walkthrough: do_fork has a return probe already")
-            && said.contains("unload the module that has it first: rmmod kretprobe_example\n"),
+            && said.ends_with(", or unload its module: rmmod kretprobe_example\n"),
         "{said}"
     );
     session.command("rmmod kretprobe_example");
+
+    // An event is no module's, with and without a module beside it.
+    session.command("echo 'r:returned do_fork' > /sys/kernel/tracing/kprobe_events");
+    session.command("echo 1 > /sys/kernel/tracing/events/kprobes/returned/enable");
+    let off = "echo 0 > /sys/kernel/tracing/events/enable";
+    let said = session.command("walkthrough do_fork");
+    assert!(
+        said.ends_with(&format!("turn the events off first: {off}\n")),
+        "{said}"
+    );
+    session.command("insmod kprobe_example symbol=do_fork");
+    let said = session.command("walkthrough do_fork");
+    let either = format!("turn the events off first: {off}, or unload its module: rmmod ");
+    assert!(said.contains(&either), "{said}");
+    session.command("rmmod kprobe_example");
+    session.command(off);
+    session.command("echo > /sys/kernel/tracing/kprobe_events");
     assert!(
         session
             .command("walkthrough do_fork")

@@ -10,7 +10,10 @@
 use alloc::string::String;
 use core::fmt;
 
-use crate::insn::{DecodeError, Refusal};
+use crate::{
+    data::watchpoint::MOST_WATCHPOINTS,
+    insn::{DecodeError, Refusal},
+};
 
 /// An error of the registration calls. Nothing has changed when one is returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +73,14 @@ pub enum ProbeError {
     OutOfMemory,
     /// The address table is full.
     TooManySites { limit: usize },
+    /// A watchpoint covers 1, 2, 4 or 8 bytes.
+    WatchLength { len: u8 },
+    /// A watchpoint's address is not a multiple of its length.
+    WatchUnaligned { addr: u64, len: u8 },
+    /// Memory that may not be watched.
+    NotWatchable { addr: u64, reason: &'static str },
+    /// All debug registers are in use, for these addresses.
+    NoWatchRegister { addrs: [u64; MOST_WATCHPOINTS] },
     /// Called with preemption or interrupts off, or from a probe handler.
     AtomicContext,
     /// The subsystem is not initialised yet.
@@ -86,7 +97,7 @@ impl ProbeError {
             Self::UnknownSymbol { .. } | Self::NoSymbolAt { .. } | Self::OffsetTooLarge { .. } => 2,
             Self::DataTooLarge { .. } => 7,
             Self::OutOfMemory | Self::TooManySites { .. } => 12,
-            Self::AtomicContext | Self::NotReady => 16,
+            Self::AtomicContext | Self::NotReady | Self::NoWatchRegister { .. } => 16,
             Self::SecondJprobe { .. } => 17,
             Self::MidInstruction { .. } => 84,
             Self::AmbiguousSymbol { .. } => 99,
@@ -104,6 +115,9 @@ impl ProbeError {
             | Self::MixedReturnMethods { .. }
             | Self::NoHandler
             | Self::HandlerNotFunction { .. }
+            | Self::WatchLength { .. }
+            | Self::WatchUnaligned { .. }
+            | Self::NotWatchable { .. }
             | Self::EmptyBatch => 22,
         }
     }
@@ -135,6 +149,10 @@ impl ProbeError {
             Self::EmptyBatch => "EmptyBatch",
             Self::OutOfMemory => "OutOfMemory",
             Self::TooManySites { .. } => "TooManySites",
+            Self::WatchLength { .. } => "WatchLength",
+            Self::WatchUnaligned { .. } => "WatchUnaligned",
+            Self::NotWatchable { .. } => "NotWatchable",
+            Self::NoWatchRegister { .. } => "NoWatchRegister",
             Self::AtomicContext => "AtomicContext",
             Self::NotReady => "NotReady",
         }
@@ -262,6 +280,26 @@ impl fmt::Display for ProbeError {
                 f,
                 "{limit} addresses are probed, and no more can be; unregister others"
             ),
+            Self::WatchLength { len } => write!(
+                f,
+                "a watchpoint covers 1, 2, 4 or 8 bytes, not {len}; watch a part"
+            ),
+            Self::WatchUnaligned { addr, len } => write!(
+                f,
+                "{addr:#x} is not a multiple of {len}; watch fewer bytes, or from {:#x} on",
+                addr & !(u64::from(*len) - 1)
+            ),
+            Self::NotWatchable { addr, reason } => {
+                write!(f, "the memory at {addr:#x} cannot be watched: {reason}")
+            }
+            Self::NoWatchRegister { addrs } => {
+                f.write_str("all debug registers are in use, for")?;
+                for (index, addr) in addrs.iter().enumerate() {
+                    let before = if index == 0 { "" } else { "," };
+                    write!(f, "{before} {addr:#x}")?;
+                }
+                f.write_str("; unregister one of these watchpoints first")
+            }
             Self::AtomicContext => f.write_str(
                 "probes cannot be changed with interrupts or preemption off or in a handler; do \
                     it from a task",

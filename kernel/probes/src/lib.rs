@@ -94,9 +94,11 @@ pub use data::{
     method::{ReturnMethod, StepMethod},
     per_cpu::PerCpu,
     probe::Probe,
+    watchpoint,
+    watchpoint::{Touched, WatchAccess, Watchpoint},
 };
 pub use error::ProbeError;
 pub use platform::Platform;
 pub use pt_regs::PtRegs;
-pub use registry::{Host, Probes, Registered, optimize};
+pub use registry::{Host, Probes, Registered, RegisteredWatchpoint, optimize};
 pub use self_test::{SelfTest, self_test};

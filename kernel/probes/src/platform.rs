@@ -285,6 +285,66 @@ pub unsafe trait Platform: Sized + 'static {
         }
     }
 
+    /// Why the kernel memory in `range` may not be watched, if it may not. Nothing there may be
+    /// missing, because the trap reads it. Nor may it be a word that the kernel's code reads or
+    /// writes on the way from the gate of #DB to [`Hits::on_debug`](crate::hit::Hits::on_debug), or
+    /// in the entries of NMIs and system calls before they have a stack. The probes' own data are
+    /// refused before this is asked. If not implemented, all is refused.
+    fn not_watchable(range: Range<u64>) -> Option<&'static str> {
+        let _ = range;
+        Some("this kernel does not say which of its memory can be watched")
+    }
+
+    /// Writes DR0 to DR3 and DR7 of the CPU that calls. Interrupts off. If not implemented, by the
+    /// instructions.
+    fn set_debug_registers(addrs: [u64; 4], control: u64) {
+        let [first, second, third, fourth] = addrs;
+        // SAFETY: none is in action while the addresses change, and those that are then lead to
+        // `on_debug`.
+        unsafe {
+            asm!(
+                "mov dr7, {off}",
+                "mov dr0, {first}",
+                "mov dr1, {second}",
+                "mov dr2, {third}",
+                "mov dr3, {fourth}",
+                "mov dr7, {control}",
+                off = in(reg) 1_u64 << 10,
+                first = in(reg) first,
+                second = in(reg) second,
+                third = in(reg) third,
+                fourth = in(reg) fourth,
+                control = in(reg) control,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+
+    /// Writes DR7 of the CPU that calls. Any context that keeps its CPU. If not implemented, by the
+    /// instruction.
+    #[inline(always)]
+    fn set_debug_control(control: u64) {
+        // SAFETY: as above.
+        unsafe { asm!("mov dr7, {}", in(reg) control, options(nostack, preserves_flags)) };
+    }
+
+    /// Clears `bits` of DR6 of the CPU that calls. Interrupts off. If not implemented, by the
+    /// instructions.
+    #[inline(always)]
+    fn clear_debug_status(bits: u64) {
+        // SAFETY: clearing a status bit has no other effect.
+        unsafe {
+            asm!(
+                "mov {status}, dr6",
+                "and {status}, {rest}",
+                "mov dr6, {status}",
+                status = out(reg) _,
+                rest = in(reg) !bits,
+                options(nostack),
+            );
+        }
+    }
+
     /// Lets others run while a task waits for them. If not implemented, leaves that to the tick.
     fn pass_time() {
         hint::spin_loop();

@@ -8,6 +8,8 @@
 //! | `blacklist` | 0400 | `0xffffffff80012340-0xffffffff80012350⇥do_breakpoint` |
 //! | `enabled` | 0600 | `1` or `0` |
 //!
+//! The letter is that of the kind: `k`, `j`, `r`, and for watchpoints, which come last, `w`.
+//!
 //! The second address in a line of `blacklist` is after the last byte. `enabled` may be written:
 //! y, t, 1 and on arm all probes; n, f, 0 and off disarm them. The first letter decides, or the
 //! first two.
@@ -37,7 +39,7 @@ use crate::{
     fs::pseudo::{self, Functions, Show, Store},
     symbols,
 };
-use ::probes::{kprobe::flags, registry::Listed};
+use ::probes::{Watchpoint, kprobe::flags, registry::Listed};
 
 /// Puts the files into the tree. Once, at the end of the boot.
 ///
@@ -95,11 +97,13 @@ impl fmt::Display for SymbolAt {
     }
 }
 
+/// The blank between the two pairs stands for the module's name.
+const BEFORE_MARKS: &str = "    ";
+
 /// Writes the content of `list`.
 fn show_list(out: &mut dyn Write) -> fmt::Result {
     show_each(out, |out, listed| {
-        // The blank between the two pairs stands for the module's name.
-        out.write_str("    ")?;
+        out.write_str(BEFORE_MARKS)?;
         let flags = listed.probe.flags();
         if flags & flags::GONE != 0 {
             out.write_str("[GONE]")?;
@@ -110,6 +114,13 @@ fn show_list(out: &mut dyn Write) -> fmt::Result {
             out.write_str("[OPTIMIZED]")?;
         }
         Ok(())
+    })?;
+    show_each_watchpoint(out, |out, watch| {
+        out.write_str(BEFORE_MARKS)?;
+        match watch.is_disabled() {
+            true => out.write_str("[DISABLED]"),
+            false => Ok(()),
+        }
     })
 }
 
@@ -117,7 +128,27 @@ fn show_list(out: &mut dyn Write) -> fmt::Result {
 fn show_stats(out: &mut dyn Write) -> fmt::Result {
     show_each(out, |out, listed| {
         write!(out, "  {} {}", listed.hits, listed.misses)
+    })?;
+    show_each_watchpoint(out, |out, watch| {
+        write!(out, "  {} {}", watch.hits(), watch.nmissed())
     })
+}
+
+/// Writes a line for each registered watchpoint, as [`show_each`] does for probes.
+fn show_each_watchpoint(
+    out: &mut dyn Write,
+    mut rest: impl FnMut(&mut dyn Write, &Watchpoint) -> fmt::Result,
+) -> fmt::Result {
+    let mut result = Ok(());
+    PROBES.for_each_watchpoint(|watch| {
+        if result.is_ok() {
+            let addr = watch.addr();
+            result = write!(out, "{addr:016x}  w  {}", SymbolAt(addr))
+                .and_then(|()| rest(out, watch))
+                .and_then(|()| out.write_char('\n'));
+        }
+    });
+    result
 }
 
 /// Writes a line for each registered probe: its address, kind and symbol, then the text of `rest`.

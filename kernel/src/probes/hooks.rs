@@ -18,7 +18,8 @@ pub fn on_debug(regs: &mut PtRegs) -> bool {
     let status = Dr6::read_raw();
     let ours = PROBES.on_debug(regs, status);
     if ours {
-        debug::clear_single_step(status);
+        // Read again, because the probes clear the bits of watchpoints.
+        debug::clear_single_step(Dr6::read_raw());
     }
     ours
 }

@@ -15,6 +15,7 @@
 //! | [`linux_api`] | `register_kprobe` and its relatives |
 //! | [`blacklist`] | the text that may not be probed |
 //! | [`handler_rules`], [`running_handler`] | the end of a handler that breaks the rules |
+//! | [`watched_memory`] | the memory that may be watched |
 //! | [`self_test`] | a second task and an NMI, for the probes' self-test |
 //! | [`debugfs`], [`names`], [`survey`] | files, symbol names, verdicts on all instructions |
 //! | [`single_step_trace`] | one call watched instruction by instruction, for `walkthrough` |
@@ -47,10 +48,11 @@ mod self_test;
 pub mod single_step_trace;
 pub mod survey;
 pub mod text_poke;
+mod watched_memory;
 
 pub use ::probes::{
     EntryVerdict, FaultVerdict, Jprobe, JprobeEntry, Kprobe, Kretprobe, KretprobeInstance,
-    PreVerdict, ProbeError, PtRegs, jprobe, kprobe,
+    PreVerdict, ProbeError, PtRegs, Touched, WatchAccess, Watchpoint, jprobe, kprobe,
     registry::{Owner, Probe, ReturnMethod, StepMethod},
 };
 pub use blacklist::HAS_CLONE;
@@ -67,6 +69,9 @@ pub static PROBES: Probes<Kernel> = Probes::new();
 
 /// A registered probe that its holder owns; dropping it unregisters.
 pub type Registered<O> = ::probes::Registered<Kernel, O>;
+
+/// A registered watchpoint that its holder owns; dropping it unregisters.
+pub type RegisteredWatchpoint = ::probes::RegisteredWatchpoint<Kernel>;
 
 /// Makes the probes ready. After heap, symbols and per-CPU data; before the first module.
 pub fn init() {

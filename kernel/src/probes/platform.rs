@@ -14,7 +14,7 @@ use ::probes::{
 use abi::{WaitStatus, signal};
 use x86_64::{VirtAddr, instructions::interrupts};
 
-use super::{PROBES, blacklist, every_cpu, names, text_poke};
+use super::{PROBES, blacklist, every_cpu, names, text_poke, watched_memory};
 use crate::{
     arch::{gdt, percpu, smp},
     mm::{frame::Frame, init_text, kernel_stack, paging, phys_map, uaccess},
@@ -171,6 +171,10 @@ unsafe impl Platform for Kernel {
         while task::scheduler::is_preempted_in(inside) {
             task::schedule();
         }
+    }
+
+    fn not_watchable(range: Range<u64>) -> Option<&'static str> {
+        watched_memory::refusal(&range)
     }
 
     fn log(message: fmt::Arguments<'_>) {

@@ -188,15 +188,16 @@ impl fmt::Display for Failure {
                      another form; "
                 )?;
                 // An event's probe is no module's.
-                if module::loaded().is_empty() {
-                    return f.write_str(
-                        "turn the events off first: echo 0 > /sys/kernel/tracing/events/enable",
-                    );
-                }
-                f.write_str("unload the module that has it first:")?;
+                f.write_str(
+                    "turn the events off first: echo 0 > /sys/kernel/tracing/events/enable",
+                )?;
                 for (index, module) in module::loaded().iter().enumerate() {
-                    let or = if index > 0 { " or" } else { "" };
-                    write!(f, "{or} rmmod {}", module.name())?;
+                    let before = if index == 0 {
+                        ", or unload its module:"
+                    } else {
+                        " or"
+                    };
+                    write!(f, "{before} rmmod {}", module.name())?;
                 }
                 Ok(())
             }

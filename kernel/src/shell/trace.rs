@@ -18,10 +18,11 @@ use super::command::{Failure, Next};
 use crate::{
     arch::apic,
     mm::kernel_stack,
+    probes::Kernel,
     task::WaitQueue,
     terminal::Command as Running,
     time::{NSEC_PER_MSEC, ktime_get},
-    trace::script::{How, Outlet, Session, symbols_only::SymbolsOnly},
+    trace::script::{How, Outlet, OwnTasks, Session, symbols_only::SymbolsOnly},
 };
 
 /// How often the ring is looked into.
@@ -89,7 +90,11 @@ pub fn trace(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Failure> {
         out,
         failed: false,
     };
-    let mut session = Session::start(&compiled.script, How::default(), &mut screen)
+    let how = How {
+        own: OwnTasks::of_caller::<Kernel>(),
+        ..How::default()
+    };
+    let mut session = Session::start(&compiled.script, how, &mut screen)
         .map_err(|refusal| Failure::Script(refusal.text.into_owned()))?;
     static NOBODY_WAKES: WaitQueue = WaitQueue::new();
     while !Running::is_interrupted() && !session.is_over() && !screen.failed {

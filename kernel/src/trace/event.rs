@@ -20,7 +20,7 @@
 
 mod probe;
 
-use alloc::{boxed::Box, string::String, vec::Vec};
+use alloc::{string::String, vec::Vec};
 use core::{
     fmt::{self, Write},
     sync::atomic::{AtomicU64, Ordering},
@@ -43,7 +43,7 @@ pub use self::probe::{Probe, Profile};
 use super::{
     names::KernelSymbols,
     program::{LoadError, LoadedMap, Program},
-    shared::{OutOfMemory, Shared, try_box, try_vec},
+    shared::{OutOfMemory, Shared, try_vec},
     triggers::Taken,
 };
 use crate::errno::Errno;
@@ -64,7 +64,7 @@ pub struct Event {
     maps: Vec<(String, Shared<LoadedMap>)>,
     /// Whether hits are recorded, as triggers of other events say. It counts while there are such
     /// triggers.
-    switch: Box<AtomicU64>,
+    switch: Shared<AtomicU64>,
     /// How many triggers of other events have the switch.
     pub switch_users: usize,
     next_trigger: u32,
@@ -198,7 +198,7 @@ impl Event {
             refused_filter: None,
             triggers: Vec::new(),
             maps: Vec::new(),
-            switch: try_box(AtomicU64::new(0))?,
+            switch: Shared::try_new(AtomicU64::new(0))?,
             switch_users: 0,
             next_trigger: 0,
         })
@@ -419,7 +419,7 @@ impl Event {
     }
 
     /// The switch that triggers of other events set.
-    pub fn switch(&self) -> &AtomicU64 {
+    pub fn switch(&self) -> &Shared<AtomicU64> {
         &self.switch
     }
 

@@ -425,7 +425,7 @@ impl Events {
                     true => Deed::EnableEvent,
                     false => Deed::DisableEvent,
                 };
-                Taken::new(deed, count, Some(other.switch()))
+                Taken::new(deed, count, Some(other.switch().clone()))
             }
             Action::StackTrace => Taken::new(Deed::StackTrace, count, None),
             Action::Snapshot => {

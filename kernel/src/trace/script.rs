@@ -15,7 +15,7 @@ mod outbox;
 pub mod remote;
 pub mod symbols_only;
 
-pub use trace_agent::script::{How, Outlet, Refusal};
+pub use trace_agent::script::{How, Outlet, OwnTasks, Refusal};
 
 use crate::probes::Kernel;
 

@@ -6,6 +6,8 @@
 //! # Invariants
 //! DEED-1. A slot is taken before a program has its number, and free again when no program has
 //!     it: after the grace period of its unregistration. So a hit never acts for another trigger.
+//! DEED-2. Any program may name any number. So a slot keeps what it leads to until a grace period
+//!     has passed since it was given up.
 //!
 //! # Contexts and ordering
 //! [`act`]: on the hit path, any context; it only loads, stores and exchanges. Slots are
@@ -16,7 +18,10 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
+use fallible::Shared;
+
 use super::{TRACING, take_snapshot};
+use crate::probes::PROBES;
 
 /// The most triggers at once.
 pub const MOST: usize = 256;
@@ -42,7 +47,8 @@ struct Slot {
     deed: AtomicU64,
     /// How often it still acts.
     left: AtomicU64,
-    /// The switch of another event. Null if recording as a whole is switched.
+    /// The switch of another event, which [`Taken`] keeps alive. Null if recording as a whole is
+    /// switched.
     switch: AtomicPtr<AtomicU64>,
 }
 
@@ -54,40 +60,47 @@ static SLOTS: [Slot; MOST] = [const {
     }
 }; MOST];
 
-/// A slot in use. Free again when it is dropped (DEED-1).
-pub struct Taken(usize);
+/// A slot in use. Free again when it is dropped (DEED-1), which waits for a grace period (DEED-2).
+pub struct Taken {
+    number: usize,
+    /// What the slot leads to.
+    _switch: Option<Shared<AtomicU64>>,
+}
 
 impl Taken {
-    /// Takes a slot for `deed`, to be done at most `count` times. None: all are in use.
-    ///
-    /// `switch` is that of the other event, and outlives the slot.
-    pub fn new(deed: Deed, count: Option<u64>, switch: Option<&AtomicU64>) -> Option<Self> {
+    /// Takes a slot for `deed`, to be done at most `count` times. None: all are in use. `switch` is
+    /// that of the other event.
+    pub fn new(deed: Deed, count: Option<u64>, switch: Option<Shared<AtomicU64>>) -> Option<Self> {
         let is_free = |slot: &Slot| slot.deed.load(Relaxed) == Deed::Nothing as u64;
         let number = SLOTS.iter().position(is_free)?;
         let slot = &SLOTS[number];
-        let switch = switch.map_or(core::ptr::null_mut(), |switch| {
-            core::ptr::from_ref(switch).cast_mut()
-        });
-        slot.switch.store(switch, Relaxed);
+        let place = switch
+            .as_deref()
+            .map_or(core::ptr::null(), core::ptr::from_ref);
+        slot.switch.store(place.cast_mut(), Relaxed);
         slot.left.store(count.unwrap_or(UNLIMITED), Relaxed);
         slot.deed.store(deed as u64, Release);
-        Some(Self(number))
+        Some(Self {
+            number,
+            _switch: switch,
+        })
     }
 
     /// The number for programs.
     pub fn number(&self) -> i32 {
-        self.0 as i32
+        self.number as i32
     }
 
     /// How often it still acts; None: always.
     pub fn left(&self) -> Option<u64> {
-        Some(SLOTS[self.0].left.load(Relaxed)).filter(|left| *left != UNLIMITED)
+        Some(SLOTS[self.number].left.load(Relaxed)).filter(|left| *left != UNLIMITED)
     }
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        SLOTS[self.0].deed.store(Deed::Nothing as u64, Release);
+        SLOTS[self.number].deed.store(Deed::Nothing as u64, Release);
+        PROBES.synchronize_hits();
     }
 }
 
@@ -102,7 +115,7 @@ pub(super) fn act(number: u64) -> u64 {
     if deed == Deed::Nothing as u64 {
         return 0;
     }
-    // SAFETY: null, or the switch of an event that outlives the slot.
+    // SAFETY: null, or the switch that the slot keeps until no hit can be here any more (DEED-2).
     let switch = unsafe { slot.switch.load(Relaxed).as_ref() };
     let is_on = switch.map_or(TRACING.recording.wanted().load(Relaxed), |switch| {
         switch.load(Relaxed) != 0

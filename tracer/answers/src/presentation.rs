@@ -103,6 +103,8 @@ pub enum Event {
 pub struct Totals {
     pub hits: u64,
     pub missed: u64,
+    /// Hits of the tracer's own tasks. They are not among `hits`.
+    pub kept_out: u64,
     pub lost: Vec<(String, u64)>,
     pub bad_loads: u64,
     /// Loops that were ended because they had too many turns, and how often.
@@ -113,6 +115,7 @@ impl Totals {
     fn of(books: &[Books], lost: &[(String, u64)], bad_loads: u64) -> Self {
         Self {
             stopped: Vec::new(),
+            kept_out: 0,
             hits: books.iter().map(|books| books.hits).sum(),
             missed: books.iter().map(|books| books.missed).sum(),
             lost: lost.to_vec(),
@@ -121,7 +124,8 @@ impl Totals {
     }
 }
 
-/// `12 hits = 11 recorded + 1 missed; not written: 3 (no room in the ring); 2 loads found nothing`.
+/// `12 hits = 11 recorded + 1 missed; 5 of the tracer itself kept out; not written: 3 (no room in
+/// the ring); 2 loads found nothing`.
 impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let recorded = self.hits.saturating_sub(self.missed);
@@ -135,6 +139,9 @@ impl fmt::Display for Totals {
             plural(self.hits, "hit"),
             self.missed
         )?;
+        if self.kept_out != 0 {
+            write!(f, "; {} of the tracer itself kept out", self.kept_out)?;
+        }
         for (index, (reason, count)) in self.lost.iter().enumerate() {
             let before = if index == 0 { "; not written: " } else { ", " };
             write!(f, "{before}{count} ({reason})")?;
@@ -211,6 +218,7 @@ impl Presentation {
             Frame::Ended {
                 status,
                 books,
+                kept_out,
                 lost,
                 bad_loads,
             } => {
@@ -225,6 +233,7 @@ impl Presentation {
                     }
                 }
                 let mut totals = Totals::of(books, lost, *bad_loads);
+                totals.kept_out = *kept_out;
                 let loops = self.view.loops.loops.iter().zip(&self.stopped);
                 totals.stopped = loops
                     .filter(|(_, count)| **count != 0)

@@ -50,6 +50,8 @@ pub enum Frame {
         status: i32,
         /// The books of each attachment, in their order.
         books: Vec<Books>,
+        /// Hits of the tracer's own tasks, where it is kept out. They are not in the books.
+        kept_out: u64,
         /// Records and values that had no room, by reason, for example
         /// `"ring: no room in front of unread records"`. Reasons with 0 are left out.
         lost: Vec<(String, u64)>,

@@ -25,6 +25,8 @@ pub struct Request {
     pub watchdog: Option<Duration>,
     /// Maps are to be read while the script runs ([`Trace::maps`](crate::Trace::maps)).
     pub maps: bool,
+    /// The tracer's own tasks are traced like all.
+    pub with_tracer: bool,
 }
 
 impl Request {
@@ -39,6 +41,7 @@ impl Request {
             overwrite: self.overwrite,
             watchdog: self.watchdog.is_some(),
             maps: self.maps,
+            with_tracer: self.with_tracer,
         }
     }
 

@@ -88,6 +88,9 @@ pub fn books(totals: &Totals) -> String {
         "dropped": dropped,
         "bad_loads": totals.bad_loads,
     });
+    if totals.kept_out > 0 {
+        data["kept_out"] = json!(totals.kept_out);
+    }
     if !totals.stopped.is_empty() {
         let stopped = totals.stopped.iter();
         let stopped: Map<String, Json> = stopped

@@ -17,8 +17,18 @@ use trace_link::Address;
 use crate::ready;
 
 /// The options that say something of a run.
-const OF_A_RUN: [&str; 10] = [
-    "run", "duration", "json", "perfetto", "flame", "html", "expect", "top", "log", "bochs",
+const OF_A_RUN: [&str; 11] = [
+    "run",
+    "duration",
+    "json",
+    "perfetto",
+    "flame",
+    "html",
+    "expect",
+    "top",
+    "with_tracer",
+    "log",
+    "bochs",
 ];
 
 /// Traces the running kernel by a program in bpftrace's language.
@@ -87,6 +97,9 @@ pub struct Options {
     /// read in the guest's memory, so the guest does nothing for it
     #[arg(long)]
     pub top: bool,
+    /// Trace the tracer's own tasks in the kernel, too; else their hits are only counted
+    #[arg(long)]
+    pub with_tracer: bool,
     /// Show the guest's log on standard error
     #[arg(long)]
     pub log: bool,
@@ -291,6 +304,7 @@ mod tests {
             &["-l", "x", "--run", "workload"],
             &["-l", "x", "--duration", "1"],
             &["-l", "x", "--json"],
+            &["-l", "x", "--with-tracer"],
             &["-l", "x", "--html", "page"],
             &["--source", "x", "--expect", "@ == 1"],
             &["--source"],

@@ -567,6 +567,7 @@ mod tests {
                             hits: 4_321,
                             missed: 8_765,
                         }],
+                        kept_out: 0,
                         lost: Vec::new(),
                         bad_loads: 0,
                     },

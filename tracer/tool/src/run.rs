@@ -377,6 +377,7 @@ mod tests {
         Frame::Ended {
             status: 4,
             books: vec![Books { hits: 9, missed: 2 }],
+            kept_out: 0,
             lost: lost.collect(),
             bad_loads: 0,
         }

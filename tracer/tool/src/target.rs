@@ -151,6 +151,7 @@ impl Target {
             run: options.run.clone(),
             limit: options.duration,
             maps: options.top,
+            with_tracer: options.with_tracer,
             ..Request::default()
         };
         let install = options.build.install();

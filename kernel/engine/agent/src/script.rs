@@ -28,6 +28,11 @@
 //! RUN-5. The frames of call stacks come before the records and maps that name them: a program has
 //!     put a stack into its map before it submits a record with the stack's number, and the map is
 //!     looked through when records have been taken out of the ring, before they are sent.
+//! RUN-6. Where a script keeps the tracer out ([`How::own`]), no program acts in its own tasks. The
+//!     kernel puts that in front of each program, too, and counts those hits apart from the
+//!     others, all attachments together. Without it, a trace of all functions is one of the
+//!     tracer: what sends a record is hit, and that makes records. What it keeps out is what these
+//!     tasks run, interrupts on top of them included.
 //!
 //! # Contexts
 //! Task context, may sleep. Only the handler of timer ticks in [`attach`] is on the hit path.
@@ -73,9 +78,39 @@ const MOST_AT_ONCE: usize = 512;
 pub struct How {
     /// The ring keeps the newest records, and they stay there: none is sent, no request is served.
     pub overwrite: bool,
+    /// The tasks that are kept out of the trace.
+    pub own: OwnTasks,
 }
 
-/// Reads the bytes of a script, and makes the rings as large as it wants them.
+/// The tracer's own tasks, by the low 32 bits of [`bpf::Helper::PidTgid`]: that which serves the
+/// session, and one more. 0 is none of them, because that is what idle CPUs have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnTasks([u32; 2]);
+
+impl OwnTasks {
+    /// The task that calls, which is to serve the session. Task context.
+    pub fn of_caller<A: Agent>() -> Self {
+        let mut task = 0;
+        A::keep_cpu(&mut || task = A::this_cpu_tracing().task().0);
+        // Two equal numbers are one task.
+        Self([task; 2])
+    }
+
+    /// These and `another`. If nobody is kept out, it is not, either.
+    pub fn and(self, another: u32) -> Self {
+        match self.are_kept_out() {
+            true => Self([self.0[0], another]),
+            false => self,
+        }
+    }
+
+    fn are_kept_out(self) -> bool {
+        self.0 != [0; 2]
+    }
+}
+
+/// Reads the bytes of a script, and makes the rings as large as it wants them. The task
+/// that calls is to serve the session: it is kept out unless the options want it.
 ///
 /// # Errors
 /// [`Refusal`].
@@ -93,8 +128,14 @@ pub fn read<A: Agent>(script: &[u8], options: &Options<'_>) -> Result<(Script, H
             )
         })?;
     }
-    let overwrite = options.overwrite;
-    Ok((script, How { overwrite }))
+    let how = How {
+        overwrite: options.overwrite,
+        own: match options.with_tracer {
+            true => OwnTasks::default(),
+            false => OwnTasks::of_caller::<A>(),
+        },
+    };
+    Ok((script, how))
 }
 
 /// The answers' way to the reader.
@@ -135,6 +176,8 @@ pub struct Session<A: Agent> {
     requests: Vec<Request>,
     /// The counters of hits, by attachment.
     hits: Vec<Shared<LoadedMap>>,
+    /// That of the hits of the tracer's own tasks.
+    kept_out: Shared<LoadedMap>,
     /// Records are to be read.
     has_ring: bool,
     how: How,
@@ -169,7 +212,7 @@ impl<A: Agent> Session<A> {
     /// [`Refusal`]; nothing is attached then, and nothing was sent.
     pub fn start(script: &Script, how: How, out: &mut dyn Outlet) -> Result<Self, Refusal> {
         let turn = Turn::take(&A::tracing().runs)?;
-        let loader = Loader::<A>::new(script)?;
+        let loader = Loader::<A>::new(script, how.own)?;
         let has_ring = script.maps.iter().any(|map| map.kind == bpf::MapKind::Ring);
         let mut session = Self {
             attached: try_vec(script.attachments.len())?,
@@ -178,6 +221,7 @@ impl<A: Agent> Session<A> {
             maps: try_vec(loader.maps.len())?,
             requests: try_vec(script.requests.len())?,
             hits: try_vec(loader.hits.len())?,
+            kept_out: loader.kept_out.clone(),
             has_ring,
             how,
             status: None,
@@ -430,7 +474,7 @@ impl<A: Agent> Session<A> {
         for number in 0..self.maps.len() {
             self.send_map(number as u32, out);
         }
-        let ran = |index: usize| match self.hits.get(index).and_then(|map| map.own()) {
+        let count = |map: Option<&Shared<LoadedMap>>| match map.and_then(|map| map.own()) {
             Some(trace_maps::Map::Array(array)) => {
                 let mut sum = [0];
                 array.read_sum(0, &mut sum);
@@ -439,13 +483,14 @@ impl<A: Agent> Session<A> {
             _ => 0,
         };
         let books = missed.iter().enumerate().map(|(index, missed)| Books {
-            hits: ran(index) + missed,
+            hits: count(self.hits.get(index)) + missed,
             missed: *missed,
         });
         let status = self.status.unwrap_or(0);
         let frame = Frame::Ended {
             status,
             books: books.collect(),
+            kept_out: count(Some(&self.kept_out)),
             lost: self.lost(),
             bad_loads: A::tracing().bad_loads() - self.before.bad_loads,
         };

@@ -5,7 +5,7 @@
 
 mod common;
 
-use bpf::{MapIndex, Program, context::Register, verifier::verify};
+use bpf::{BuildError, MapIndex, Program, context::Register, verifier::verify};
 use bpf_interpreter::{Space, TestMachine, run};
 use common::{Kernel, VFS_READ, generate};
 use proptest::prelude::*;
@@ -384,6 +384,15 @@ fn largest_event_has_a_program() {
     compiled(&definition(&format!("r vfs_read{kept}")), None);
 }
 
+#[test]
+fn arrays_of_strings_behind_many_pointers_are_told_to_be_too_long() {
+    let long = "p vfs_read +0(+0(+0(+0($stack0)))):string[58]";
+    compiled(&definition(long), None);
+    let longer = format!("{long} a=+u0(+u0(+u0(+u1(%di)))):string[54]");
+    let error = compile(&definition(&longer), EVENT, &Kernel, None).err();
+    assert_eq!(error, Some(CompileError::Build(BuildError::TooLong)));
+}
+
 proptest! {
     #[test]
     fn any_definition_runs_and_reads(line in generate::line(), registers in any::<[u64; 21]>()) {
@@ -403,6 +412,8 @@ proptest! {
                     body(&definition, record);
                 }
                 Err(CompileError::TooManyStrings(_)) => (),
+                // Each string of an array follows its pointers.
+                Err(CompileError::Build(BuildError::TooLong)) if line.contains("string[") => (),
                 Err(error) => panic!("{line}: {error}"),
             }
         }

@@ -25,7 +25,7 @@ pub const PROBES: Rules<'static> = Rules {
 pub const KERNEL: Rules<'static> = Rules {
     roots: &joined::<31, 44, 75>(PROBES_ROOTS, ROOTS),
     ends: &joined::<7, 5, 12>(PROBES_ENDS, ENDS),
-    callers: &joined::<28, 3, 31>(PROBES_CALLERS, CALLERS),
+    callers: &joined::<29, 3, 32>(PROBES_CALLERS, CALLERS),
     stack_switchers: &joined::<1, 4, 5>(PROBES_STACK_SWITCHERS, STACK_SWITCHERS),
 };
 
@@ -228,7 +228,7 @@ const ENDS: [Named; 5] = [
 
 /// Functions that call handlers, or jump to an address that a probe has named. The compiler inlines
 /// methods into one another, so some are here because of methods that may be inlined into them.
-const PROBES_CALLERS: [Named; 28] = [
+const PROBES_CALLERS: [Named; 29] = [
     (
         "kprobe_breakpoint",
         "jumps to the stub that the site's first probe names",
@@ -301,6 +301,10 @@ const PROBES_CALLERS: [Named; 28] = [
     (
         "probes::hit::debug_trap::<impl probes::hit::Hits<P>>::",
         "calls handlers of all kinds",
+    ),
+    (
+        "probes::hit::watchpoints::<impl probes::hit::Hits<P>>::serve_watches",
+        "calls handlers of watchpoints",
     ),
     (
         "probes::hit::faults::<impl probes::hit::Hits<P>>::on_fault",

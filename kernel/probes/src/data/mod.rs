@@ -43,3 +43,4 @@ pub(crate) mod position;
 pub mod probe;
 pub mod site;
 pub mod trap_ip;
+pub mod watchpoint;

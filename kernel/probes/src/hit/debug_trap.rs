@@ -70,13 +70,29 @@ const fn is_step(dr6: u64, flags: u64) -> bool {
 
 impl<P: Platform> Hits<P> {
     /// Whether a #DB belongs to the probes alone. If so, `regs` are where to resume. Interrupts
-    /// off. `dr6` is the debug status register. Of its causes, only a single step can be ours.
+    /// off. `dr6` is the debug status register. Of its causes, single steps and watchpoints can be
+    /// ours. The bits of watchpoints that were served are clear in the register then; the kernel
+    /// clears that of the step.
     ///
     /// False: a debugger is to be told of it, with `regs` as they are now. Their ip may be under a
     /// jump, so code that resumes from there does so at [`Hits::executable_ip`].
     pub fn on_debug(&self, regs: &mut PtRegs, dr6: u64) -> bool {
         let cpu = P::this_cpu();
         bump(&cpu.debug_traps);
+        let matched = dr6 & MATCHED;
+        if matched == 0 || !self.pause_watches() {
+            return self.on_step(cpu, regs, dr6);
+        }
+        // The step comes first, because it puts `regs` where the code goes on.
+        let rest = dr6 & !MATCHED;
+        let ours = rest & (BS | OTHER_CAUSES) == 0 || self.on_step(cpu, regs, rest);
+        self.serve_watches(cpu, regs, matched);
+        ours
+    }
+
+    /// The part of [`Hits::on_debug`] that is about steps.
+    #[inline(always)]
+    fn on_step(&self, cpu: &PerCpu, regs: &mut PtRegs, dr6: u64) -> bool {
         if !is_step(dr6, regs.flags) {
             return false;
         }

@@ -72,6 +72,7 @@ mod interrupts;
 mod jprobes;
 mod lookup;
 pub(crate) mod slots;
+mod watchpoints;
 
 use core::{
     marker::PhantomData,
@@ -85,7 +86,7 @@ pub use lookup::Displaced;
 use crate::{
     data::{
         address_table::AddressTable, detour::Detour, entry_points::EntryPoints,
-        instance::TaskTable, no_grace::NoGrace, site::Site,
+        instance::TaskTable, no_grace::NoGrace, site::Site, watchpoint::Watches,
     },
     hit::slots::SlotPool,
     platform::Platform,
@@ -101,6 +102,7 @@ pub struct Hits<P> {
     pub(crate) detour_count: AtomicUsize,
     pub(crate) tasks: TaskTable,
     pub(crate) entry: EntryAddresses,
+    pub(crate) watches: Watches,
     /// Instances of calls that never returned, found when a frame above them did.
     pub(crate) stale_instances: AtomicU64,
     _platform: PhantomData<fn() -> P>,
@@ -154,6 +156,7 @@ impl<P: Platform> Hits<P> {
             detour_count: AtomicUsize::new(0),
             tasks: TaskTable::new(),
             entry: EntryAddresses::new(),
+            watches: Watches::new(),
             stale_instances: AtomicU64::new(0),
             _platform: PhantomData,
         }

@@ -48,10 +48,12 @@ mod state;
 mod target;
 mod templates;
 mod text;
+mod watches;
 
 pub use owned::{Owner, Registered};
 pub use state::{Host, Probes};
 use state::{State, counter_origin};
+pub use watches::RegisteredWatchpoint;
 
 pub use crate::data::{
     method::{ReturnMethod, StepMethod},
@@ -186,7 +188,7 @@ impl<P: Host> Probes<P> {
     }
 
     /// Turns the global knob. Off takes every breakpoint out of the text, on puts those of enabled
-    /// probes back. No probe's own state changes.
+    /// probes back. Watchpoints are out of action while it is off. No probe's own state changes.
     ///
     /// # Errors
     /// [`ProbeError::AtomicContext`].
@@ -203,6 +205,7 @@ impl<P: Host> Probes<P> {
             )
         });
         self.rewrite(&mut state, self.table.iter());
+        self.set_debug_registers(&state);
         P::log(format_args!(
             "kprobes globally {}",
             if on { "enabled" } else { "disabled" }

@@ -6,11 +6,7 @@ use core::{
     marker::PhantomData,
     ops::Deref,
     ptr::{NonNull, null_mut},
-    sync::atomic::{
-        AtomicPtr,
-        Ordering::{Relaxed, Release, SeqCst},
-        fence,
-    },
+    sync::atomic::{AtomicPtr, Ordering::SeqCst, fence},
 };
 
 use crate::{
@@ -136,18 +132,8 @@ impl<P: Host, O: Owner> Drop for Registered<P, O> {
         kprobe.flags.fetch_or(flags::DISABLED, SeqCst);
         fence(SeqCst);
         kprobe.silence(&P::entry_points());
-        let deferred = &P::probes().deferred;
-        // SAFETY: as above; from the exchange on the node belongs to the list.
-        unsafe { (*self.deferred).owner = probe.cast() };
-        let mut head = deferred.load(Relaxed);
-        loop {
-            // SAFETY: still ours.
-            unsafe { (*self.deferred).next.store(head, Relaxed) };
-            match deferred.compare_exchange_weak(head, self.deferred, Release, Relaxed) {
-                Ok(_) => return,
-                Err(now) => head = now,
-            }
-        }
+        // SAFETY: as above; from here on the node belongs to the list.
+        unsafe { P::probes().defer(self.deferred, probe.cast()) };
     }
 }
 

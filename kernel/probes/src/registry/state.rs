@@ -19,7 +19,7 @@ use core::{
     ptr::null_mut,
     sync::atomic::{
         AtomicPtr,
-        Ordering::{Acquire, Relaxed},
+        Ordering::{Acquire, Relaxed, Release},
     },
 };
 
@@ -207,6 +207,27 @@ impl<P: Host> Probes<P> {
         let mut state = self.state();
         state.in_flight.free_returned();
         Ok(state)
+    }
+
+    /// Leaves the handle of `owner` to be finished by the next operation that may wait. Any context.
+    ///
+    /// # Safety
+    /// `node` is from `Box::into_raw` and given once. Its function finishes `owner`.
+    pub(super) unsafe fn defer(&self, node: *mut Deferred, owner: *mut ()) {
+        // SAFETY: ours until the exchange.
+        unsafe { (*node).owner = owner };
+        let mut head = self.deferred.load(Relaxed);
+        loop {
+            // SAFETY: as above.
+            unsafe { (*node).next.store(head, Relaxed) };
+            match self
+                .deferred
+                .compare_exchange_weak(head, node, Release, Relaxed)
+            {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
     }
 
     /// Finishes the handles that were dropped where waiting is not allowed (PROBES-2).

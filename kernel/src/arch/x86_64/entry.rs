@@ -527,6 +527,7 @@ unsafe extern "C" {
     static exception_stubs: [u64; vector::FIRST_INTERRUPT as usize];
     static interrupt_stubs: [[u8; INTERRUPT_STUB_BYTES]; 256 - vector::FIRST_INTERRUPT as usize];
     fn asm_syscall();
+    fn asm_debug();
 }
 
 const INTERRUPT_STUB_BYTES: usize = 16;
@@ -539,6 +540,12 @@ pub fn stub(vector: u8) -> VirtAddr {
         // SAFETY: only the address of the stub is taken.
         Some(n) => VirtAddr::from_ptr(unsafe { &raw const interrupt_stubs[usize::from(n)] }),
     }
+}
+
+/// The address of the stub of #DB. Any context.
+#[inline(always)]
+pub(super) fn debug_stub() -> u64 {
+    asm_debug as *const () as u64
 }
 
 /// The address of the `syscall` stub.

@@ -32,7 +32,7 @@ use trace_wire::{Control, Header, MapPart, MemoryPlace, OPTIONS_FILE, Options, S
 use super::{
     Outlet, Refusal, Session,
     com2::{Com2, PATIENCE_NS},
-    outbox::{Outbox, extents},
+    outbox::{Outbox, Sign, extents},
 };
 use crate::{
     arch::smp,
@@ -178,9 +178,19 @@ fn read_trace(script: Vec<u8>, options: &str) {
 }
 
 fn trace(script: &[u8], options: &Options<'_>, line: &mut Line) -> Result<(), Refusal> {
-    let (script, how) = trace_agent::script::read::<Kernel>(script, options)?;
+    let (script, mut how) = trace_agent::script::read::<Kernel>(script, options)?;
     if options.memory {
         line.share_memory(&script);
+    }
+    let sign = line.outbox.as_ref().filter(|_| options.watchdog);
+    let sign = sign.map(Outbox::sign);
+    let watchdog = sign.and_then(|sign| {
+        // Without the task the host takes the guest for hanging, and that is better than a guest
+        // that hangs unseen.
+        task::spawn_kthread("watchdog", move || feed(sign)).ok()
+    });
+    if let Some(task) = watchdog {
+        how.own = how.own.and(task.pid().cast_unsigned());
     }
     let mut session = Session::start(&script, how, line)?;
     if options.maps {
@@ -188,13 +198,9 @@ fn trace(script: &[u8], options: &Options<'_>, line: &mut Line) -> Result<(), Re
     }
     line.flush();
     drop(script);
-    if options.watchdog
-        && let Some(outbox) = line.outbox
-    {
-        // From here on the host watches. Without the task it takes the guest for hanging, and that
-        // is better than a guest that hangs unseen.
-        outbox.feed();
-        let _ = task::spawn_kthread("watchdog", move || feed(outbox));
+    if let Some(sign) = sign {
+        // From here on the host watches.
+        sign.feed();
     }
     let end = options
         .nanoseconds
@@ -217,7 +223,7 @@ fn trace(script: &[u8], options: &Options<'_>, line: &mut Line) -> Result<(), Re
         // Either way the loop looks at all again.
         let _ = CHANGED.wait_until_deadline(next, is_ending);
     }
-    if let Some(outbox) = line.outbox {
+    if let Some(outbox) = &line.outbox {
         outbox.set_maps(false);
     }
     session.end(line);
@@ -225,7 +231,8 @@ fn trace(script: &[u8], options: &Options<'_>, line: &mut Line) -> Result<(), Re
 }
 
 /// The watchdog's task.
-fn feed(outbox: Outbox) {
+fn feed(sign: Sign) {
+    CHANGED.wait_until(|| STATE.load(Ordering::SeqCst) != STARTING);
     let task = task::current();
     while STATE.load(Ordering::SeqCst) < OVER {
         for cpu in 0..smp::online_cpus() {
@@ -234,7 +241,7 @@ fn feed(outbox: Outbox) {
             sleep_ns(LOOK_NS);
         }
         // All of them have run it.
-        outbox.feed();
+        sign.feed();
     }
 }
 
@@ -286,9 +293,9 @@ impl Line {
     /// Has the host read the script's maps from memory. Those that it cannot see come at the end,
     /// like all.
     fn share_maps(&mut self, session: &Session) {
-        let Some(outbox) = self.outbox else {
+        if self.outbox.is_none() {
             return;
-        };
+        }
         session.for_each_map_part(|map, part| {
             if let Some(extents) = extents(part.address, part.layout.bytes()) {
                 self.tell(&MemoryPlace::Map(MapPart {
@@ -299,7 +306,9 @@ impl Line {
                 }));
             }
         });
-        outbox.set_maps(true);
+        if let Some(outbox) = &self.outbox {
+            outbox.set_maps(true);
+        }
     }
 
     /// Sends where something is, through the port.
@@ -331,11 +340,11 @@ impl Line {
     }
 
     fn write(&mut self, mut bytes: &[u8]) {
-        let Some(mut outbox) = self.outbox else {
-            return self.port.write(bytes);
-        };
         let mut since = None;
         while !bytes.is_empty() && !self.is_stuck && !self.port.is_dead() {
+            let Some(outbox) = &mut self.outbox else {
+                return self.port.write(bytes);
+            };
             match outbox.write(bytes) {
                 0 => {
                     self.flush();

@@ -5,7 +5,7 @@
 //! any time, also when the kernel is dead.
 //!
 //! # Contexts
-//! Task context; one task writes.
+//! Task context. One task has the [`Outbox`] and writes. Others may have a [`Sign`] of it.
 
 use alloc::{
     alloc::{Layout, alloc_zeroed},
@@ -28,14 +28,19 @@ use crate::mm::paging;
 const DATA_BYTES: usize = 1 << 20;
 const PAGE_BYTES: usize = 4096;
 
-/// See the module's text.
-#[derive(Clone, Copy)]
+/// The one writer.
 pub struct Outbox {
+    header: Sign,
+}
+
+/// The words of an outbox that are no messages.
+#[derive(Clone, Copy)]
+pub struct Sign {
     start: NonNull<u8>,
 }
 
-// SAFETY: memory that is never given back, and is used as OUTBOX-1 says.
-unsafe impl Send for Outbox {}
+// SAFETY: memory that is never given back, and whose words are atomic.
+unsafe impl Send for Sign {}
 
 /// Where virtual memory is. None: some page of it is not mapped.
 pub fn extents(start: u64, bytes: usize) -> Option<Vec<Extent>> {
@@ -57,23 +62,28 @@ impl Outbox {
         let layout = Layout::from_size_align(HEADER_BYTES + DATA_BYTES, PAGE_BYTES).ok()?;
         // SAFETY: the layout is not empty.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        let outbox = Self { start };
-        outbox
+        let header = Sign { start };
+        header
             .word(CAPACITY)
             .store(DATA_BYTES as u64, Ordering::Relaxed);
-        outbox.word(MAGIC).store(MAGIC_WORD, Ordering::Release);
-        Some(outbox)
+        header.word(MAGIC).store(MAGIC_WORD, Ordering::Release);
+        Some(Self { header })
     }
 
     /// Where it is.
-    pub fn place(self) -> Option<MemoryPlace> {
-        let extents = extents(self.start.addr().get() as u64, HEADER_BYTES + DATA_BYTES)?;
+    pub fn place(&self) -> Option<MemoryPlace> {
+        let start = self.header.start.addr().get() as u64;
+        let extents = extents(start, HEADER_BYTES + DATA_BYTES)?;
         Some(MemoryPlace::Outbox(extents))
     }
 
+    /// For another task, which shows by it that a CPU gets on.
+    pub fn sign(&self) -> Sign {
+        self.header
+    }
+
     fn word(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: a word of the header, aligned, and only used atomically.
-        unsafe { self.start.add(offset).cast::<AtomicU64>().as_ref() }
+        self.header.word(offset)
     }
 
     /// Writes as many of `bytes` as there is room for, and returns their number.
@@ -85,9 +95,10 @@ impl Outbox {
         let count = bytes.len().min(room);
         let at = written as usize % DATA_BYTES;
         let (first, second) = bytes[..count].split_at(count.min(DATA_BYTES - at));
-        // SAFETY: inside the data; the host does not look there before `WRITTEN` says so.
+        // SAFETY: inside the data, which nobody but this value writes; the host does not look there
+        // before `WRITTEN` says so.
         unsafe {
-            let data = self.start.add(HEADER_BYTES);
+            let data = self.header.start.add(HEADER_BYTES);
             data.add(at)
                 .copy_from_nonoverlapping(NonNull::from(first).cast(), first.len());
             data.copy_from_nonoverlapping(NonNull::from(second).cast(), second.len());
@@ -102,9 +113,16 @@ impl Outbox {
         // Acquire and Release: nothing that frees the maps comes before it.
         self.word(MAPS).swap(readable.into(), Ordering::AcqRel);
     }
+}
+
+impl Sign {
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: a word of the header, aligned, and only used atomically.
+        unsafe { self.start.add(offset).cast::<AtomicU64>().as_ref() }
+    }
 
     /// Shows the host that a CPU gets on.
-    pub fn feed(&self) {
+    pub fn feed(self) {
         self.word(FED).fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -23,3 +23,4 @@ mod regressions;
 mod several_returns;
 mod shortage;
 mod stores_to_text;
+mod watchpoints;

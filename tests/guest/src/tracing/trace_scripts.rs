@@ -5,7 +5,10 @@
 //! its maps, and afterwards the trace buffer is as it was.
 
 use alloc::{string::String, vec, vec::Vec};
-use core::hint::black_box;
+use core::{
+    hint::black_box,
+    sync::atomic::{AtomicU64, Ordering::SeqCst},
+};
 
 use bpf::{
     AluOp, Builder, Helper, MapDef, MapIndex, MapKind, ProgramKind, Reg::*, Size::B8,
@@ -13,11 +16,12 @@ use bpf::{
 };
 use kernel::{
     mm::allocation_faults::with_room_for,
-    probes::PROBES,
+    probes::{Kernel, PROBES},
     symbols,
+    task::{schedule, spawn_kthread},
     trace::{
         TRACING,
-        script::{How, Outlet, Session},
+        script::{How, Outlet, OwnTasks, Session},
     },
 };
 use trace_interface::{
@@ -162,6 +166,80 @@ fn run(script: &Script) -> Vec<(u64, u64)> {
 #[guest_test]
 fn programs_of_a_script_share_its_maps_and_have_books_of_their_own() {
     assert_eq!(run(&script()), [(5, 0), (5, 0)]);
+}
+
+/// Two tasks are the tracer's, and a third one is not. A BEGIN is run by the tracer itself, so it
+/// is not kept out. Entries of calls have no count: their returns have it.
+#[guest_test]
+fn the_tasks_of_the_tracer_are_kept_out_and_counted_apart() {
+    let call = |times: u64| {
+        spawn_kthread("caller", move || {
+            while GO.load(SeqCst) == 0 {
+                schedule();
+            }
+            for _ in 0..times {
+                assert_eq!(scripted_target(7), 21);
+            }
+        })
+        .expect("memory for a thread")
+    };
+    static GO: AtomicU64 = AtomicU64::new(0);
+    GO.store(0, SeqCst);
+    let (tracers, another) = (call(2), call(3));
+    let mut script = script();
+    let begin = program(ProgramKind::Probe, |b| {
+        b.mov(R6, 1);
+        count(b);
+    });
+    let counts_at_entry = program(ProgramKind::Entry { data: 0 }, |b| {
+        b.mov(R6, 2);
+        count(b);
+    });
+    script.programs.extend([begin, counts_at_entry]);
+    script.attachments.push(Attachment::Begin { program: 2 });
+    let Attachment::Call { entry, .. } = &mut script.attachments[1] else {
+        panic!("the second one is a call");
+    };
+    *entry = Some(3);
+    let how = How {
+        own: OwnTasks::of_caller::<Kernel>().and(tracers.pid().cast_unsigned()),
+        ..How::default()
+    };
+    let mut kept = Kept::default();
+    let session = Session::start(&script, how, &mut kept).unwrap();
+    GO.store(1, SeqCst);
+    for _ in 0..4 {
+        assert_eq!(scripted_target(7), 21);
+    }
+    tracers.wait_released();
+    another.wait_released();
+    session.end(&mut kept);
+    let Some(Frame::Ended {
+        books, kept_out, ..
+    }) = kept.0.last()
+    else {
+        panic!("{:?}", kept.0);
+    };
+    let books: Vec<_> = books.iter().map(|of| (of.hits, of.missed)).collect();
+    // Each call of the tracer's is a hit of two attachments.
+    assert_eq!(
+        (books, *kept_out),
+        (vec![(3, 0), (3, 0), (1, 0)], 2 * (4 + 2))
+    );
+    let mut counts = [0; 4];
+    for frame in &kept.0 {
+        if let Frame::Map { entries, .. } = frame {
+            for entry in entries {
+                let key = usize::from(entry.key[0]);
+                let at = [1, 2, 7, 21]
+                    .iter()
+                    .position(|known| *known == key)
+                    .unwrap();
+                counts[at] += u64::from(entry.value[0]);
+            }
+        }
+    }
+    assert_eq!(counts, [1, 3, 3, 3]);
 }
 
 #[guest_test]

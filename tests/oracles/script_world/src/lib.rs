@@ -297,6 +297,7 @@ impl World {
                 hits: HITS,
                 missed: 1,
             }],
+            kept_out: 0,
             lost: vec![("ring: full".into(), 2)],
             bad_loads: self.faults,
         });

@@ -245,6 +245,8 @@ pub struct Options<'a> {
     pub watchdog: bool,
     /// The host reads the script's maps in memory while it runs ([`MemoryPlace::Map`]).
     pub maps: bool,
+    /// The tracer's own tasks are traced like all.
+    pub with_tracer: bool,
 }
 
 impl<'a> Options<'a> {
@@ -260,6 +262,7 @@ impl<'a> Options<'a> {
                 Some(("overwrite", value)) => options.overwrite = value == "1",
                 Some(("watchdog", value)) => options.watchdog = value == "1",
                 Some(("maps", value)) => options.maps = value == "1",
+                Some(("with_tracer", value)) => options.with_tracer = value == "1",
                 _ => {}
             }
         }
@@ -293,6 +296,7 @@ impl fmt::Display for Options<'_> {
             ("overwrite", self.overwrite),
             ("watchdog", self.watchdog),
             ("maps", self.maps),
+            ("with_tracer", self.with_tracer),
         ];
         for (name, _) in switches.iter().filter(|(_, on)| *on) {
             writeln!(f, "{name}=1")?;
@@ -361,6 +365,7 @@ mod tests {
             overwrite: false,
             watchdog: true,
             maps: true,
+            with_tracer: true,
         };
         assert_eq!(Options::parse(&options.to_string()), options);
         assert_eq!(Options::parse(""), Options::default());

@@ -6,7 +6,8 @@
 //! | [`AttachedProbes`], [`AttachedCalls`] | a batch at several addresses | unregistered at once |
 //!
 //! Each has the probe, the action that the probe points to, and the programs whose code the action
-//! leads to, and gives them up in this order (PROGRAM-2). A batch that cannot be unregistered stays
+//! leads to, and gives them up in this order (PROGRAM-2). The action is [`Shared`], because a box
+//! that is moved claims to be the only way to what is in it. A batch that cannot be unregistered stays
 //! in memory with all that a hit needs.
 //!
 //! # Contexts
@@ -26,7 +27,7 @@ use crate::Agent;
 pub struct AttachedProbe<A: Agent> {
     // Dropped in this order (PROGRAM-2).
     probe: Registered<A, Box<Kprobe>>,
-    _action: Box<Action>,
+    _action: Shared<Action>,
     program: Shared<Program<A>>,
 }
 
@@ -39,7 +40,7 @@ impl<A: Agent> AttachedProbe<A> {
         let action = program
             .action
             .ok_or(LoadError::Kind(program.source().kind))?;
-        let action = try_box(action)?;
+        let action = Shared::try_new(action)?;
         // SAFETY: the action and its code live until the probe is unregistered, by the order of the
         // fields. The compiler and the verifier see to the rest.
         let probe = unsafe { probe.action(&*action) };
@@ -105,7 +106,7 @@ struct Batch<A: Agent, P: Misses + 'static, C> {
     /// The same, for the registry. Kept, because a detachment must not need memory.
     references: Vec<&'static P>,
     /// None when they are unregistered.
-    action: Option<Box<C>>,
+    action: Option<Shared<C>>,
     agent: PhantomData<fn(A)>,
 }
 
@@ -121,7 +122,7 @@ impl<A: Agent, P: Misses, C> Batch<A, P, C> {
     /// # Errors
     /// [`LoadError`], of the first address that is refused; nothing has changed then.
     fn new(action: C, addresses: &[u64], probe: impl Fn(u64, &C) -> P) -> Result<Self, LoadError> {
-        let action = try_box(action)?;
+        let action = Shared::try_new(action)?;
         let mut probes = try_vec(addresses.len())?;
         let mut references = try_vec(addresses.len())?;
         probes.extend(addresses.iter().map(|address| probe(*address, &action)));
@@ -267,7 +268,7 @@ fn call_action<A: Agent>(
 pub struct AttachedCall<A: Agent> {
     // Dropped in this order (PROGRAM-2).
     probe: Registered<A, Box<Kretprobe>>,
-    _action: Box<CallAction>,
+    _action: Shared<CallAction>,
     _entry: Option<Shared<Program<A>>>,
     on_return: Shared<Program<A>>,
 }
@@ -282,7 +283,7 @@ impl<A: Agent> AttachedCall<A> {
         on_return: Shared<Program<A>>,
         probe: Kretprobe,
     ) -> Result<Self, LoadError> {
-        let action = try_box(call_action(entry.as_ref(), &on_return)?)?;
+        let action = Shared::try_new(call_action(entry.as_ref(), &on_return)?)?;
         // SAFETY: as in `AttachedProbe::new`.
         let probe = unsafe { probe.action(&*action) };
         Ok(Self {

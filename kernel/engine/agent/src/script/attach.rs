@@ -116,7 +116,7 @@ pub fn load<'s, A: Agent>(
             nanoseconds,
         } => (
             *program,
-            What::Profile(loader.load_own(*program, index)?, *nanoseconds),
+            What::Profile(loader.load_profile(*program, index)?, *nanoseconds),
         ),
         Attachment::Begin { program }
         | Attachment::End { program }

@@ -3,7 +3,8 @@
 //! A program gets the maps that it names from the script's, and one that the script does not have:
 //! the counter of its attachment's hits. The instructions that count come first (RUN-2 of
 //! [`super`]). The counter is a map of its own for each attachment, because a map of one counter
-//! costs a hit least.
+//! costs a hit least. Where the tracer's own tasks are kept out, the comparison with their numbers
+//! comes before that (RUN-6).
 //!
 //! # Contexts
 //! Task context, may sleep. All memory is asked for fallibly: a script that does not fit is
@@ -18,13 +19,13 @@ use core::{
 };
 
 use bpf::{
-    AluOp, Helper, Insn, MapDef, MapIndex, MapKind, Operand, ProgramKind, Reg, Target, Width,
-    wire::WireReason,
+    AluOp, Condition, Helper, Insn, MapDef, MapIndex, MapKind, Operand, ProgramKind, Reg, Target,
+    Width, wire::WireReason,
 };
 use fallible::{OutOfMemory, Shared, try_vec};
 use trace_interface::{Script, script::CLOCK};
 
-use super::refusal::Refusal;
+use super::{OwnTasks, refusal::Refusal};
 use crate::{
     Agent,
     facts::NSEC_PER_SEC,
@@ -35,6 +36,8 @@ use crate::{
 /// The beginning of the names of the counters of hits. No script has such a map, because it is no
 /// name of the language.
 const HITS: &str = "(hits ";
+/// The name of the counter of what the tracer's own tasks have hit.
+const KEPT_OUT: &str = "(kept out)";
 /// The unit of the first word of [`CLOCK`], in bits.
 const CLOCK_SHIFT: u32 = 24;
 /// A script while it is loaded.
@@ -45,15 +48,27 @@ pub(super) struct Loader<'s, A: Agent> {
     /// The counters of hits, by attachment. Each is a map of its own, because one of a single
     /// counter costs a hit least.
     pub(super) hits: Vec<Shared<LoadedMap>>,
+    /// The tasks that are kept out, and the counter of their hits.
+    own: OwnTasks,
+    pub(super) kept_out: Shared<LoadedMap>,
     agent: PhantomData<fn(A)>,
 }
 
+/// Whose hits a program handles.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    Everyones,
+    /// All but those of the tracer's own tasks.
+    Others,
+}
+
 impl<'s, A: Agent> Loader<'s, A> {
-    pub(super) fn new(script: &'s Script) -> Result<Self, Refusal> {
+    pub(super) fn new(script: &'s Script, own: OwnTasks) -> Result<Self, Refusal> {
         let mut defs: Vec<MapDef> = try_vec(script.maps.len())?;
         let mut loaded = try_vec(script.maps.len())?;
         for map in &script.maps {
-            if map.name.starts_with(HITS) || defs.iter().any(|def| def.name == map.name) {
+            let is_ours = map.name.starts_with(HITS) || map.name == KEPT_OUT;
+            if is_ours || defs.iter().any(|def| def.name == map.name) {
                 let text = format!(
                     "there are two maps `{}`; give each a name of its own",
                     map.name
@@ -70,21 +85,32 @@ impl<'s, A: Agent> Loader<'s, A> {
         }
         let mut hits = try_vec(script.attachments.len())?;
         for index in 0..script.attachments.len() {
-            let map = LoadedMap::new::<A>(&counter(index)?);
-            hits.push(map.map_err(|error| Refusal::load(None, error))?);
+            hits.push(new_counter::<A>(hits_of(index)?)?);
         }
         Ok(Self {
             script,
             defs,
             maps: loaded,
             hits,
+            own,
+            kept_out: new_counter::<A>(own_text(KEPT_OUT)?)?,
             agent: PhantomData,
         })
     }
 
-    /// Loads the program `number`. With `attachment` it counts its hits for that one.
+    /// Loads the program `number` for a place that any task may come to. With `attachment` it
+    /// counts its hits for that one.
     pub(super) fn load(
         &self,
+        number: u32,
+        attachment: Option<usize>,
+    ) -> Result<Shared<Program<A>>, Refusal> {
+        self.load_for(Whose::Others, number, attachment)
+    }
+
+    fn load_for(
+        &self,
+        whose: Whose,
         number: u32,
         attachment: Option<usize>,
     ) -> Result<Shared<Program<A>>, Refusal> {
@@ -95,7 +121,7 @@ impl<'s, A: Agent> Loader<'s, A> {
                   one tree",
             )
         })?;
-        let mut maps = try_vec(program.maps.len() + 1)?;
+        let mut maps = try_vec(program.maps.len() + 2)?;
         for map in &program.maps {
             let def = self.defs.get(*map as usize).ok_or_else(|| {
                 refused(&format_args!(
@@ -111,15 +137,23 @@ impl<'s, A: Agent> Loader<'s, A> {
         })?;
         if let Some(attachment) = attachment {
             let hits = MapIndex(maps.len() as u16);
-            maps.push(counter(attachment)?);
+            maps.push(counter(hits_of(attachment)?));
             insns = counted(&insns, hits)?;
+        }
+        if whose == Whose::Others && self.own.are_kept_out() {
+            let count = attachment.map(|_| MapIndex(maps.len() as u16));
+            if count.is_some() {
+                maps.push(counter(own_text(KEPT_OUT)?));
+            }
+            insns = without(self.own, &insns, count)?;
         }
         let kind = program.kind;
         let program = bpf::Program { kind, insns, maps };
         let shared = |name: &str| {
             match self.defs.iter().position(|def| def.name == name) {
                 Some(at) => self.maps.get(at).cloned(),
-                // The one map of a program that the script does not have.
+                None if name == KEPT_OUT => Some(self.kept_out.clone()),
+                // The one map that is left.
                 None => self.hits.get(attachment?).cloned(),
             }
         };
@@ -127,13 +161,27 @@ impl<'s, A: Agent> Loader<'s, A> {
         loaded.map_err(|error| Refusal::load(Some(number), error))
     }
 
-    /// The same, for a program that the kernel runs itself.
+    /// The same, for a program that is called at a tick of the timer.
+    pub(super) fn load_profile(
+        &self,
+        number: u32,
+        attachment: usize,
+    ) -> Result<Shared<Program<A>>, Refusal> {
+        Self::probe(self.load(number, Some(attachment))?, number)
+    }
+
+    /// The same, for a program that the tracer's own task runs.
     pub(super) fn load_own(
         &self,
         number: u32,
         attachment: usize,
     ) -> Result<Shared<Program<A>>, Refusal> {
-        let program = self.load(number, Some(attachment))?;
+        let program = self.load_for(Whose::Everyones, number, Some(attachment))?;
+        Self::probe(program, number)
+    }
+
+    /// A program that the kernel calls, and no detour.
+    fn probe(program: Shared<Program<A>>, number: u32) -> Result<Shared<Program<A>>, Refusal> {
         match program.source().kind {
             ProgramKind::Probe => Ok(program),
             kind => Err(Refusal::new(Some(number), LoadError::Kind(kind))),
@@ -141,36 +189,80 @@ impl<'s, A: Agent> Loader<'s, A> {
     }
 }
 
-/// The instructions of a program with the count of a hit in front (RUN-2).
-fn counted(insns: &[Insn], hits: MapIndex) -> Result<Vec<Insn>, OutOfMemory> {
-    let set = |dst, operand| Insn::Alu {
+/// `dst = operand`.
+fn set(dst: Reg, operand: Operand) -> Insn {
+    Insn::Alu {
         width: Width::W64,
         op: AluOp::Mov,
         dst,
         operand,
-    };
-    let count = [
-        set(Reg::R6, Operand::Reg(Reg::R1)),
-        Insn::LoadMap {
-            dst: Reg::R1,
-            map: hits,
-        },
+    }
+}
+
+/// Adds 1 to the counter `map`.
+fn add_one(map: MapIndex) -> [Insn; 4] {
+    [
+        Insn::LoadMap { dst: Reg::R1, map },
         set(Reg::R2, Operand::Imm(0)),
         set(Reg::R3, Operand::Imm(1)),
         Insn::Call {
             helper: Helper::Add,
         },
-        set(Reg::R1, Operand::Reg(Reg::R6)),
+    ]
+}
+
+/// The instructions of a program with the count of a hit in front (RUN-2).
+fn counted(insns: &[Insn], hits: MapIndex) -> Result<Vec<Insn>, OutOfMemory> {
+    let keep = [set(Reg::R6, Operand::Reg(Reg::R1))];
+    let give_back = [set(Reg::R1, Operand::Reg(Reg::R6))];
+    between(&[&keep, &add_one(hits), &give_back], insns, &[])
+}
+
+/// The same instructions, which end at once in the tracer's own tasks (RUN-6). `count` counts that.
+fn without(
+    own: OwnTasks,
+    insns: &[Insn],
+    count: Option<MapIndex>,
+) -> Result<Vec<Insn>, OutOfMemory> {
+    let start = [
+        set(Reg::R6, Operand::Reg(Reg::R1)),
+        Insn::Call {
+            helper: Helper::PidTgid,
+        },
     ];
-    let mut all = try_vec(count.len() + insns.len())?;
-    all.extend(count);
+    let give_back = [set(Reg::R1, Operand::Reg(Reg::R6))];
+    let before = start.len() + own.0.len() + give_back.len();
+    let is_own = own.0.map(|task| Insn::Branch {
+        width: Width::W32,
+        condition: Condition::Equal,
+        dst: Reg::R0,
+        operand: Operand::Imm(task as i32),
+        target: Target((before + insns.len()) as u16),
+    });
+    let end = [set(Reg::R0, Operand::Imm(0)), Insn::Exit];
+    let count = count.map(add_one);
+    let counts: &[Insn] = count.as_ref().map_or(&[], |count| count);
+    between(&[&start, &is_own, &give_back], insns, &[counts, &end])
+}
+
+/// `insns` between others. Jumps among them lead to where they led.
+fn between(
+    before: &[&[Insn]],
+    insns: &[Insn],
+    after: &[&[Insn]],
+) -> Result<Vec<Insn>, OutOfMemory> {
+    let length = |parts: &[&[Insn]]| parts.iter().map(|part| part.len()).sum::<usize>();
+    let shift = length(before);
+    let mut all = try_vec(shift + insns.len() + length(after))?;
+    all.extend(before.iter().copied().flatten());
     all.extend(insns.iter().map(|insn| {
         let mut insn = *insn;
         if let Insn::Jump { target } | Insn::Branch { target, .. } = &mut insn {
-            *target = Target(target.0.saturating_add(count.len() as u16));
+            *target = Target(target.0.saturating_add(shift as u16));
         }
         insn
     }));
+    all.extend(after.iter().copied().flatten());
     Ok(all)
 }
 
@@ -188,21 +280,30 @@ fn own_definition(def: &MapDef) -> Result<MapDef, OutOfMemory> {
     })
 }
 
-/// The counter of an attachment's hits.
-fn counter(attachment: usize) -> Result<MapDef, OutOfMemory> {
+/// The name of the counter of an attachment's hits.
+fn hits_of(attachment: usize) -> Result<String, OutOfMemory> {
     const MOST_DIGITS: usize = 20;
     let mut name = String::new();
     let room = HITS.len() + MOST_DIGITS + 1;
     name.try_reserve_exact(room).map_err(|_| OutOfMemory)?;
     // There is room for it.
     let _ = write!(name, "{HITS}{attachment})");
-    Ok(MapDef {
+    Ok(name)
+}
+
+/// A counter of that name.
+fn counter(name: String) -> MapDef {
+    MapDef {
         name: name.into(),
         kind: MapKind::PerCpuArray,
         key_size: 4,
         value_size: 8,
         entries: 1,
-    })
+    }
+}
+
+fn new_counter<A: Agent>(name: String) -> Result<Shared<LoadedMap>, Refusal> {
+    LoadedMap::new::<A>(&counter(name)).map_err(|error| Refusal::load(None, error))
 }
 
 /// Fills the map [`CLOCK`], if the script has it.

@@ -81,7 +81,9 @@ impl Table {
             if before & LIVE == 0 || !self.holds::<S>(slot, key) {
                 return 0;
             }
-            let word = load::<S>(self.value_word(slot, index), Relaxed);
+            // SAFETY: a slot of this table; the index was compared above.
+            let word = unsafe { self.value_word(slot, index) };
+            let word = load::<S>(word, Relaxed);
             // As in `read`: if another key took the slot over, the version tells.
             fence(Acquire);
             let after = load::<S>(slot.state(), Relaxed);
@@ -95,7 +97,11 @@ impl Table {
     /// Copies the key of the entry in slot `index`. False if there is none, or if it does not keep
     /// still.
     pub(crate) fn copy_key<S: Steps>(&self, index: usize, to: &mut KeyWords) -> bool {
-        let slot = self.slot(index);
+        if index >= self.slots() {
+            return false;
+        }
+        // SAFETY: compared above.
+        let slot = unsafe { self.slot(index) };
         for _ in 0..ATTEMPTS {
             let before = load::<S>(slot.state(), Acquire);
             if before & LIVE == 0 {
@@ -107,7 +113,8 @@ impl Table {
                 *word = load::<S>(slot.tag(), Relaxed) ^ TURNED;
             }
             for (index, word) in to.iter_mut().enumerate().take(self.key_words) {
-                *word = load::<S>(self.key_word(slot, index), Relaxed);
+                // SAFETY: a slot of this table; the index is below `key_words`.
+                *word = load::<S>(unsafe { self.key_word(slot, index) }, Relaxed);
             }
             fence(Acquire);
             let after = load::<S>(slot.state(), Relaxed);
@@ -123,7 +130,8 @@ impl Table {
         if index >= self.slots() {
             return Read::Nothing;
         }
-        let slot = self.slot(index);
+        // SAFETY: compared above.
+        let slot = unsafe { self.slot(index) };
         // SAFETY: a slot has the words of state, value and key, and no others are asked for.
         let word = |index| unsafe { slot.word(index) };
         let load = |index, order| load::<S>(word(index), order);

@@ -137,9 +137,11 @@ impl Table {
         self.mask as usize + 1 + self.window
     }
 
+    /// # Safety
+    /// `index` is below [`Table::slots`].
     #[inline(always)]
-    pub(super) fn slot(&self, index: usize) -> Slot<'_> {
-        // SAFETY: callers give an index of a slot, and each slot has `stride` bytes of the memory.
+    pub(super) unsafe fn slot(&self, index: usize) -> Slot<'_> {
+        // SAFETY: by the contract; each slot has `stride` bytes of the memory.
         let words = unsafe { self.first.byte_add(index.wrapping_mul(self.stride)) };
         Slot {
             words,
@@ -147,26 +149,34 @@ impl Table {
         }
     }
 
-    /// The slot after `slot`, which is not the last one.
+    /// The slot after `slot`.
+    ///
+    /// # Safety
+    /// `slot` is one of this table, and not the last one.
     #[inline(always)]
-    pub(super) fn next<'t>(&'t self, slot: Slot<'t>) -> Slot<'t> {
+    pub(super) unsafe fn next<'t>(&'t self, slot: Slot<'t>) -> Slot<'t> {
         Slot {
-            // SAFETY: the next slot is one of the memory, too.
+            // SAFETY: by the contract, the next slot is one of the memory, too.
             words: unsafe { slot.words.byte_add(self.stride) },
             ..slot
         }
     }
 
     /// A long key's word, which lies after the value.
+    ///
+    /// # Safety
+    /// `slot` is one of this table, and `index` is below its `key_words`.
     #[inline(always)]
-    pub(super) fn key_word<'t>(&self, slot: Slot<'t>, index: usize) -> &'t AtomicU64 {
-        // SAFETY: a slot has the words of state, value and key; `index` is below `key_words`.
+    pub(super) unsafe fn key_word<'t>(&self, slot: Slot<'t>, index: usize) -> &'t AtomicU64 {
+        // SAFETY: by the contract; a slot has the words of state, value and key.
         unsafe { slot.word(VALUE + self.value_words + index) }
     }
 
+    /// # Safety
+    /// `slot` is one of this table, and `index` is below its `value_words`.
     #[inline(always)]
-    pub(super) fn value_word<'t>(&self, slot: Slot<'t>, index: usize) -> &'t AtomicU64 {
-        // SAFETY: as above; `index` is below `value_words`.
+    pub(super) unsafe fn value_word<'t>(&self, slot: Slot<'t>, index: usize) -> &'t AtomicU64 {
+        // SAFETY: as above.
         unsafe { slot.word(VALUE + index) }
     }
 
@@ -178,7 +188,9 @@ impl Table {
             return false;
         }
         for index in 0..self.key_words {
-            if load::<S>(self.key_word(slot, index), Relaxed) != key.bytes.word(index) {
+            // SAFETY: callers have the slot from this table; the index is below `key_words`.
+            let word = unsafe { self.key_word(slot, index) };
+            if load::<S>(word, Relaxed) != key.bytes.word(index) {
                 return false;
             }
         }

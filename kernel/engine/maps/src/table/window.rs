@@ -42,12 +42,14 @@ pub(crate) const fn fold(word: u64) -> u64 {
 impl Table {
     #[inline(always)]
     pub(super) fn home(&self, hash: u64) -> Slot<'_> {
-        self.slot((hash & self.mask) as usize)
+        // SAFETY: the mask is below the number of slots.
+        unsafe { self.slot((hash & self.mask) as usize) }
     }
 
     /// The slot of the key whose word 0 is that of a free slot.
     fn special(&self) -> Slot<'_> {
-        self.slot(self.slots().wrapping_sub(1))
+        // SAFETY: this is the index of the last slot; each table has some.
+        unsafe { self.slot(self.slots().wrapping_sub(1)) }
     }
 
     /// The key in the first bytes of `bytes`, of which there are as many as a key has.
@@ -99,7 +101,9 @@ impl Table {
                     Place::Free(slot)
                 };
             }
-            slot = self.next(slot);
+            // SAFETY: a window begins at a home, which is a slot up to `mask`, and as many slots as
+            // a window has come after that one.
+            slot = unsafe { self.next(slot) };
         }
         if unsure { Place::Unsure } else { Place::None }
     }

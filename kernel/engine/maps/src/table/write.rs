@@ -115,7 +115,8 @@ impl Table {
                 if tag == 0 || left == 0 {
                     break;
                 }
-                slot = self.next(slot);
+                // SAFETY: the window is not at its end, and no window leaves the table.
+                slot = unsafe { self.next(slot) };
             }
         }
         self.add_word_slowly::<S>(word, delta)
@@ -174,7 +175,8 @@ impl Table {
     /// Deletes all entries that are there.
     pub(crate) fn clear<S: Steps>(&self) {
         for index in 0..self.slots() {
-            let slot = self.slot(index);
+            // SAFETY: below the number of slots.
+            let slot = unsafe { self.slot(index) };
             if load::<S>(slot.state(), Relaxed) & LIVE == 0 {
                 continue;
             }
@@ -293,7 +295,9 @@ impl Table {
         }
         // Nothing else touches it: it is neither live nor used, and its key is not there yet.
         for index in 0..self.key_words {
-            store::<S>(self.key_word(slot, index), key.bytes.word(index), Relaxed);
+            // SAFETY: a slot of this table; the index is below `key_words`.
+            let word = unsafe { self.key_word(slot, index) };
+            store::<S>(word, key.bytes.word(index), Relaxed);
         }
         self.fill::<S, P>(slot, put);
         add::<S>(slot.state(), LIVE | USED, Release);
@@ -343,7 +347,9 @@ impl Table {
                     fence(Release);
                     store::<S>(slot.tag(), key.tag, Release);
                     for index in 0..self.key_words {
-                        store::<S>(self.key_word(slot, index), key.bytes.word(index), Relaxed);
+                        // SAFETY: a slot of this table; the index is below `key_words`.
+                        let word = unsafe { self.key_word(slot, index) };
+                        store::<S>(word, key.bytes.word(index), Relaxed);
                     }
                     self.fill::<S, P>(slot, put);
                     self.publish::<S>(slot, state);
@@ -351,7 +357,8 @@ impl Table {
                 }
                 lost = Lost::Busy;
             }
-            slot = self.next(slot);
+            // SAFETY: as in `search`.
+            slot = unsafe { self.next(slot) };
         }
         Step::Refused(NotUpdated::Lost(lost))
     }
@@ -389,7 +396,9 @@ impl Table {
     /// Writes a new value. The caller owns the slot.
     fn fill<S: Steps, P: Put>(&self, slot: Slot<'_>, put: &P) {
         for index in 0..self.value_words {
-            store::<S>(self.value_word(slot, index), put.word(index), Relaxed);
+            // SAFETY: a slot of this table; the index is below `value_words`.
+            let word = unsafe { self.value_word(slot, index) };
+            store::<S>(word, put.word(index), Relaxed);
         }
     }
 

@@ -44,7 +44,7 @@ pub use host::{HostEnd, Said};
 pub use kernel::{Asked, KernelEnd};
 
 /// The version of the protocol. Both sides must have the same one.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// See STREAM-4.
 pub const SILENCE_SECONDS: u64 = 10;

@@ -1,0 +1,235 @@
+//! The watchpoint: a word of memory, and a handler to run when an instruction has touched it.
+//!
+//! The processor has four debug registers, so there are four watchpoints at a time. All CPUs have
+//! the same ones. The trap comes after the instruction, in the code that has touched the word,
+//! whatever that is: a task, an interrupt, the displaced instruction of a probe. Of the code that
+//! runs at the trap itself nothing is seen, because a CPU puts its debug registers out of action
+//! meanwhile.
+//!
+//! A builder fills a [`Watchpoint`] in, and then it is only read. What changes later is atomic.
+//!
+//! # Values
+//! The processor does not keep the value that was overwritten. So the watchpoint remembers what the
+//! last hit has found, and gives that as the old value. It is the value before this hit, unless two
+//! CPUs touch the word at once, or an instruction touched it whose trap was missed
+//! ([`Watchpoint::nmissed`], which remembers the value all the same) or that the processor does not
+//! watch, such as a device's access.
+//!
+//! # Contexts
+//! Handlers run with interrupts off on the CPU that touched the word, under the guard as those of
+//! kprobes: they must not sleep, and probes in what they call are missed.
+
+use alloc::{borrow::Cow, string::String};
+use core::{
+    ptr::null_mut,
+    sync::atomic::{
+        AtomicBool, AtomicPtr, AtomicU64,
+        Ordering::{Acquire, Relaxed},
+    },
+};
+
+use crate::pt_regs::PtRegs;
+
+/// How many watchpoints there can be at a time (Intel SDM vol. 3B, 17.2).
+pub const MOST_WATCHPOINTS: usize = 4;
+
+/// Which instructions are watched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchAccess {
+    /// Those that write the word, also with the value that it has.
+    Write,
+    /// Those that read or write it.
+    ReadWrite,
+}
+
+/// An access, as a handler is told of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Touched {
+    /// Where the code goes on: the instruction after the one that touched the word. If a probe had
+    /// displaced that one, it is the address that it would have without the probe.
+    pub ip: u64,
+    /// What the hit before this one found; at the first hit, what the registration found. The bytes
+    /// past the watched ones are zero.
+    pub old: u64,
+    /// What is there now.
+    pub new: u64,
+}
+
+/// Runs after the instruction. Changes to the registers are taken.
+pub type WatchHandler = fn(&Watchpoint, &mut PtRegs, &Touched);
+
+/// A watch of 1, 2, 4 or 8 bytes of memory. See the module's text.
+pub struct Watchpoint {
+    pub(crate) handler: Option<WatchHandler>,
+    pub(crate) symbol_name: Option<Cow<'static, str>>,
+    pub(crate) offset: u32,
+    pub(crate) len: u8,
+    pub(crate) access: WatchAccess,
+    pub(crate) starts_disabled: bool,
+    /// The address that the user gave. 0: none.
+    pub(crate) given: u64,
+    /// The watched address; 0 before the first registration.
+    pub(crate) addr: AtomicU64,
+    /// The value that the last hit found.
+    pub(crate) last: AtomicU64,
+    pub(crate) hits: AtomicU64,
+    pub(crate) nmissed: AtomicU64,
+    pub(crate) disabled: AtomicBool,
+    pub(crate) registered: AtomicBool,
+}
+
+impl Default for Watchpoint {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Watchpoint {
+    /// A watch for writes of 8 bytes, with no address and no handler yet.
+    pub const fn new() -> Self {
+        Self {
+            handler: None,
+            symbol_name: None,
+            offset: 0,
+            len: 8,
+            access: WatchAccess::Write,
+            starts_disabled: false,
+            given: 0,
+            addr: AtomicU64::new(0),
+            last: AtomicU64::new(0),
+            hits: AtomicU64::new(0),
+            nmissed: AtomicU64::new(0),
+            disabled: AtomicBool::new(false),
+            registered: AtomicBool::new(false),
+        }
+    }
+
+    /// Watches the symbol of that name: plain, mangled or demangled. Not together with
+    /// [`Watchpoint::at`].
+    pub const fn symbol(mut self, name: &'static str) -> Self {
+        // Forgetting is free: nothing owned can be there before a constant builder has run.
+        core::mem::forget(self.symbol_name.replace(Cow::Borrowed(name)));
+        self
+    }
+
+    /// The same as [`Watchpoint::symbol`], for a name that is known only at run time.
+    pub fn symbol_string(mut self, name: impl Into<String>) -> Self {
+        self.symbol_name = Some(Cow::Owned(name.into()));
+        self
+    }
+
+    /// Watches the memory at `addr`, a virtual address of the kernel. Not together with
+    /// [`Watchpoint::symbol`].
+    pub const fn at(mut self, addr: u64) -> Self {
+        self.given = addr;
+        self
+    }
+
+    /// Adds `bytes` to the symbol's or the given address.
+    pub const fn offset(mut self, bytes: u32) -> Self {
+        self.offset = bytes;
+        self
+    }
+
+    /// How many bytes are watched: 1, 2, 4 or 8. The address must be a multiple of it.
+    pub const fn len(mut self, bytes: u8) -> Self {
+        self.len = bytes;
+        self
+    }
+
+    /// Which instructions are watched for; if not called, those that write.
+    pub const fn access(mut self, access: WatchAccess) -> Self {
+        self.access = access;
+        self
+    }
+
+    /// Sets the handler: a function, or a closure that captures nothing. Without one, hits are only
+    /// counted.
+    pub const fn handler(mut self, handler: WatchHandler) -> Self {
+        self.handler = Some(handler);
+        self
+    }
+
+    /// Registers it without watching, each time that it is registered.
+    pub const fn disabled(mut self) -> Self {
+        self.starts_disabled = true;
+        self
+    }
+
+    /// The watched address, as the last registration has found it. Any context.
+    pub fn addr(&self) -> u64 {
+        self.addr.load(Relaxed)
+    }
+
+    /// How many bytes are watched. Any context.
+    pub fn bytes(&self) -> u8 {
+        self.len
+    }
+
+    /// Which instructions are watched for. Any context.
+    pub fn watched_access(&self) -> WatchAccess {
+        self.access
+    }
+
+    /// The name given by [`Watchpoint::symbol`].
+    pub fn symbol_name(&self) -> Option<&str> {
+        self.symbol_name.as_deref()
+    }
+
+    /// How often it was hit since registration, and the handler ran. Any context.
+    pub fn hits(&self) -> u64 {
+        self.hits.load(Relaxed)
+    }
+
+    /// How often it was hit without its handler, because the CPU was in handlers. Any context.
+    pub fn nmissed(&self) -> u64 {
+        self.nmissed.load(Relaxed)
+    }
+
+    /// Whether it is registered now. Any context.
+    pub fn is_registered(&self) -> bool {
+        self.registered.load(Acquire)
+    }
+
+    /// Whether it is disabled now. Any context.
+    pub fn is_disabled(&self) -> bool {
+        self.disabled.load(Relaxed)
+    }
+}
+
+/// DR7 with no register in action: bit 10 is always set (Intel SDM vol. 3B, 17.2.4).
+pub(crate) const ALL_OFF: u64 = 1 << 10;
+
+/// What the debug registers hold.
+pub(crate) struct Watches {
+    pub(crate) places: [AtomicPtr<Watchpoint>; MOST_WATCHPOINTS],
+    pub(crate) addrs: [AtomicU64; MOST_WATCHPOINTS],
+    /// DR7. 0: no watchpoint was ever there.
+    pub(crate) control: AtomicU64,
+}
+
+impl Watches {
+    pub(crate) const fn new() -> Self {
+        Self {
+            places: [const { AtomicPtr::new(null_mut()) }; MOST_WATCHPOINTS],
+            addrs: [const { AtomicU64::new(0) }; MOST_WATCHPOINTS],
+            control: AtomicU64::new(0),
+        }
+    }
+}
+
+/// The value at `addr`: `len` bytes, and zeros above.
+///
+/// # Safety
+/// `addr` is a multiple of `len` and can be read.
+pub(crate) unsafe fn value(addr: u64, len: u8) -> u64 {
+    // SAFETY: by the contract. Volatile, because others write it meanwhile.
+    unsafe {
+        match len {
+            1 => (addr as *const u8).read_volatile().into(),
+            2 => (addr as *const u16).read_volatile().into(),
+            4 => (addr as *const u32).read_volatile().into(),
+            _ => (addr as *const u64).read_volatile(),
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Hits of watchpoints: a #DB after an instruction that has touched a watched word.
+//!
+//! The debug registers of all CPUs are the same, and `data/watchpoint.rs` has what they hold. The
+//! processor notes in DR6 which of them have matched. One #DB may be the end of a single step as
+//! well; then the rest of [`Hits::on_debug`](crate::hit::Hits::on_debug) deals with that.
+//!
+//! # Invariants
+//! WATCH-1. While a hit is served, the debug registers of its CPU are off (DR7). So a handler that
+//!     touches a watched word ends, and nothing that the trap runs through need be refused for
+//!     that. Only the words between the gate and that point are: those of the CPU's own data.
+//! WATCH-2. A watchpoint leaves its place here after all CPUs have dropped it from their registers,
+//!     and is freed a grace period later.
+//!
+//! # Contexts
+//! The handler of #DB, interrupts off. [`Hits::load_watchpoints`]: interrupts off.
+
+use core::{
+    ptr::null_mut,
+    sync::atomic::Ordering::{Acquire, Relaxed},
+};
+
+use crate::{
+    data::{
+        per_cpu::PerCpu,
+        watchpoint::{ALL_OFF, Touched, Watchpoint, value},
+    },
+    hit::Hits,
+    platform::Platform,
+    pt_regs::PtRegs,
+};
+
+/// DR7: the bits that put registers in action.
+const IN_ACTION: u64 = 0xff;
+
+impl<P: Platform> Hits<P> {
+    /// Makes the debug registers of this CPU what they are on the others. A CPU that starts calls
+    /// it once, when the work of [`Platform::on_every_cpu`] reaches it. Interrupts off.
+    pub fn load_watchpoints(&self) {
+        // Acquire pairs with the Release of the registry: the addresses were written before.
+        let control = self.watches.control.load(Acquire);
+        if control != 0 {
+            let addrs = self.watches.addrs.each_ref();
+            P::set_debug_registers(addrs.map(|addr| addr.load(Relaxed)), control);
+        }
+    }
+
+    /// Puts the debug registers of this CPU out of action, until [`Hits::serve_watches`]. False:
+    /// they are not the probes', and nothing has changed.
+    pub(super) fn pause_watches(&self) -> bool {
+        let are_ours = self.watches.control.load(Relaxed) & IN_ACTION != 0;
+        if are_ours {
+            P::set_debug_control(ALL_OFF);
+        }
+        are_ours
+    }
+
+    /// Serves the watchpoints that `matched`, the low bits of DR6, names, and puts the registers
+    /// in action again.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn serve_watches(&self, cpu: &PerCpu, regs: &mut PtRegs, matched: u64) {
+        let control = self.watches.control.load(Acquire);
+        for (number, place) in self.watches.places.iter().enumerate() {
+            // The processor may note matches of registers that are not in action, too.
+            if matched & 1 << number == 0 || control >> (2 * number) & 0b11 == 0 {
+                continue;
+            }
+            // SAFETY: a watchpoint lives until a grace period after it has left its place (WATCH-2),
+            // and none ends in this handler.
+            if let Some(watch) = unsafe { place.load(Acquire).as_ref() } {
+                self.serve_watch(cpu, watch, regs);
+            }
+        }
+        P::clear_debug_status(matched);
+        // Another CPU may have changed them meanwhile, and its work waits for this CPU. Under QEMU
+        // the next #DB would name these matches once more if they were not set anew.
+        P::set_debug_control(self.watches.control.load(Acquire));
+    }
+
+    fn serve_watch(&self, cpu: &PerCpu, watch: &Watchpoint, regs: &mut PtRegs) {
+        // SAFETY: the registration has seen that this is memory of the kernel.
+        let new = unsafe { value(watch.addr(), watch.len) };
+        let old = watch.last.swap(new, Relaxed);
+        if cpu.is_busy() {
+            watch.nmissed.fetch_add(1, Relaxed);
+            return;
+        }
+        watch.hits.fetch_add(1, Relaxed);
+        let Some(handler) = watch.handler else {
+            return;
+        };
+        let (ip, _) = self.original_position(regs.ip, regs.sp, |_| None);
+        let touched = Touched { ip, old, new };
+        // The instruction may be the displaced one of a hit whose rest is still to come.
+        self.aside(|| {
+            let guard = cpu.enter();
+            cpu.running.store(null_mut(), Relaxed);
+            handler(watch, regs, &touched);
+            drop(guard);
+        });
+    }
+}

@@ -1,0 +1,319 @@
+//! Registering and removing watchpoints.
+//!
+//! ```text
+//!   register    check ─► a free register ─► the place, then DR7 ─► every CPU loads them
+//!   unregister  DR7 ─► every CPU loads it ─► the place is empty ─► grace period
+//! ```
+//!
+//! Each change leaves DR7 as the sum of what is there: a register is in action if its watchpoint is
+//! enabled and the knob of all probes is on.
+//!
+//! # Contexts
+//! Task context, under the registry's lock from start to end. May sleep.
+
+use alloc::boxed::Box;
+use core::{
+    fmt,
+    marker::PhantomData,
+    ops::{Deref, Range},
+    ptr::{self, NonNull, null_mut},
+    sync::atomic::{
+        AtomicPtr,
+        Ordering::{Relaxed, Release},
+    },
+};
+
+use crate::{
+    data::{
+        per_cpu::PerCpu,
+        watchpoint::{ALL_OFF, WatchAccess, Watchpoint, value},
+    },
+    error::ProbeError,
+    hit::Hits,
+    registry::{
+        memory::try_box,
+        state::{Deferred, Host, Probes, State},
+    },
+};
+
+/// The bits of DR7 for register `number` (Intel SDM vol. 3B, figure 17-1): in action for all tasks,
+/// the kind of access, the length.
+fn control_of(number: usize, watch: &Watchpoint) -> u64 {
+    let access = match watch.access {
+        WatchAccess::Write => 0b01,
+        WatchAccess::ReadWrite => 0b11,
+    };
+    let len = match watch.len {
+        1 => 0b00,
+        2 => 0b01,
+        4 => 0b11,
+        _ => 0b10,
+    };
+    0b10 << (2 * number) | (access | len << 2) << (16 + 4 * number)
+}
+
+fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+fn bytes_of<T>(of: &T) -> Range<u64> {
+    let start = ptr::from_ref(of).addr() as u64;
+    start..start + size_of::<T>() as u64
+}
+
+impl<P: Host> Probes<P> {
+    /// Registers a watchpoint, for all CPUs. The `static` keeps it alive.
+    ///
+    /// # Errors
+    /// [`ProbeError`]; nothing has changed then. Beside those of kprobes for wrong names and
+    /// contexts: [`ProbeError::WatchLength`], [`ProbeError::WatchUnaligned`],
+    /// [`ProbeError::NotWatchable`], [`ProbeError::NoWatchRegister`].
+    pub fn register_watchpoint(&self, watch: &'static Watchpoint) -> Result<(), ProbeError> {
+        // SAFETY: static, so it outlives every registration.
+        unsafe { self.watch(watch) }
+    }
+
+    /// Registers a watchpoint that the returned handle owns; dropping the handle unregisters it.
+    ///
+    /// # Errors
+    /// Those of [`Probes::register_watchpoint`]; the watchpoint is dropped then.
+    pub fn register_owned_watchpoint(
+        &self,
+        watch: Box<Watchpoint>,
+    ) -> Result<RegisteredWatchpoint<P>, ProbeError> {
+        let deferred = try_box(Deferred {
+            next: AtomicPtr::new(null_mut()),
+            owner: null_mut(),
+            finish: finish::<P>,
+        })?;
+        let watch = NonNull::from(Box::leak(watch));
+        // SAFETY: it is freed by `finish` alone, after its unregistration.
+        match unsafe { self.watch(watch.as_ref()) } {
+            Ok(()) => Ok(RegisteredWatchpoint {
+                watch,
+                deferred: Box::into_raw(deferred),
+                platform: PhantomData,
+            }),
+            Err(error) => {
+                // SAFETY: leaked above, and not registered.
+                drop(unsafe { Box::from_raw(watch.as_ptr()) });
+                Err(error)
+            }
+        }
+    }
+
+    /// # Safety
+    /// The watchpoint stays alive and in place until it is unregistered.
+    unsafe fn watch(&self, watch: &Watchpoint) -> Result<(), ProbeError> {
+        let state = self.lock()?;
+        if !state.ready {
+            return Err(ProbeError::NotReady);
+        }
+        if watch.is_registered() {
+            return Err(ProbeError::AlreadyRegistered { addr: watch.addr() });
+        }
+        let addr = self.watched_address(watch)?;
+        let places = &self.watches.places;
+        let is_free = |place: &AtomicPtr<Watchpoint>| place.load(Relaxed).is_null();
+        let Some(number) = places.iter().position(is_free) else {
+            let addrs = self.watches.addrs.each_ref();
+            return Err(ProbeError::NoWatchRegister {
+                addrs: addrs.map(|addr| addr.load(Relaxed)),
+            });
+        };
+        watch.addr.store(addr, Relaxed);
+        watch.hits.store(0, Relaxed);
+        watch.nmissed.store(0, Relaxed);
+        watch.disabled.store(watch.starts_disabled, Relaxed);
+        // SAFETY: `watched_address` has seen that it can be read.
+        watch.last.store(unsafe { value(addr, watch.len) }, Relaxed);
+        watch.registered.store(true, Release);
+        self.watches.addrs[number].store(addr, Relaxed);
+        places[number].store(ptr::from_ref(watch).cast_mut(), Release);
+        self.set_debug_registers(&state);
+        Ok(())
+    }
+
+    /// Unregisters a watchpoint: when this returns no handler of it runs or will. Nothing happens
+    /// if it is not registered.
+    ///
+    /// # Errors
+    /// [`ProbeError::AtomicContext`].
+    pub fn unregister_watchpoint(&self, watch: &Watchpoint) -> Result<(), ProbeError> {
+        let state = self.lock()?;
+        let Some(number) = self.register_of(watch) else {
+            return Ok(());
+        };
+        watch.registered.store(false, Release);
+        self.set_debug_registers(&state);
+        self.watches.places[number].store(null_mut(), Release);
+        self.watches.addrs[number].store(0, Relaxed);
+        self.synchronize_hits();
+        Ok(())
+    }
+
+    /// Lets a disabled watchpoint fire again. The old value of its next hit is the one of now.
+    ///
+    /// # Errors
+    /// [`ProbeError::NotRegistered`], [`ProbeError::NotWatchable`], [`ProbeError::AtomicContext`].
+    pub fn enable_watchpoint(&self, watch: &Watchpoint) -> Result<(), ProbeError> {
+        let state = self.lock()?;
+        if self.register_of(watch).is_none() {
+            return Err(ProbeError::NotRegistered);
+        }
+        if watch.is_disabled() {
+            // The memory may be gone by now.
+            self.watched_address(watch)?;
+            watch.disabled.store(false, Relaxed);
+            // SAFETY: as at the registration.
+            let now = unsafe { value(watch.addr(), watch.len) };
+            watch.last.store(now, Relaxed);
+            self.set_debug_registers(&state);
+        }
+        Ok(())
+    }
+
+    /// Keeps a watchpoint from firing. When this returns no handler of it runs.
+    ///
+    /// # Errors
+    /// [`ProbeError::NotRegistered`], [`ProbeError::AtomicContext`].
+    pub fn disable_watchpoint(&self, watch: &Watchpoint) -> Result<(), ProbeError> {
+        let state = self.lock()?;
+        if self.register_of(watch).is_none() {
+            return Err(ProbeError::NotRegistered);
+        }
+        watch.disabled.store(true, Relaxed);
+        self.set_debug_registers(&state);
+        Ok(())
+    }
+
+    /// Visits every registered watchpoint. Task context, may sleep. The registry is locked
+    /// meanwhile, so `visit` must not change it.
+    pub fn for_each_watchpoint(&self, mut visit: impl FnMut(&Watchpoint)) {
+        let _state = self.state();
+        self.registered_watchpoints()
+            .for_each(|(_, watch)| visit(watch));
+    }
+
+    /// The watchpoints and the numbers of their registers. Under the lock.
+    fn registered_watchpoints(&self) -> impl Iterator<Item = (usize, &Watchpoint)> {
+        let places = self.watches.places.iter().enumerate();
+        places.filter_map(|(number, place)| {
+            // SAFETY: a registered watchpoint lives, and it leaves its place under the lock alone.
+            Some((number, unsafe { place.load(Relaxed).as_ref() }?))
+        })
+    }
+
+    fn register_of(&self, watch: &Watchpoint) -> Option<usize> {
+        let mut all = self.registered_watchpoints();
+        all.find_map(|(number, other)| ptr::eq(other, watch).then_some(number))
+    }
+
+    /// Makes the debug registers of every CPU what the registered watchpoints want. Under the lock.
+    pub(super) fn set_debug_registers(&self, state: &State) {
+        let mut control = ALL_OFF;
+        for (number, watch) in self.registered_watchpoints() {
+            if state.enabled && watch.is_registered() && !watch.is_disabled() {
+                control |= control_of(number, watch);
+            }
+        }
+        if self.watches.control.load(Relaxed) == 0 && control == ALL_OFF {
+            // No register was ever in action.
+            return;
+        }
+        self.watches.control.store(control, Release);
+        let hits: &Hits<P> = self;
+        P::on_every_cpu(&|| hits.load_watchpoints());
+    }
+
+    /// What `watch` is to watch, or why it may not.
+    fn watched_address(&self, watch: &Watchpoint) -> Result<u64, ProbeError> {
+        let len = watch.len;
+        if !matches!(len, 1 | 2 | 4 | 8) {
+            return Err(ProbeError::WatchLength { len });
+        }
+        let base = match (&watch.symbol_name, watch.given) {
+            (Some(_), 1..) => return Err(ProbeError::SymbolAndAddress),
+            (None, 0) => return Err(ProbeError::NoTarget),
+            (Some(name), 0) => P::lookup_symbol(name)?,
+            (None, addr) => addr,
+        };
+        let addr = base.wrapping_add(watch.offset.into());
+        if !addr.is_multiple_of(len.into()) {
+            return Err(ProbeError::WatchUnaligned { addr, len });
+        }
+        // A multiple of the length cannot be so near the end that this overflows, but for 0.
+        let range = addr..addr.saturating_add(len.into());
+        let refused = |reason| Err(ProbeError::NotWatchable { addr, reason });
+        let own = (0..).map_while(P::per_cpu).map(bytes_of::<PerCpu>);
+        let is_own = own.chain([bytes_of(self)]).any(|own| overlap(&own, &range));
+        if is_own {
+            return refused("the trap itself works with it");
+        }
+        match P::not_watchable(range) {
+            Some(reason) => refused(reason),
+            None => Ok(addr),
+        }
+    }
+}
+
+/// A registered watchpoint that this handle owns. Dropping the handle unregisters it. Where that
+/// may not wait (in a handler, with interrupts off), the next call that may wait does it; until
+/// then the watchpoint fires. Forgetting the handle leaves it registered for ever.
+pub struct RegisteredWatchpoint<P: Host> {
+    watch: NonNull<Watchpoint>,
+    /// Memory for the deferred case, taken while that can fail.
+    deferred: *mut Deferred,
+    platform: PhantomData<fn() -> P>,
+}
+
+// SAFETY: a watchpoint is `Sync`, and the handle is its owner.
+unsafe impl<P: Host> Send for RegisteredWatchpoint<P> {}
+// SAFETY: a shared handle gives shared access to the watchpoint only.
+unsafe impl<P: Host> Sync for RegisteredWatchpoint<P> {}
+
+impl<P: Host> Deref for RegisteredWatchpoint<P> {
+    type Target = Watchpoint;
+
+    fn deref(&self) -> &Watchpoint {
+        // SAFETY: alive until the handle is dropped.
+        unsafe { self.watch.as_ref() }
+    }
+}
+
+impl<P: Host> fmt::Debug for RegisteredWatchpoint<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RegisteredWatchpoint({:#x})", self.addr())
+    }
+}
+
+impl<P: Host> Drop for RegisteredWatchpoint<P> {
+    fn drop(&mut self) {
+        let watch = self.watch.as_ptr().cast();
+        if P::can_sleep() {
+            // SAFETY: made by `Box::into_raw`, and this handle is its only user.
+            drop(unsafe { Box::from_raw(self.deferred) });
+            // SAFETY: the handle is gone.
+            unsafe { finish::<P>(watch) };
+            return;
+        }
+        // SAFETY: as above; from here on the node belongs to the list.
+        unsafe { P::probes().defer(self.deferred, watch) };
+    }
+}
+
+/// Unregisters the watchpoint of a handle that is gone, and drops it.
+///
+/// # Safety
+/// `watch` is the watchpoint of such a handle, once, and the caller may sleep.
+unsafe fn finish<P: Host>(watch: *mut ()) {
+    let watch: *mut Watchpoint = watch.cast();
+    // SAFETY: alive until it is dropped below.
+    if P::probes()
+        .unregister_watchpoint(unsafe { &*watch })
+        .is_ok()
+    {
+        // SAFETY: from `Box::leak`, nothing reaches it any more, and the handle is gone.
+        drop(unsafe { Box::from_raw(watch) });
+    }
+}
