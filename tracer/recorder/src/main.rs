@@ -187,6 +187,7 @@ fn run(options: &Options) -> Result<u8> {
         transport: Transport::Memory,
         ring_kib: Some(options.ring),
         overwrite: true,
+        with_tracer: false,
         watchdog: options.watchdog(),
         // Call stacks are in one of them.
         maps: plan.presentation.is_some(),

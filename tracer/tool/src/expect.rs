@@ -494,6 +494,7 @@ mod tests {
             hits: 7,
             missed: 1,
             lost: vec![("no room".into(), 2), ("too long".into(), 3)],
+            kept_out: 0,
             bad_loads: 0,
             stopped: Vec::new(),
         };

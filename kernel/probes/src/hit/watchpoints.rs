@@ -65,8 +65,8 @@ impl<P: Platform> Hits<P> {
             if matched & 1 << number == 0 || control >> (2 * number) & 0b11 == 0 {
                 continue;
             }
-            // SAFETY: a watchpoint lives until a grace period after it has left its place (WATCH-2),
-            // and none ends in this handler.
+            // SAFETY: a watchpoint lives until a grace period after it has left its place
+            // (WATCH-2), and none ends in this handler.
             if let Some(watch) = unsafe { place.load(Acquire).as_ref() } {
                 self.serve_watch(cpu, watch, regs);
             }

@@ -209,7 +209,8 @@ impl<P: Host> Probes<P> {
         Ok(state)
     }
 
-    /// Leaves the handle of `owner` to be finished by the next operation that may wait. Any context.
+    /// Leaves the handle of `owner` to be finished by the next operation that may wait. Any
+    /// context.
     ///
     /// # Safety
     /// `node` is from `Box::into_raw` and given once. Its function finishes `owner`.

@@ -309,10 +309,8 @@ impl<P: Host> Drop for RegisteredWatchpoint<P> {
 unsafe fn finish<P: Host>(watch: *mut ()) {
     let watch: *mut Watchpoint = watch.cast();
     // SAFETY: alive until it is dropped below.
-    if P::probes()
-        .unregister_watchpoint(unsafe { &*watch })
-        .is_ok()
-    {
+    let removed = P::probes().unregister_watchpoint(unsafe { &*watch });
+    if removed.is_ok() {
         // SAFETY: from `Box::leak`, nothing reaches it any more, and the handle is gone.
         drop(unsafe { Box::from_raw(watch) });
     }

@@ -7,8 +7,8 @@
 //!
 //! Each has the probe, the action that the probe points to, and the programs whose code the action
 //! leads to, and gives them up in this order (PROGRAM-2). The action is [`Shared`], because a box
-//! that is moved claims to be the only way to what is in it. A batch that cannot be unregistered stays
-//! in memory with all that a hit needs.
+//! that is moved claims to be the only way to what is in it. A batch that cannot be unregistered
+//! stays in memory with all that a hit needs.
 //!
 //! # Contexts
 //! Tasks that may sleep: registering and unregistering wait for a grace period.
