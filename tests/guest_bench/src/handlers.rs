@@ -4,8 +4,8 @@ use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use kernel::probes::{
-    EntryVerdict, Jprobe, JprobeEntry, Kprobe, Kretprobe, KretprobeInstance, PreVerdict,
-    ProbeError, PtRegs, Registered, jprobe, register,
+    EntryVerdict, Jprobe, JprobeEntry, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict,
+    ProbeError, PtRegs, Registered, RegisteredWatchpoint, Touched, Watchpoint, jprobe, register,
 };
 
 /// The handlers of a row's probes.
@@ -17,6 +17,7 @@ pub trait Handlers {
     fn post(probe: &Kprobe, regs: &mut PtRegs, flags: u64);
     fn entry(instance: &mut KretprobeInstance<()>, regs: &mut PtRegs) -> EntryVerdict;
     fn on_return(instance: &mut KretprobeInstance<()>, regs: &mut PtRegs);
+    fn on_touch(watch: &Watchpoint, regs: &mut PtRegs, touched: &Touched);
     const JPROBE: JprobeEntry;
 }
 
@@ -35,6 +36,8 @@ impl Handlers for Empty {
     }
 
     fn on_return(_: &mut KretprobeInstance<()>, _: &mut PtRegs) {}
+
+    fn on_touch(_: &Watchpoint, _: &mut PtRegs, _: &Touched) {}
 
     const JPROBE: JprobeEntry = do_nothing;
 }
@@ -58,6 +61,10 @@ impl Handlers for Counting {
     }
 
     fn on_return(_: &mut KretprobeInstance<()>, _: &mut PtRegs) {
+        count();
+    }
+
+    fn on_touch(_: &Watchpoint, _: &mut PtRegs, _: &Touched) {
         count();
     }
 
@@ -98,13 +105,21 @@ pub enum HandlerKind {
     KretprobeEntry,
     /// A jprobe.
     Jprobe,
+    /// A watchpoint for writes of [`WATCHED`], wherever the row's probes would go.
+    Watchpoint,
+    /// The same without a handler.
+    WatchpointCount,
 }
+
+/// The word that `bench_store` stores to.
+const WATCHED: &str = "bench_watched";
 
 impl HandlerKind {
     /// How many handlers a hit runs.
     pub fn handlers(self) -> u64 {
         match self {
-            Self::Kprobe | Self::Kretprobe | Self::Jprobe => 1,
+            Self::WatchpointCount => 0,
+            Self::Kprobe | Self::Kretprobe | Self::Jprobe | Self::Watchpoint => 1,
             Self::KprobePost | Self::KretprobeEntry => 2,
         }
     }
@@ -134,8 +149,18 @@ impl HandlerKind {
                 let jprobe = Jprobe::new().symbol(symbol).offset(offset);
                 Box::new(register(Box::new(jprobe.entry(H::JPROBE)))?)
             }
+            Self::Watchpoint => Box::new(watch(watchpoint().handler(H::on_touch))?),
+            Self::WatchpointCount => Box::new(watch(watchpoint())?),
         })
     }
+}
+
+fn watchpoint() -> Watchpoint {
+    Watchpoint::new().symbol(WATCHED).len(4)
+}
+
+fn watch(watchpoint: Watchpoint) -> Result<RegisteredWatchpoint, ProbeError> {
+    PROBES.register_owned_watchpoint(Box::new(watchpoint))
 }
 
 /// Registers a kprobe with an empty pre handler at an address.
@@ -182,5 +207,15 @@ impl Armed for Registered<Box<Jprobe>> {
 
     fn missed(&self) -> u64 {
         self.kprobe().nmissed()
+    }
+}
+
+impl Armed for RegisteredWatchpoint {
+    fn hits(&self) -> u64 {
+        Watchpoint::hits(self)
+    }
+
+    fn missed(&self) -> u64 {
+        self.nmissed()
     }
 }

@@ -8,7 +8,10 @@ use test_protocol::Quantity;
 use crate::{
     handlers::{
         Armed, Counting, Empty,
-        HandlerKind::{self, Jprobe, Kprobe, KprobePost, Kretprobe, KretprobeEntry},
+        HandlerKind::{
+            self, Jprobe, Kprobe, KprobePost, Kretprobe, KretprobeEntry, Watchpoint,
+            WatchpointCount,
+        },
         Handlers, counted,
     },
     skip,
@@ -93,6 +96,10 @@ pub static BREAKPOINT: &[Row] = &[
     row("k_mid_ret", "bench_ret", &[Kprobe]).offset(5).traps(1),
     row("base_mid_rip", "bench_rip", &[]),
     row("k_mid_rip", "bench_rip", &[Kprobe]).offset(4).traps(1),
+
+    row("base_store", "bench_store", &[]),
+    row("w_write", "bench_store", &[Watchpoint]).traps(1),
+    row("w_count", "bench_store", &[WatchpointCount]).traps(1),
 
     row("base_rec8", "bench_recurse", &[]),
     row("rec8_k", "bench_recurse", &[Kprobe]).hits(DEPTH).traps(DEPTH),

@@ -83,6 +83,10 @@ global_asm!(
     mov eax, [rip + bench_word]
     end_target bench_rip
 
+    target bench_store
+    mov [rip + bench_watched], eax
+    end_target bench_store
+
     # edi: levels to go. The innermost level winds it up again for the next call.
     target bench_recurse
     dec edi
@@ -175,6 +179,15 @@ bench_calls:
     .pushsection .rodata.bench_word, "a", @progbits
     .balign 4
 bench_word: .long 1
+    .popsection
+
+    # In a page of its own, as far as watched words are.
+    .pushsection .bss.bench_watched, "aw", @nobits
+    .balign 4096
+    .globl bench_watched
+    .type bench_watched, @object
+bench_watched: .skip 4096
+    .size bench_watched, 4096
     .popsection
     "#,
     depth = const DEPTH,

@@ -36,6 +36,9 @@ pub fn figure(name: &str) -> Option<Linux> {
         "k_int3_n10000" => (1284., Some(2)),
         "register_10000" => (2_930_000., None),
         "unregister_10000" => (52_800., None),
+        // An empty handler of register_wide_hw_breakpoint, which is told of no values, and the bare
+        // call of 8.
+        "w_write" => (585., None),
         // BPF programs through perf, in the kernel's own machine code.
         "a_count" => (307., Some(0)),
         "a_count_int3" => (706., Some(2)),

@@ -303,7 +303,7 @@ const PROBES_CALLERS: [Named; 29] = [
         "calls handlers of all kinds",
     ),
     (
-        "probes::hit::watchpoints::<impl probes::hit::Hits<P>>::serve_watches",
+        "probes::hit::debug_trap::<impl probes::hit::Hits<P>>::on_match",
         "calls handlers of watchpoints",
     ),
     (

@@ -157,6 +157,7 @@ impl Watchpoint {
     }
 
     /// The watched address, as the last registration has found it. Any context.
+    #[inline]
     pub fn addr(&self) -> u64 {
         self.addr.load(Relaxed)
     }

@@ -76,18 +76,36 @@ impl<P: Platform> Hits<P> {
     ///
     /// False: a debugger is to be told of it, with `regs` as they are now. Their ip may be under a
     /// jump, so code that resumes from there does so at [`Hits::executable_ip`].
+    #[inline(always)]
     pub fn on_debug(&self, regs: &mut PtRegs, dr6: u64) -> bool {
         let cpu = P::this_cpu();
         bump(&cpu.debug_traps);
-        let matched = dr6 & MATCHED;
-        if matched == 0 || !self.pause_watches() {
-            return self.on_step(cpu, regs, dr6);
+        if dr6 & MATCHED != 0
+            && let Some(ours) = self.on_match(cpu, regs, dr6)
+        {
+            return ours;
         }
-        // The step comes first, because it puts `regs` where the code goes on.
+        self.on_step(cpu, regs, dr6)
+    }
+
+    /// The part of [`Hits::on_debug`] that is about watchpoints. None: they are not the probes'.
+    #[inline(never)]
+    fn on_match(&self, cpu: &PerCpu, regs: &mut PtRegs, dr6: u64) -> Option<bool> {
+        if !self.pause_watches() {
+            return None;
+        }
         let rest = dr6 & !MATCHED;
-        let ours = rest & (BS | OTHER_CAUSES) == 0 || self.on_step(cpu, regs, rest);
-        self.serve_watches(cpu, regs, matched);
-        ours
+        // The step comes first, because it puts `regs` where the code goes on.
+        let ours = rest & (BS | OTHER_CAUSES) == 0 || self.on_watched_step(cpu, regs, rest);
+        self.serve_watches(cpu, regs, dr6 & MATCHED);
+        Some(ours)
+    }
+
+    /// One copy of [`Hits::on_step`] for the rare case.
+    #[cold]
+    #[inline(never)]
+    fn on_watched_step(&self, cpu: &PerCpu, regs: &mut PtRegs, dr6: u64) -> bool {
+        self.on_step(cpu, regs, dr6)
     }
 
     /// The part of [`Hits::on_debug`] that is about steps.

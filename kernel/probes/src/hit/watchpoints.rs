@@ -24,7 +24,7 @@ use crate::{
         per_cpu::PerCpu,
         watchpoint::{ALL_OFF, Touched, Watchpoint, value},
     },
-    hit::Hits,
+    hit::{Hits, slots::in_slot_region},
     platform::Platform,
     pt_regs::PtRegs,
 };
@@ -56,18 +56,21 @@ impl<P: Platform> Hits<P> {
 
     /// Serves the watchpoints that `matched`, the low bits of DR6, names, and puts the registers
     /// in action again.
-    #[cold]
-    #[inline(never)]
+    #[inline(always)]
     pub(super) fn serve_watches(&self, cpu: &PerCpu, regs: &mut PtRegs, matched: u64) {
+        // The processor may note matches of registers that are not in action, too.
         let control = self.watches.control.load(Acquire);
-        for (number, place) in self.watches.places.iter().enumerate() {
-            // The processor may note matches of registers that are not in action, too.
-            if matched & 1 << number == 0 || control >> (2 * number) & 0b11 == 0 {
+        let mut left = matched;
+        while left != 0 {
+            let number = left.trailing_zeros() as usize;
+            left &= left - 1;
+            if control >> (2 * number) & 0b11 == 0 {
                 continue;
             }
             // SAFETY: a watchpoint lives until a grace period after it has left its place
             // (WATCH-2), and none ends in this handler.
-            if let Some(watch) = unsafe { place.load(Acquire).as_ref() } {
+            let place = self.watches.places.get(number);
+            if let Some(watch) = place.and_then(|at| unsafe { at.load(Acquire).as_ref() }) {
                 self.serve_watch(cpu, watch, regs);
             }
         }
@@ -77,6 +80,7 @@ impl<P: Platform> Hits<P> {
         P::set_debug_control(self.watches.control.load(Acquire));
     }
 
+    #[inline(always)]
     fn serve_watch(&self, cpu: &PerCpu, watch: &Watchpoint, regs: &mut PtRegs) {
         // SAFETY: the registration has seen that this is memory of the kernel.
         let new = unsafe { value(watch.addr(), watch.len) };
@@ -89,14 +93,32 @@ impl<P: Platform> Hits<P> {
         let Some(handler) = watch.handler else {
             return;
         };
-        let (ip, _) = self.original_position(regs.ip, regs.sp, |_| None);
-        let touched = Touched { ip, old, new };
-        // The instruction may be the displaced one of a hit whose rest is still to come.
-        self.aside(|| {
+        let mut touched = Touched {
+            ip: regs.ip,
+            old,
+            new,
+        };
+        if in_slot_region::<P>(regs.ip) {
+            touched.ip = self.displaced_position(regs);
+        }
+        let run = |regs: &mut PtRegs| {
             let guard = cpu.enter();
             cpu.running.store(null_mut(), Relaxed);
             handler(watch, regs, &touched);
             drop(guard);
-        });
+        };
+        if cpu.is_in_hit() {
+            // The instruction is the displaced one of a hit whose rest is still to come.
+            self.aside(|| run(regs));
+        } else {
+            run(regs);
+        }
+    }
+
+    /// Where the code goes on that has touched the word in a slot or detour, without the probe.
+    #[cold]
+    #[inline(never)]
+    fn displaced_position(&self, regs: &PtRegs) -> u64 {
+        self.original_position(regs.ip, regs.sp, |_| None).0
     }
 }

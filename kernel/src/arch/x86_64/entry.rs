@@ -544,7 +544,7 @@ pub fn stub(vector: u8) -> VirtAddr {
 
 /// The address of the stub of #DB. Any context.
 #[inline(always)]
-pub(super) fn debug_stub() -> u64 {
+pub fn debug_stub() -> u64 {
     asm_debug as *const () as u64
 }
 

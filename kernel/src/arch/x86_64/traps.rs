@@ -18,7 +18,7 @@
 //! task comes last in an interrupt, when no lock is held.
 
 use super::{
-    PtRegs, apic, entry,
+    PtRegs, apic,
     gdt::{USER_CS, USER_DS},
     idt::{exception_name, vector},
     percpu, smp,
@@ -54,14 +54,7 @@ pub(super) extern "C" fn do_breakpoint(regs: &mut PtRegs) {
 }
 
 /// #DB.
-///
-/// QEMU 7.2 raises a second one if a stepped instruction has touched a watched word, and finds the
-/// first instruction of the entry interrupted then. The processor raises one for both. As DR6 names
-/// both by then, the first one serves them.
 pub(super) extern "C" fn do_debug(regs: &mut PtRegs) {
-    if regs.ip == entry::debug_stub() {
-        return;
-    }
     if !regs.user_mode() && hooks::on_debug(regs) {
         return;
     }
