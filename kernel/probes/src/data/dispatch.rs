@@ -108,12 +108,47 @@ impl Kprobe {
     }
 }
 
+/// Where the last probe of each sort stands in a list, newest first: the number of probes up to it,
+/// 0 if there is none. So each probe knows in constant time what is among itself and the older ones.
+#[derive(Clone, Copy)]
+struct Ends {
+    enabled: usize,
+    /// With a post handler.
+    post: usize,
+    /// Served by something else than a return without an entry handler.
+    other: usize,
+}
+
+impl Ends {
+    fn of<'a>(probes: impl Iterator<Item = &'a Kprobe>, entry: &EntryPoints) -> Self {
+        let mut ends = Self {
+            enabled: 0,
+            post: 0,
+            other: 0,
+        };
+        for (number, probe) in (1..).zip(probes) {
+            if probe.is_enabled() {
+                ends.enabled = number;
+            }
+            if probe.post_handler.is_some() {
+                ends.post = number;
+            }
+            let routine = probe.choose_routine(entry);
+            if !matches!(routine, Routine::Kretprobe | Routine::Nothing) {
+                ends.other = number;
+            }
+        }
+        ends
+    }
+}
+
 impl Site {
     /// Chooses how hits are served, for all probes here. Under the registry's lock.
     #[inline]
     pub(crate) fn choose_stubs(&self, entry: &EntryPoints) {
-        for probe in self.probes() {
-            self.choose_stub(probe, entry);
+        let ends = Ends::of(self.probes(), entry);
+        for (place, probe) in self.probes().enumerate() {
+            self.choose_one(probe, ends, place, entry);
             // A handle that is dropped in a handler disables its probe without the lock. It writes
             // the flag first, then what follows from the flag.
             fence(Ordering::SeqCst);
@@ -126,19 +161,17 @@ impl Site {
     /// Chooses what serves hits while `probe` is the first one here. That depends on the probe's
     /// state, which does not change meanwhile, and on the probes after it.
     pub(crate) fn choose_stub(&self, probe: &Kprobe, entry: &EntryPoints) {
+        self.choose_one(probe, Ends::of(probe.and_older(), entry), 0, entry);
+    }
+
+    /// The same for the probe at `place` in the list that `ends` is of.
+    fn choose_one(&self, probe: &Kprobe, ends: Ends, place: usize, entry: &EntryPoints) {
         let routines = &entry.routines;
         let routine = probe.choose_routine(entry);
         let address = routine.address(routines);
         let alone = probe.next.load(Ordering::Relaxed).is_null();
-        let (mut enabled, mut post, mut plain) = (false, false, routine == Routine::Kretprobe);
-        for probe in probe.and_older() {
-            enabled |= probe.is_enabled();
-            post |= probe.post_handler.is_some();
-            plain &= matches!(
-                probe.choose_routine(entry),
-                Routine::Kretprobe | Routine::Nothing
-            );
-        }
+        let (enabled, post) = (place < ends.enabled, place < ends.post);
+        let plain = routine == Routine::Kretprobe && place >= ends.other;
         // The ip that a detour pushes has 32 bits.
         let is_far = i32::try_from(self.key.0 as i64).is_err();
         let chain = match (is_far, alone) {

@@ -127,6 +127,14 @@ fn names_that_are_not_found_have_nearest_ones() {
         short("kprobe:vfs_write { print(cmm); }"),
         "nothing is called `cmm` | did you mean `comm`?"
     );
+    for (wrong, meant) in [
+        ("arg.count", "args.NAME"),
+        ("ret", "retval"),
+        ("exit", "exit()"),
+    ] {
+        let said = short(&format!("kprobe:vfs_write {{ print({wrong}); }}"));
+        assert!(said.contains(meant), "{said}");
+    }
 }
 
 #[test]

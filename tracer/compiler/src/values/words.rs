@@ -226,7 +226,8 @@ impl Values<'_, '_> {
                 }
             }
         }
-        if let Some((_, why)) = ABSENT.iter().find(|(word, _)| *word == name) {
+        let mut unknown = MEANT.iter().chain(&ABSENT);
+        if let Some((_, why)) = unknown.find(|(word, _)| *word == name) {
             return Err(Diagnostic::new(span, format!("there is no `{name}`"), *why));
         }
         let near = names::nearest(name, WORDS.into_iter());
@@ -247,6 +248,27 @@ impl Values<'_, '_> {
         })
     }
 }
+
+/// Names that a user writes for others, and what is meant. The nearest name would be a wrong one.
+const MEANT: [(&str, &str); 5] = [
+    (
+        "arg",
+        "the arguments are args.NAME, or arg0, arg1 and so on",
+    ),
+    ("exit", "it is a function: exit()"),
+    (
+        "ret",
+        "the result is retval, at kretprobe: and in the return part of session:",
+    ),
+    (
+        "result",
+        "the result is retval, at kretprobe: and in the return part of session:",
+    ),
+    (
+        "rv",
+        "the result is retval, at kretprobe: and in the return part of session:",
+    ),
+];
 
 /// Refuses a word where no code of the kernel was probed.
 pub(crate) fn no_code(word: &str, span: Span) -> Diagnostic {
