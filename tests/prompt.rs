@@ -62,6 +62,12 @@ fn a_place_is_found_probed_watched_silenced_and_left() {
         "parameters are shown"
     );
 
+    let parameters = "/sys/module/kprobe_example/parameters";
+    assert_eq!(
+        session.command(&format!("cat {parameters}/symbol {parameters}/offset")),
+        format!("do_fork\n{decimal}\n")
+    );
+
     let hits = |said: &str| count(said, &format!("pre_handler: p->addr = {address:#x}"));
     let said = session.command("run workload");
     let forks = hits(&said);

@@ -41,6 +41,7 @@ pub fn finish_boot() {
     initramfs::unpack();
     create_symbols_file().expect("memory for /proc/kallsyms");
     debugfs::create_files().expect("memory for the probes' files");
+    module::create_files().expect("memory for the files of modules");
     trace::files::create().expect("memory for the files of tracing");
     trace::events::define_fixed().expect("memory for the events of the kernel");
     if let Some(parameter) = cmdline::get("kprobe_event") {

@@ -24,9 +24,11 @@
 //! may be read anywhere.
 
 mod error;
+mod files;
 mod param;
 
 pub use error::{InitError, ModuleError};
+pub use files::create_files;
 pub use param::{AnyParam, Param, ParamType};
 
 use crate::cmdline;

@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use core::{
+    any::TypeId,
     fmt::{self, Display},
     ptr,
     sync::atomic::{AtomicPtr, Ordering},
@@ -57,6 +58,8 @@ pub trait AnyParam: Sync {
     fn help(&self) -> &'static [&'static str];
     /// Prints its value.
     fn fmt_value(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+    /// Whether it is a `bool`.
+    fn is_switch(&self) -> bool;
     #[doc(hidden)]
     fn set(&self, value: Option<&str>) -> Result<(), BadValue>;
     #[doc(hidden)]
@@ -74,6 +77,10 @@ impl<T: ParamType> AnyParam for Param<T> {
 
     fn fmt_value(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.get().fmt(f)
+    }
+
+    fn is_switch(&self) -> bool {
+        TypeId::of::<T>() == TypeId::of::<bool>()
     }
 
     fn set(&self, text: Option<&str>) -> Result<(), BadValue> {

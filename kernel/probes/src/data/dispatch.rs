@@ -109,7 +109,8 @@ impl Kprobe {
 }
 
 /// Where the last probe of each sort stands in a list, newest first: the number of probes up to it,
-/// 0 if there is none. So each probe knows in constant time what is among itself and the older ones.
+/// 0 if there is none. So each probe knows in constant time what is among itself and the older
+/// ones.
 #[derive(Clone, Copy)]
 struct Ends {
     enabled: usize,
