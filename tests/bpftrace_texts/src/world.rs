@@ -211,6 +211,8 @@ fn attached(world: &mut World, attachment: &Attachment, round: u64) {
                 }
             }
         }
+        // No memory is touched in a process.
+        Attachment::Watch { .. } => {}
         Attachment::Begin { program }
         | Attachment::End { program }
         | Attachment::Interval { program, .. }

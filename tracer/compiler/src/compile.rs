@@ -342,6 +342,7 @@ impl<'a> Compiler<'a> {
             forgetful: way.forgetful,
             turns: way.turns,
             source: group.source.clone(),
+            watched: group.watched,
         };
         match group.site {
             SiteKind::SessionEntry => {
@@ -535,6 +536,17 @@ impl<'a> Compiler<'a> {
                 program,
                 nanoseconds,
             },
+            SiteKind::Watch => {
+                let Some(watched) = group.watched else {
+                    return;
+                };
+                Attachment::Watch {
+                    program,
+                    address: watched.address,
+                    bytes: watched.bytes,
+                    reads: watched.reads,
+                }
+            }
         });
     }
 

@@ -4,13 +4,21 @@
 
 use alloc::{format, rc::Rc, string::String, vec::Vec};
 
+use bpf::AluOp;
 use trace_interface::symbols::Unavailable;
 use trace_language::{
     Diagnostic,
     tree::{self, Probe, ProbeKind, Span},
 };
 
-use crate::{Lowered, names, sources, tables::Tables, values::SiteKind};
+use crate::{
+    Lowered, names,
+    number::{Number, Space},
+    object::{At, Object},
+    sources,
+    tables::Tables,
+    values::{Shared, Site, SiteKind, Val, Values, Watched},
+};
 
 /// The addresses that a clause runs at, all of one kind of site.
 pub(crate) struct Group {
@@ -22,6 +30,8 @@ pub(crate) struct Group {
     pub(crate) nanoseconds: u64,
     /// The event source, if it is one.
     pub(crate) source: Option<Rc<sources::EventSource>>,
+    /// The memory, if it is a watch.
+    pub(crate) watched: Option<Watched>,
 }
 
 const MILLISECOND: u64 = 1_000_000;
@@ -65,6 +75,7 @@ pub(crate) fn group(tables: &mut Tables<'_>, probe: &Probe) -> Lowered<Group> {
         name: (prefix.into(), true),
         nanoseconds: 0,
         source: None,
+        watched: None,
     };
     let timer = |site, name: String, nanoseconds| Group {
         site,
@@ -73,6 +84,7 @@ pub(crate) fn group(tables: &mut Tables<'_>, probe: &Probe) -> Lowered<Group> {
         name: (name.into(), false),
         nanoseconds,
         source: None,
+        watched: None,
     };
     let all = |tables: &mut Tables<'_>, function: &tree::Name| {
         let found = tables.functions(&function.text);
@@ -159,8 +171,87 @@ pub(crate) fn group(tables: &mut Tables<'_>, probe: &Probe) -> Lowered<Group> {
             format!("profile:{}", names::duration(*nanoseconds)),
             *nanoseconds,
         ),
+        ProbeKind::Watch { what, reads } => {
+            let watched = match what {
+                tree::Watched::Memory { address, bytes } => Watched {
+                    address: *address,
+                    bytes: *bytes as u8,
+                    reads: *reads,
+                    type_id: None,
+                },
+                tree::Watched::Static(name) => watched_static(tables, name, *reads)?,
+            };
+            Group {
+                watched: Some(watched),
+                ..timer(SiteKind::Watch, format!("{probe}"), 0)
+            }
+        }
         ProbeKind::Begin => timer(SiteKind::Begin, "BEGIN".into(), 0),
         ProbeKind::End => timer(SiteKind::End, "END".into(), 0),
+    })
+}
+
+/// The memory of a static, or of a field of one.
+fn watched_static(tables: &mut Tables<'_>, name: &tree::Name, reads: bool) -> Lowered<Watched> {
+    let refused = |message: String, help: &str| Diagnostic::new(name.span, message, help);
+    let at = |error: Diagnostic| Diagnostic {
+        span: name.span,
+        ..error
+    };
+    let expression = trace_language::parse_expression(&name.text, &[]).map_err(at)?;
+    // The value of a name does not depend on where it is asked for.
+    let site = Site {
+        kind: SiteKind::Begin,
+        address: None,
+        probe: 0,
+        forgetful: false,
+        turns: 0,
+        source: None,
+        watched: None,
+    };
+    let mut shared = Shared::default();
+    let mut values = Values::new(tables, site, &mut shared);
+    let value = values.value(&expression).map_err(at)?;
+    let (type_id, address) = match value {
+        Val::Object(Object {
+            type_id,
+            at:
+                At::Memory {
+                    space: Space::Kernel,
+                    address,
+                    offset,
+                },
+            ..
+        }) => (
+            type_id,
+            Number::alu(AluOp::Add, address, Number::Constant(offset as u64)),
+        ),
+        _ => {
+            return Err(refused(
+                format!("`{}` is no memory of the kernel", name.text),
+                "name a static, or a field of one: watch:kernel::time::TICKS.value",
+            ));
+        }
+    };
+    let Some(address) = address.constant() else {
+        return Err(refused(
+            format!("where `{}` is depends on other memory", name.text),
+            "name a static or a field inside of one, without a pointer between",
+        ));
+    };
+    let bytes = values.types().size(type_id);
+    if !matches!(bytes, 1 | 2 | 4 | 8) || !address.is_multiple_of(bytes) {
+        return Err(refused(
+            format!("`{}` has {bytes} bytes from {address:#x} on", name.text),
+            "the processor watches 1, 2, 4 or 8 bytes at a multiple of that; name a field, or \
+             watchpoint:ADDRESS:LENGTH:w",
+        ));
+    }
+    Ok(Watched {
+        address,
+        bytes: bytes as u8,
+        reads,
+        type_id: Some(type_id),
     })
 }
 
@@ -217,6 +308,7 @@ pub(crate) fn of_sources(
             ),
             nanoseconds: 0,
             source: Some(Rc::new(source)),
+            watched: None,
         });
     }
     Ok(groups)

@@ -23,7 +23,7 @@ pub const RECORD_TYPE: u16 = u16::MAX;
 /// See SCRIPT-3.
 pub const CLOCK: &str = "(clock)";
 /// The version of this form. A kernel refuses another one.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The time between two ticks of a CPU's timer, unless `tick_ms=N` on the kernel's command line
 /// says otherwise. A profile runs at ticks, so it cannot run more often.
@@ -75,6 +75,15 @@ pub enum Attachment {
     Begin { program: u32 },
     /// Runs once, when everything is detached. Its context is all zero.
     End { program: u32 },
+    /// Runs a program of [`ProgramKind::Probe`] after instructions that have written the memory, or
+    /// with `reads` read it, too. The context has the registers after the instruction. In place of
+    /// `orig_ax` it has the value before it, and in place of `ss` the one after it.
+    Watch {
+        program: u32,
+        address: u64,
+        bytes: u8,
+        reads: bool,
+    },
     /// Runs at this interval on one CPU. Its context is all zero.
     Interval { program: u32, nanoseconds: u64 },
     /// Runs at this interval on each CPU, with the registers of the code that the timer

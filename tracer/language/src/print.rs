@@ -10,7 +10,7 @@ use crate::{
     tree::{
         Arm, Binary, Block, Clause, Expression, ExpressionKind, Map, MapDeclaration, Name, Pattern,
         PatternKind, Probe, ProbeKind, ReturnPart, Setting, Statement, StatementKind, Target, Tree,
-        TypeKind, TypeName,
+        TypeKind, TypeName, Watched,
     },
 };
 
@@ -131,6 +131,14 @@ impl Display for Probe {
             }
             ProbeKind::Interval { nanoseconds } => write!(f, "interval:{nanoseconds}ns"),
             ProbeKind::Profile { nanoseconds } => write!(f, "profile:{nanoseconds}ns"),
+            ProbeKind::Watch { what, reads } => match (what, reads) {
+                (Watched::Static(name), false) => write!(f, "watch:{}", name.text),
+                (Watched::Static(name), true) => write!(f, "watch:{}:rw", name.text),
+                (Watched::Memory { address, bytes }, reads) => {
+                    let access = if *reads { "rw" } else { "w" };
+                    write!(f, "watchpoint:{address:#x}:{bytes}:{access}")
+                }
+            },
             ProbeKind::Begin => f.write_str("begin"),
             ProbeKind::End => f.write_str("end"),
         }

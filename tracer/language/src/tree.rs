@@ -121,10 +121,22 @@ pub enum ProbeKind {
     Interval { nanoseconds: u64 },
     /// `profile:hz:99`: on each CPU, at this interval of one nanosecond or more.
     Profile { nanoseconds: u64 },
+    /// `watch:STATIC.FIELD:rw` or `watchpoint:ADDRESS:LENGTH:rw`: after an instruction that has
+    /// touched the memory. Without `reads`, only those that write hit.
+    Watch { what: Watched, reads: bool },
     /// `begin`: before anything is attached.
     Begin,
     /// `end`: when everything is detached.
     End,
+}
+
+/// The memory that a `watch` is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Watched {
+    /// So many bytes from there on.
+    Memory { address: u64, bytes: u64 },
+    /// A static, or a field of one, as an expression names it.
+    Static(Name),
 }
 
 /// `{ … }`.

@@ -9,7 +9,7 @@ use trace_language::{
     tree::{
         Arm, Binary, Binding, Block, Clause, Expression, ExpressionKind, Map, Name, Pattern,
         PatternKind, Probe, ProbeKind, ReturnPart, Span, Statement, StatementKind, Target, Tree,
-        TypeKind, TypeName, Unary,
+        TypeKind, TypeName, Unary, Watched,
     },
 };
 
@@ -292,6 +292,17 @@ fn probe() -> impl Strategy<Value = Probe> {
         }),
         (1..u64::MAX).prop_map(|nanoseconds| ProbeKind::Interval { nanoseconds }),
         (1..u64::MAX).prop_map(|nanoseconds| ProbeKind::Profile { nanoseconds }),
+        (any::<u64>(), 0_u32..4, any::<bool>()).prop_map(|(address, log2, reads)| {
+            let what = Watched::Memory {
+                address,
+                bytes: 1 << log2,
+            };
+            ProbeKind::Watch { what, reads }
+        }),
+        any::<bool>().prop_map(|reads| ProbeKind::Watch {
+            what: Watched::Static(name("kernel::task::NEXT.value.0")),
+            reads,
+        }),
         Just(ProbeKind::Begin),
         Just(ProbeKind::End),
     ]

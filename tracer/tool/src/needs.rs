@@ -66,6 +66,8 @@ fn of_attachment(attachment: &Attachment) -> Option<Capability> {
         Attachment::Interval { .. } => Some(Capability::Intervals),
         Attachment::Profile { .. } => Some(Capability::Profiles),
         Attachment::Probe { .. }
+        // The kernel says which memory it can watch, by address.
+        | Attachment::Watch { .. }
         | Attachment::Source { .. }
         | Attachment::Begin { .. }
         | Attachment::End { .. } => None,

@@ -76,6 +76,7 @@ pub struct Watchpoint {
     pub(crate) nmissed: AtomicU64,
     pub(crate) disabled: AtomicBool,
     pub(crate) registered: AtomicBool,
+    pub(crate) data: AtomicPtr<()>,
 }
 
 impl Default for Watchpoint {
@@ -101,6 +102,7 @@ impl Watchpoint {
             nmissed: AtomicU64::new(0),
             disabled: AtomicBool::new(false),
             registered: AtomicBool::new(false),
+            data: AtomicPtr::new(null_mut()),
         }
     }
 
@@ -148,6 +150,17 @@ impl Watchpoint {
     pub const fn handler(mut self, handler: WatchHandler) -> Self {
         self.handler = Some(handler);
         self
+    }
+
+    /// Keeps a pointer for the handler, which finds it by [`Watchpoint::handler_data`].
+    pub const fn data(mut self, data: *const ()) -> Self {
+        self.data = AtomicPtr::new(data.cast_mut());
+        self
+    }
+
+    /// The pointer that was given by [`Watchpoint::data`], or null. Any context.
+    pub fn handler_data(&self) -> *const () {
+        self.data.load(Relaxed)
     }
 
     /// Registers it without watching, each time that it is registered.

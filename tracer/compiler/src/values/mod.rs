@@ -31,7 +31,10 @@ pub(crate) mod words;
 use alloc::{boxed::Box, rc::Rc, string::String, vec::Vec};
 
 use bpf::Reg;
-use trace_interface::{shape::Shape, symbols::Type};
+use trace_interface::{
+    shape::Shape,
+    symbols::{Type, TypeId},
+};
 use trace_language::tree::Span;
 
 use crate::{
@@ -136,6 +139,18 @@ pub(crate) enum SiteKind {
     End,
     Interval,
     Profile,
+    /// After an instruction that has touched memory.
+    Watch,
+}
+
+/// The memory of a watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Watched {
+    pub(crate) address: u64,
+    pub(crate) bytes: u8,
+    pub(crate) reads: bool,
+    /// The type of what is there, if the text has named it.
+    pub(crate) type_id: Option<TypeId>,
 }
 
 /// Where a program runs, and how it is made.
@@ -150,6 +165,8 @@ pub(crate) struct Site {
     pub(crate) turns: u32,
     /// Whose fields `args` has; else it has the arguments of the source.
     pub(crate) source: Option<Rc<EventSource>>,
+    /// The memory, at a watch.
+    pub(crate) watched: Option<Watched>,
 }
 
 /// The data that the entry of a call keeps for its return.

@@ -5,7 +5,10 @@
 use alloc::format;
 
 use bpf::{AluOp, context::ARGUMENTS};
-use trace_interface::{shape::StackForm, symbols::Register};
+use trace_interface::{
+    shape::StackForm,
+    symbols::{Piece, Register, Source},
+};
 use trace_language::{Diagnostic, tree::Span};
 
 use super::{SiteKind, Val, Values};
@@ -13,7 +16,8 @@ use crate::{
     Lowered,
     functions::ABSENT,
     names,
-    number::{Kind, Number},
+    number::{Kind, Number, Test},
+    object::{At, Object},
 };
 
 /// The words that are always there.
@@ -122,6 +126,7 @@ impl Values<'_, '_> {
                     ));
                 }
             },
+            "old" | "new" | "addr" if self.site.watched.is_some() => self.watched(name),
             "retval" => self.returned(span)?,
             "args" => {
                 return Err(Diagnostic::new(
@@ -142,8 +147,48 @@ impl Values<'_, '_> {
 
     pub(crate) fn ip(&self) -> Number {
         match self.site.kind {
-            SiteKind::Profile => Number::Register(Register::Ip),
+            SiteKind::Profile | SiteKind::Watch => Number::Register(Register::Ip),
             _ => Number::Ip,
+        }
+    }
+
+    /// `old`, `new` or `addr` of a watch: the value before the instruction, the one after it, where
+    /// it is. They are where [`Attachment::Watch`](trace_interface::script::Attachment) says.
+    fn watched(&self, name: &str) -> Val {
+        let Some(watched) = self.site.watched else {
+            return Val::number(Number::Constant(0), Kind::UNSIGNED);
+        };
+        let register = match name {
+            "addr" => {
+                let address = Number::Constant(watched.address);
+                return Val::number(address, Kind::Symbol { with_offset: true });
+            }
+            "old" => Register::OrigAx,
+            _ => Register::Ss,
+        };
+        let number = Number::Register(register);
+        let bytes = watched.bytes;
+        match watched.type_id {
+            None => Val::number(
+                number,
+                Kind::Integer {
+                    bytes: bytes.into(),
+                    signed: false,
+                },
+            ),
+            Some(type_id) => Val::Object(Object {
+                type_id,
+                at: At::Pieces {
+                    pieces: [Piece {
+                        bytes: bytes.into(),
+                        source: Source::Value(number),
+                    }]
+                    .into(),
+                    offset: 0,
+                },
+                present: Test::Constant(true),
+                is_variant: false,
+            }),
         }
     }
 
@@ -250,7 +295,10 @@ impl Values<'_, '_> {
 }
 
 /// Names that a user writes for others, and what is meant. The nearest name would be a wrong one.
-const MEANT: [(&str, &str); 5] = [
+const MEANT: [(&str, &str); 8] = [
+    ("addr", NO_WATCH),
+    ("new", NO_WATCH),
+    ("old", NO_WATCH),
     (
         "arg",
         "the arguments are args.NAME, or arg0, arg1 and so on",
@@ -269,6 +317,8 @@ const MEANT: [(&str, &str); 5] = [
         "the result is retval, at kretprobe: and in the return part of session:",
     ),
 ];
+
+const NO_WATCH: &str = "it is there at watch: and watchpoint:";
 
 /// Refuses a word where no code of the kernel was probed.
 pub(crate) fn no_code(word: &str, span: Span) -> Diagnostic {

@@ -10,11 +10,11 @@ use super::{Parsed, Parser, listed};
 use crate::{
     diagnostic::Diagnostic,
     lexer::{self, Token},
-    tree::{Name, Probe, ProbeKind, Span},
+    tree::{Name, Probe, ProbeKind, Span, Watched},
 };
 
 /// The kinds of probes, as help texts list them.
-const KINDS: [&str; 10] = [
+const KINDS: [&str; 12] = [
     "kprobe:FUNCTION",
     "kretprobe:FUNCTION",
     "session:FUNCTION",
@@ -23,11 +23,13 @@ const KINDS: [&str; 10] = [
     "tracepoint:GROUP:EVENT",
     "interval:s:1",
     "profile:hz:99",
+    "watch:STATIC",
+    "watchpoint:ADDRESS:LENGTH:w",
     "begin",
     "end",
 ];
 /// Words that bpftrace has and this tracer does not have, with the way out.
-const ABSENT: [(&[&str], &str); 10] = [
+const ABSENT: [(&[&str], &str); 9] = [
     (
         &["fentry", "kfunc", "f"],
         "write `kprobe:`; it gives the arguments by name, too",
@@ -44,10 +46,6 @@ const ABSENT: [(&[&str], &str); 10] = [
         &["uprobe", "u", "uretprobe", "ur", "usdt", "U"],
         "programs of users are not traced; the kernel's side of a system call is \
          `tracepoint:syscalls:*`",
-    ),
-    (
-        &["watchpoint", "w", "asyncwatchpoint", "aw"],
-        "memory is not watched; probe the functions that write there",
     ),
     (
         &["hardware", "h", "software", "s"],
@@ -133,6 +131,8 @@ impl Parser<'_> {
             "profile" | "p" => ProbeKind::Profile {
                 nanoseconds: self.period(&provider, "profile:hz:99")?,
             },
+            "watch" => self.watch(&provider)?,
+            "watchpoint" | "w" | "asyncwatchpoint" | "aw" => self.watchpoint(&provider)?,
             "begin" | "BEGIN" => ProbeKind::Begin,
             "end" | "END" => ProbeKind::End,
             other => {
@@ -318,6 +318,57 @@ impl Parser<'_> {
         Ok(ProbeKind::Line { file, line })
     }
 
+    /// `:STATIC.FIELD`, and perhaps `:w` or `:rw`.
+    fn watch(&mut self, provider: &Name) -> Parsed<ProbeKind> {
+        let is_in = |letter: char| lexer::is_word(letter) || ":.$".contains(letter);
+        let mut name = self.part(provider, "watch:STATIC", is_in)?;
+        let (path, reads) = match name.text.rsplit_once(':') {
+            Some((path, access)) if !path.ends_with(':') => {
+                (path, access_reads(access, name.span)?)
+            }
+            _ => (&*name.text, false),
+        };
+        if path.is_empty() || path.ends_with([':', '.']) {
+            return Err(nothing(name.span, "watch:STATIC.FIELD"));
+        }
+        name.text = path.into();
+        Ok(ProbeKind::Watch {
+            what: Watched::Static(name),
+            reads,
+        })
+    }
+
+    /// `:ADDRESS:LENGTH:ACCESS`.
+    fn watchpoint(&mut self, provider: &Name) -> Parsed<ProbeKind> {
+        const FORM: &str = "watchpoint:ADDRESS:LENGTH:w";
+        let is_in = |letter: char| lexer::is_word(letter) || "$+".contains(letter);
+        let number = |name: &Name, what: &str| {
+            lexer::integer(&name.text, name.span).map_err(|_| {
+                Diagnostic::new(
+                    name.span,
+                    format!("`{}` is no {what}", name.text),
+                    format!("write `{FORM}` with numbers, or `watch:STATIC` for a name"),
+                )
+            })
+        };
+        let address = self.part(provider, FORM, is_in)?;
+        let address = number(&address, "address")?;
+        let length = self.part(provider, FORM, is_in)?;
+        let bytes = number(&length, "length")?;
+        if !matches!(bytes, 1 | 2 | 4 | 8) {
+            return Err(Diagnostic::new(
+                length.span,
+                format!("{bytes} bytes cannot be watched"),
+                "watch 1, 2, 4 or 8",
+            ));
+        }
+        let access = self.part(provider, FORM, is_in)?;
+        Ok(ProbeKind::Watch {
+            what: Watched::Memory { address, bytes },
+            reads: access_reads(&access.text, access.span)?,
+        })
+    }
+
     /// `:UNIT:NUMBER`, or `:NUMBER` with a unit of time after the digits.
     fn period(&mut self, provider: &Name, form: &str) -> Parsed<u64> {
         const SECOND: u64 = 1_000_000_000;
@@ -373,6 +424,21 @@ fn offset(text: &str, start: usize) -> Parsed<(u64, usize)> {
     }
     let offset = lexer::integer(digits, Span::new(start + 1, span.end))?;
     Ok((offset, span.end))
+}
+
+/// Whether the letters of an access have reads hit, too.
+fn access_reads(access: &str, span: Span) -> Parsed<bool> {
+    let (what, help) = match access {
+        "w" => return Ok(false),
+        "rw" | "wr" => return Ok(true),
+        "r" => (
+            "the processor does not watch for reads alone",
+            "write `rw`, and a condition on `old` and `new`",
+        ),
+        "x" => ("an instruction is no memory to watch", "write `kprobe:`"),
+        _ => ("no access is called so", "write `w` or `rw`"),
+    };
+    Err(Diagnostic::new(span, format!("`{access}`: {what}"), help))
 }
 
 fn nothing(span: Span, form: &str) -> Diagnostic {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | probe, source | kprobes that carry the program |
 //! | call | kretprobes that carry the programs |
+//! | watch | a watchpoint, whose handler calls the program |
 //! | profile | a kprobe on the function of [`Ticks`], whose handler calls the program |
 //! | interval | the reader's task |
 //! | begin, end | the task that starts and ends the script |
@@ -35,7 +36,10 @@ use core::{
 };
 
 use fallible::{Shared, try_box, try_vec};
-use probes::{Kprobe, PreVerdict, PtRegs, Registered, platform::Text};
+use probes::{
+    Kprobe, PreVerdict, PtRegs, Registered, RegisteredWatchpoint, Touched, WatchAccess, Watchpoint,
+    platform::Text,
+};
 use trace_interface::script::Attachment;
 
 use super::{loader::Loader, refusal::Refusal};
@@ -65,6 +69,7 @@ enum What<'s, A: Agent> {
     Source(Shared<Program<A>>, u64),
     SourceReturn(Shared<Program<A>>, u64),
     Profile(Shared<Program<A>>, u64),
+    Watch(Shared<Program<A>>, Watchpoint),
     /// The session runs it.
     Nothing,
 }
@@ -118,6 +123,20 @@ pub fn load<'s, A: Agent>(
             *program,
             What::Profile(loader.load_profile(*program, index)?, *nanoseconds),
         ),
+        Attachment::Watch {
+            program,
+            address,
+            bytes,
+            reads,
+        } => {
+            let watchpoint = Watchpoint::new().at(*address).len(*bytes);
+            let access = match reads {
+                true => WatchAccess::ReadWrite,
+                false => WatchAccess::Write,
+            };
+            let loaded = loader.load_profile(*program, index)?;
+            (*program, What::Watch(loaded, watchpoint.access(access)))
+        }
         Attachment::Begin { program }
         | Attachment::End { program }
         | Attachment::Interval { program, .. } => (*program, What::Nothing),
@@ -177,6 +196,9 @@ impl<A: Agent> Ready<'_, A> {
                     profile.map_err(|text| Refusal::new(program, text))?,
                 ))
             }
+            What::Watch(loaded, watchpoint) => Ok(Attached::Watch(
+                Watch::new(loaded, watchpoint).map_err(refused)?,
+            )),
             What::Nothing => Ok(Attached::Own),
         }
     }
@@ -253,6 +275,7 @@ pub enum Attached<A: Agent> {
     Calls(AttachedCalls<A>),
     #[expect(dead_code, reason = "held for its probe")]
     Profile(Profile<A>),
+    Watch(Watch<A>),
     /// The session runs its program.
     Own,
     /// It has no place, or has been detached.
@@ -266,7 +289,7 @@ impl<A: Agent> Attached<A> {
             Self::Probes(probes) => probes.len() as u32,
             Self::Calls(calls) => calls.len() as u32,
             Self::Profile(_) => A::possible_cpus() as u32,
-            Self::Own => 1,
+            Self::Own | Self::Watch(_) => 1,
             Self::Nothing => 0,
         }
     }
@@ -276,9 +299,44 @@ impl<A: Agent> Attached<A> {
         match core::mem::replace(self, Self::Nothing) {
             Self::Probes(probes) => probes.detach(),
             Self::Calls(calls) => calls.detach(),
+            Self::Watch(watch) => watch.detach(),
             Self::Profile(_) | Self::Own | Self::Nothing => 0,
         }
     }
+}
+
+/// A watchpoint that runs a program, until it is dropped.
+pub struct Watch<A: Agent> {
+    // Dropped in this order: the handler uses the program.
+    watchpoint: RegisteredWatchpoint<A>,
+    _program: Shared<Program<A>>,
+}
+
+impl<A: Agent> Watch<A> {
+    fn new(program: Shared<Program<A>>, watchpoint: Watchpoint) -> Result<Self, LoadError> {
+        let data = core::ptr::from_ref::<Program<A>>(&program).cast();
+        let watchpoint = try_box(watchpoint.data(data).handler(on_touch::<A>))?;
+        Ok(Self {
+            watchpoint: A::probes().register_owned_watchpoint(watchpoint)?,
+            _program: program,
+        })
+    }
+
+    /// Returns how many hits were missed.
+    fn detach(self) -> u64 {
+        // Afterwards the count is final. It is registered, and only tasks have it.
+        let _ = A::probes().disable_watchpoint(&self.watchpoint);
+        self.watchpoint.nmissed()
+    }
+}
+
+/// Runs the program of a watch, with the context that [`Attachment::Watch`] tells of.
+fn on_touch<A: Agent>(watchpoint: &Watchpoint, regs: &mut PtRegs, touched: &Touched) {
+    let mut seen = *regs;
+    (seen.ip, seen.orig_ax, seen.ss) = (touched.ip, touched.old, touched.new);
+    let program = watchpoint.handler_data().cast::<Program<A>>();
+    // SAFETY: the program outlives the registration of its watchpoint.
+    unsafe { &*program }.run(&seen);
 }
 
 /// A program that the session runs each so many nanoseconds.
