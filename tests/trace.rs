@@ -493,6 +493,80 @@ fn memory_of_programs_is_read_as_numbers_and_as_texts_of_any_length() {
     assert_eq!(count as u64, MKDIRS, "{said}");
 }
 
+/// The numbers of tasks go up by one, and `new_user` hands them out.
+#[test]
+fn a_watch_tells_who_writes_a_static_and_from_which_value_to_which() {
+    let said = answer(&[
+        "watch:kernel::task::next_pid::NEXT { printf(\"%d %d %s\\n\", old, new, func); }",
+    ]);
+    let lines: Vec<&str> = said
+        .lines()
+        .filter(|line| line.contains("new_user"))
+        .collect();
+    assert_eq!(lines.len() as u64, 1 + CHILDREN, "{said}");
+    let number = |line: &str, at| line.split(' ').nth(at).unwrap().parse::<u64>().unwrap();
+    let mut before = number(lines[0], 0);
+    for line in lines {
+        assert_eq!(
+            (number(line, 0), number(line, 1)),
+            (before, before + 1),
+            "{said}"
+        );
+        before += 1;
+    }
+
+    // The ready program shows the way there. An address does as well as a name.
+    let said = answer(&["whowrites", "kernel::task::next_pid::NEXT"]);
+    assert!(said.contains("kernel::task::fork::do_fork+"), "{said}");
+    let said = answer(&["watch:kernel::task::next_pid::NEXT { print(addr); }"]);
+    let address = said.lines().next().unwrap();
+    let said = answer(&[&format!(
+        "watchpoint:{address}:4:w {{ @[old, new] = count(); }}"
+    )]);
+    assert!(
+        said.contains(&format!("@[{}, {before}]: 1\n", before - 1)),
+        "{said}"
+    );
+
+    // Code of one function is one key, wherever in it the access is.
+    let said = answer(&[
+        "--with-tracer",
+        "watch:EARLIEST_NS:rw { @[func] = count(); }",
+    ]);
+    let mut keys: Vec<&str> = said
+        .lines()
+        .filter_map(|line| line.split(']').next())
+        .collect();
+    let all = keys.len();
+    keys.sort_unstable();
+    keys.dedup();
+    assert_eq!(keys.len(), all, "{said}");
+}
+
+#[test]
+fn watches_that_cannot_be_are_refused() {
+    for (program, part) in [
+        ("watch:kernel::no::such { }", "has no static variable"),
+        (
+            "watch:kernel::probes::PROBES { }",
+            "the processor watches 1, 2, 4 or 8 bytes",
+        ),
+        (
+            "watch:kernel::task::next_pid::NEXT:x { }",
+            "write `kprobe:`",
+        ),
+        (
+            "watchpoint:0xffffffff80012340:3:w { }",
+            "watch 1, 2, 4 or 8",
+        ),
+        ("watchpoint:vfs_write:8:w { }", "watch:STATIC"),
+        ("kprobe:vfs_write { print(old); }", "watch: and watchpoint:"),
+    ] {
+        let said = refusal(&[program]);
+        assert!(said.contains(part) && said.contains('^'), "{said}");
+    }
+}
+
 /// The task that serves a trace is called `trace`, and its watchdog `watchdog`.
 #[test]
 fn the_tracer_is_kept_out_of_its_trace_unless_it_is_wanted() {

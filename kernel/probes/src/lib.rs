@@ -100,5 +100,5 @@ pub use data::{
 pub use error::ProbeError;
 pub use platform::Platform;
 pub use pt_regs::PtRegs;
-pub use registry::{Host, Probes, Registered, RegisteredWatchpoint, optimize};
+pub use registry::{Host, Probes, Registered, RegisteredWatchpoint, Watchpoints, optimize};
 pub use self_test::{SelfTest, self_test};

@@ -33,7 +33,7 @@
 
 use core::fmt::{self, Write};
 
-use super::{PROBES, blacklist};
+use super::{PROBES, WATCHPOINTS, blacklist};
 use crate::{
     errno::Errno,
     fs::pseudo::{self, Functions, Show, Store},
@@ -140,7 +140,7 @@ fn show_each_watchpoint(
     mut rest: impl FnMut(&mut dyn Write, &Watchpoint) -> fmt::Result,
 ) -> fmt::Result {
     let mut result = Ok(());
-    PROBES.for_each_watchpoint(|watch| {
+    WATCHPOINTS.for_each(|watch| {
         if result.is_ok() {
             let addr = watch.addr();
             result = write!(out, "{addr:016x}  w  {}", SymbolAt(addr))

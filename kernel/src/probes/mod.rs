@@ -70,6 +70,9 @@ pub static PROBES: Probes<Kernel> = Probes::new();
 /// A registered probe that its holder owns; dropping it unregisters.
 pub type Registered<O> = ::probes::Registered<Kernel, O>;
 
+/// The watchpoints of this kernel.
+pub const WATCHPOINTS: ::probes::Watchpoints<'_, Kernel> = ::probes::Watchpoints::of(&PROBES);
+
 /// A registered watchpoint that its holder owns; dropping it unregisters.
 pub type RegisteredWatchpoint = ::probes::RegisteredWatchpoint<Kernel>;
 

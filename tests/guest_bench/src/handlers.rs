@@ -1,11 +1,15 @@
 //! The handlers, empty ones for the figures and counting ones for the check, and their probes.
+//!
+//! A row names the kinds of its probes. Each kind registers one probe with the handlers that it is
+//! given, and what comes back counts hits and misses, whatever it is.
 
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use kernel::probes::{
-    EntryVerdict, Jprobe, JprobeEntry, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict,
-    ProbeError, PtRegs, Registered, RegisteredWatchpoint, Touched, Watchpoint, jprobe, register,
+    EntryVerdict, Jprobe, JprobeEntry, Kprobe, Kretprobe, KretprobeInstance, PreVerdict,
+    ProbeError, PtRegs, Registered, RegisteredWatchpoint, Touched, WATCHPOINTS, Watchpoint, jprobe,
+    register,
 };
 
 /// The handlers of a row's probes.
@@ -160,7 +164,7 @@ fn watchpoint() -> Watchpoint {
 }
 
 fn watch(watchpoint: Watchpoint) -> Result<RegisteredWatchpoint, ProbeError> {
-    PROBES.register_owned_watchpoint(Box::new(watchpoint))
+    WATCHPOINTS.register_owned(Box::new(watchpoint))
 }
 
 /// Registers a kprobe with an empty pre handler at an address.

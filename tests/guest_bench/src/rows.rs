@@ -1,4 +1,7 @@
 //! The table of rows, and how one is measured.
+//!
+//! First the probes of a row have counting handlers, which must run as often as the row says. Then
+//! they have empty ones, and the cost is that of these.
 
 use alloc::{boxed::Box, vec::Vec};
 

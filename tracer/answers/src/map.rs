@@ -56,6 +56,46 @@ pub(crate) fn entries(map: &MapView, entries: &[MapEntry], context: &Context) ->
     values
 }
 
+/// Makes addresses in a key that stand for a function ([`Shape::Symbol`] without an offset) that
+/// of its first byte. Where `func` is asked inside of functions, each place would be a key of its
+/// own otherwise, and many keys would look the same.
+pub(crate) fn of_whole_functions(map: &MapView, key: &mut [u8], symbols: &dyn Symbolize) {
+    let mut at = 0;
+    for shape in &map.keys {
+        let bytes = shape.bytes() as usize;
+        if let Some(part) = key.get_mut(at..at + bytes) {
+            in_shape(shape, part, symbols);
+        }
+        at += bytes;
+    }
+}
+
+fn in_shape(shape: &Shape, part: &mut [u8], symbols: &dyn Symbolize) {
+    let mut each = |shapes: &mut dyn Iterator<Item = &Shape>| {
+        let mut at = 0;
+        for shape in shapes {
+            let bytes = shape.bytes() as usize;
+            if let Some(part) = part.get_mut(at..at + bytes) {
+                in_shape(shape, part, symbols);
+            }
+            at += bytes;
+        }
+    };
+    match shape {
+        Shape::Tuple(items) => each(&mut items.iter()),
+        Shape::Record(fields) => each(&mut fields.iter().map(|(_, shape)| shape)),
+        Shape::Symbol { with_offset: false } => {
+            if let Some(word) = part.first_chunk_mut()
+                && let Some(symbol) = symbols.symbol(u64::from_le_bytes(*word))
+            {
+                let address = u64::from_le_bytes(*word);
+                *word = address.wrapping_sub(symbol.offset).to_le_bytes();
+            }
+        }
+        _ => {}
+    }
+}
+
 /// Whether a call stack is in a key.
 fn has_stack(shape: &Shape) -> bool {
     match shape {

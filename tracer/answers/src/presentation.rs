@@ -263,7 +263,8 @@ impl Presentation {
     ) -> fmt::Result {
         for map in self.by_name() {
             if let Some(entries) = maps.get(&map) {
-                self.write_map(map, &self.entries(map, entries), symbols, out)?;
+                let entries = self.of_whole_functions(map, entries, symbols);
+                self.write_map(map, &self.entries(map, &entries), symbols, out)?;
             }
         }
         Ok(())
@@ -274,10 +275,12 @@ impl Presentation {
     pub fn live_maps(
         &self,
         maps: &BTreeMap<u32, Vec<MapEntry>>,
+        symbols: &dyn Symbolize,
     ) -> impl Iterator<Item = (&str, Vec<(Key, Value)>)> {
         self.by_name().into_iter().filter_map(|map| {
             let name = self.view.maps.get(map as usize)?.name.as_deref()?;
-            Some((name, self.entries(map, maps.get(&map)?)))
+            let entries = self.of_whole_functions(map, maps.get(&map)?, symbols);
+            Some((name, self.entries(map, &entries)))
         })
     }
 
@@ -431,7 +434,8 @@ impl Presentation {
         else {
             return Ok(Event::Nothing);
         };
-        self.latest.insert(map, entries.to_vec());
+        let entries = &self.of_whole_functions(map, entries, symbols);
+        self.latest.insert(map, entries.clone());
         let asked = self.waiting.iter().position(|(of, ..)| *of == map);
         let Some(asked) = asked else {
             return Ok(Event::Map { name, shown: None });
@@ -454,7 +458,8 @@ impl Presentation {
                 }
                 values
             }
-            Some(key) => {
+            Some(mut key) => {
+                map::of_whole_functions(&self.view.maps[map as usize], &mut key, symbols);
                 let bytes = map::key_bytes(&self.view.maps[map as usize]);
                 let of_key = |entry: &&MapEntry| {
                     let of = entry.key.get(..bytes);
@@ -467,6 +472,22 @@ impl Presentation {
         self.write_map(map, &shown, symbols, out)?;
         let shown = Some(shown);
         Ok(Event::Map { name, shown })
+    }
+
+    /// The same entries, whose keys have whole functions where they stand for functions.
+    fn of_whole_functions(
+        &self,
+        map: u32,
+        entries: &[MapEntry],
+        symbols: &dyn Symbolize,
+    ) -> Vec<MapEntry> {
+        let mut entries = entries.to_vec();
+        if let Some(map) = self.view.maps.get(map as usize) {
+            for entry in &mut entries {
+                map::of_whole_functions(map, &mut entry.key, symbols);
+            }
+        }
+        entries
     }
 
     fn entries(&self, map: u32, entries: &[MapEntry]) -> Vec<(Key, Value)> {

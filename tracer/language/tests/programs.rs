@@ -857,7 +857,7 @@ fn the_kinds_of_probes_are_listed_where_there_is_none() {
         mistakes[0].help,
         "there are `kprobe:FUNCTION`, `kretprobe:FUNCTION`, `session:FUNCTION`, \
          `inline:FUNCTION`, `line:FILE:LINE`, `tracepoint:GROUP:EVENT`, `interval:s:1`, \
-         `profile:hz:99`, `begin` and `end`"
+         `profile:hz:99`, `watch:STATIC`, `watchpoint:ADDRESS:LENGTH:w`, `begin` and `end`"
     );
 }
 

@@ -234,7 +234,10 @@ impl Session<'_> {
             }
         }
         if self.options.json {
-            text = json::top(self.presentation.live_maps(&maps), self.symbols);
+            text = json::top(
+                self.presentation.live_maps(&maps, self.symbols),
+                self.symbols,
+            );
         } else {
             let shown = self.presentation.live(&maps, self.symbols, &mut text);
             shown.map_err(|_| anyhow!("the maps cannot be shown"))?;

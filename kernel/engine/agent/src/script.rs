@@ -13,6 +13,7 @@
 //! |---|---|
 //! | [`loader`], [`refusal`] | programs and maps, loaded; why a script does not run |
 //! | [`attach`] | where programs run: probes, calls, timer ticks |
+//! | [`own_tasks`] | the tasks that are kept out of the trace |
 //! | [`maps`] | maps as entries of a frame; clearing them |
 //!
 //! # Invariants
@@ -40,6 +41,7 @@
 mod attach;
 mod loader;
 mod maps;
+mod own_tasks;
 mod refusal;
 
 use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
@@ -55,11 +57,11 @@ use trace_interface::{
 use trace_wire::Options;
 
 pub(crate) use self::attach::Profiles;
-pub use self::refusal::Refusal;
 use self::{
     attach::{Attached, Timer},
     loader::{Loader, set_clock},
 };
+pub use self::{own_tasks::OwnTasks, refusal::Refusal};
 use crate::{
     Agent,
     buffer::{Item, Totals},
@@ -80,33 +82,6 @@ pub struct How {
     pub overwrite: bool,
     /// The tasks that are kept out of the trace.
     pub own: OwnTasks,
-}
-
-/// The tracer's own tasks, by the low 32 bits of [`bpf::Helper::PidTgid`]: that which serves the
-/// session, and one more. 0 is none of them, because that is what idle CPUs have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OwnTasks([u32; 2]);
-
-impl OwnTasks {
-    /// The task that calls, which is to serve the session. Task context.
-    pub fn of_caller<A: Agent>() -> Self {
-        let mut task = 0;
-        A::keep_cpu(&mut || task = A::this_cpu_tracing().task().0);
-        // Two equal numbers are one task.
-        Self([task; 2])
-    }
-
-    /// These and `another`. If nobody is kept out, it is not, either.
-    pub fn and(self, another: u32) -> Self {
-        match self.are_kept_out() {
-            true => Self([self.0[0], another]),
-            false => self,
-        }
-    }
-
-    fn are_kept_out(self) -> bool {
-        self.0 != [0; 2]
-    }
 }
 
 /// Reads the bytes of a script, and makes the rings as large as it wants them. The task

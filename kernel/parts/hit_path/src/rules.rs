@@ -303,8 +303,8 @@ const PROBES_CALLERS: [Named; 29] = [
         "calls handlers of all kinds",
     ),
     (
-        "probes::hit::debug_trap::<impl probes::hit::Hits<P>>::on_match",
-        "calls handlers of watchpoints",
+        "probes::hit::debug_trap::on_",
+        "calls handlers of watchpoints, and post handlers",
     ),
     (
         "probes::hit::faults::<impl probes::hit::Hits<P>>::on_fault",

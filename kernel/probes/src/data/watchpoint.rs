@@ -218,7 +218,7 @@ pub(crate) const ALL_OFF: u64 = 1 << 10;
 pub(crate) struct Watches {
     pub(crate) places: [AtomicPtr<Watchpoint>; MOST_WATCHPOINTS],
     pub(crate) addrs: [AtomicU64; MOST_WATCHPOINTS],
-    /// DR7. 0: no watchpoint was ever there.
+    /// The value of DR7, or 0 if no watchpoint was ever there.
     pub(crate) control: AtomicU64,
 }
 

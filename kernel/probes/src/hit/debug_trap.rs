@@ -81,30 +81,10 @@ impl<P: Platform> Hits<P> {
         let cpu = P::this_cpu();
         bump(&cpu.debug_traps);
         if dr6 & MATCHED != 0
-            && let Some(ours) = self.on_match(cpu, regs, dr6)
+            && let Some(ours) = on_match(self, cpu, regs, dr6)
         {
             return ours;
         }
-        self.on_step(cpu, regs, dr6)
-    }
-
-    /// The part of [`Hits::on_debug`] that is about watchpoints. None: they are not the probes'.
-    #[inline(never)]
-    fn on_match(&self, cpu: &PerCpu, regs: &mut PtRegs, dr6: u64) -> Option<bool> {
-        if !self.pause_watches() {
-            return None;
-        }
-        let rest = dr6 & !MATCHED;
-        // The step comes first, because it puts `regs` where the code goes on.
-        let ours = rest & (BS | OTHER_CAUSES) == 0 || self.on_watched_step(cpu, regs, rest);
-        self.serve_watches(cpu, regs, dr6 & MATCHED);
-        Some(ours)
-    }
-
-    /// One copy of [`Hits::on_step`] for the rare case.
-    #[cold]
-    #[inline(never)]
-    fn on_watched_step(&self, cpu: &PerCpu, regs: &mut PtRegs, dr6: u64) -> bool {
         self.on_step(cpu, regs, dr6)
     }
 
@@ -153,15 +133,8 @@ impl<P: Platform> Hits<P> {
         if progress == StepProgress::Unfinished {
             return true;
         }
-        self.end_hit(cpu, site, regs);
+        end_hit(self, cpu, site, regs);
         saved & TF == 0 && dr6 & MATCHED == 0
-    }
-
-    /// Takes the guard again for the post handlers, and drops it.
-    fn end_hit(&self, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) {
-        let guard = cpu.enter();
-        cpu.finishing.store(null_mut(), Relaxed);
-        self.run_post(&guard, site, regs);
     }
 
     /// Whether the displaced instruction of `site`, which is under way, is done. If not, the trap
@@ -189,7 +162,7 @@ impl<P: Platform> Hits<P> {
             }
             (regs.ip, regs.sp) = (next, regs.sp.wrapping_add(8));
         }
-        self.end_hit(cpu, site, regs);
+        end_hit(self, cpu, site, regs);
         false
     }
 
@@ -266,4 +239,36 @@ impl<P: Platform> Hits<P> {
         self.serve(cpu, site, regs);
         in_slot_region::<P>(regs.ip)
     }
+}
+
+/// The part of [`Hits::on_debug`] that is about watchpoints. None: they are not the probes'.
+#[inline(never)]
+fn on_match<P: Platform>(
+    hits: &Hits<P>,
+    cpu: &PerCpu,
+    regs: &mut PtRegs,
+    dr6: u64,
+) -> Option<bool> {
+    if !hits.watches.pause::<P>() {
+        return None;
+    }
+    let rest = dr6 & !MATCHED;
+    // The step comes first, because it puts `regs` where the code goes on.
+    let ours = rest & (BS | OTHER_CAUSES) == 0 || on_watched_step(hits, cpu, regs, rest);
+    hits.watches.serve(hits, cpu, regs, dr6 & MATCHED);
+    Some(ours)
+}
+
+/// One copy of [`Hits::on_step`] for the rare case.
+#[cold]
+#[inline(never)]
+fn on_watched_step<P: Platform>(hits: &Hits<P>, cpu: &PerCpu, regs: &mut PtRegs, dr6: u64) -> bool {
+    hits.on_step(cpu, regs, dr6)
+}
+
+/// Takes the guard again for the post handlers, and drops it.
+fn end_hit<P: Platform>(hits: &Hits<P>, cpu: &PerCpu, site: &Site, regs: &mut PtRegs) {
+    let guard = cpu.enter();
+    cpu.finishing.store(null_mut(), Relaxed);
+    hits.run_post(&guard, site, regs);
 }

@@ -12,7 +12,7 @@
 //!     and is freed a grace period later.
 //!
 //! # Contexts
-//! The handler of #DB, interrupts off. [`Hits::load_watchpoints`]: interrupts off.
+//! The handler of #DB, interrupts off. [`Watches::load`]: interrupts off.
 
 use core::{
     ptr::null_mut,
@@ -22,7 +22,7 @@ use core::{
 use crate::{
     data::{
         per_cpu::PerCpu,
-        watchpoint::{ALL_OFF, Touched, Watchpoint, value},
+        watchpoint::{ALL_OFF, Touched, Watches, Watchpoint, value},
     },
     hit::{Hits, slots::in_slot_region},
     platform::Platform,
@@ -32,22 +32,21 @@ use crate::{
 /// DR7: the bits that put registers in action.
 const IN_ACTION: u64 = 0xff;
 
-impl<P: Platform> Hits<P> {
-    /// Makes the debug registers of this CPU what they are on the others. A CPU that starts calls
-    /// it once, when the work of [`Platform::on_every_cpu`] reaches it. Interrupts off.
-    pub fn load_watchpoints(&self) {
+impl Watches {
+    /// Makes the debug registers of this CPU what they are on the others. Interrupts off.
+    pub(crate) fn load<P: Platform>(&self) {
         // Acquire pairs with the Release of the registry: the addresses were written before.
-        let control = self.watches.control.load(Acquire);
+        let control = self.control.load(Acquire);
         if control != 0 {
-            let addrs = self.watches.addrs.each_ref();
+            let addrs = self.addrs.each_ref();
             P::set_debug_registers(addrs.map(|addr| addr.load(Relaxed)), control);
         }
     }
 
-    /// Puts the debug registers of this CPU out of action, until [`Hits::serve_watches`]. False:
-    /// they are not the probes', and nothing has changed.
-    pub(super) fn pause_watches(&self) -> bool {
-        let are_ours = self.watches.control.load(Relaxed) & IN_ACTION != 0;
+    /// Puts the debug registers of this CPU out of action, until [`Watches::serve`]. False: they
+    /// are not the probes', and nothing has changed.
+    pub(super) fn pause<P: Platform>(&self) -> bool {
+        let are_ours = self.control.load(Relaxed) & IN_ACTION != 0;
         if are_ours {
             P::set_debug_control(ALL_OFF);
         }
@@ -55,11 +54,17 @@ impl<P: Platform> Hits<P> {
     }
 
     /// Serves the watchpoints that `matched`, the low bits of DR6, names, and puts the registers
-    /// in action again.
+    /// in action again. `hits` has this value.
     #[inline(always)]
-    pub(super) fn serve_watches(&self, cpu: &PerCpu, regs: &mut PtRegs, matched: u64) {
+    pub(super) fn serve<P: Platform>(
+        &self,
+        hits: &Hits<P>,
+        cpu: &PerCpu,
+        regs: &mut PtRegs,
+        matched: u64,
+    ) {
         // The processor may note matches of registers that are not in action, too.
-        let control = self.watches.control.load(Acquire);
+        let control = self.control.load(Acquire);
         let mut left = matched;
         while left != 0 {
             let number = left.trailing_zeros() as usize;
@@ -67,58 +72,58 @@ impl<P: Platform> Hits<P> {
             if control >> (2 * number) & 0b11 == 0 {
                 continue;
             }
+            let place = self.places.get(number);
             // SAFETY: a watchpoint lives until a grace period after it has left its place
             // (WATCH-2), and none ends in this handler.
-            let place = self.watches.places.get(number);
             if let Some(watch) = place.and_then(|at| unsafe { at.load(Acquire).as_ref() }) {
-                self.serve_watch(cpu, watch, regs);
+                serve_one(hits, cpu, watch, regs);
             }
         }
         P::clear_debug_status(matched);
         // Another CPU may have changed them meanwhile, and its work waits for this CPU. Under QEMU
         // the next #DB would name these matches once more if they were not set anew.
-        P::set_debug_control(self.watches.control.load(Acquire));
+        P::set_debug_control(self.control.load(Acquire));
     }
+}
 
-    #[inline(always)]
-    fn serve_watch(&self, cpu: &PerCpu, watch: &Watchpoint, regs: &mut PtRegs) {
-        // SAFETY: the registration has seen that this is memory of the kernel.
-        let new = unsafe { value(watch.addr(), watch.len) };
-        let old = watch.last.swap(new, Relaxed);
-        if cpu.is_busy() {
-            watch.nmissed.fetch_add(1, Relaxed);
-            return;
-        }
-        watch.hits.fetch_add(1, Relaxed);
-        let Some(handler) = watch.handler else {
-            return;
-        };
-        let mut touched = Touched {
-            ip: regs.ip,
-            old,
-            new,
-        };
-        if in_slot_region::<P>(regs.ip) {
-            touched.ip = self.displaced_position(regs);
-        }
-        let run = |regs: &mut PtRegs| {
-            let guard = cpu.enter();
-            cpu.running.store(null_mut(), Relaxed);
-            handler(watch, regs, &touched);
-            drop(guard);
-        };
-        if cpu.is_in_hit() {
-            // The instruction is the displaced one of a hit whose rest is still to come.
-            self.aside(|| run(regs));
-        } else {
-            run(regs);
-        }
+#[inline(always)]
+fn serve_one<P: Platform>(hits: &Hits<P>, cpu: &PerCpu, watch: &Watchpoint, regs: &mut PtRegs) {
+    // SAFETY: the registration has seen that this is memory of the kernel.
+    let new = unsafe { value(watch.addr(), watch.len) };
+    let old = watch.last.swap(new, Relaxed);
+    if cpu.is_busy() {
+        watch.nmissed.fetch_add(1, Relaxed);
+        return;
     }
+    watch.hits.fetch_add(1, Relaxed);
+    let Some(handler) = watch.handler else {
+        return;
+    };
+    let mut touched = Touched {
+        ip: regs.ip,
+        old,
+        new,
+    };
+    if in_slot_region::<P>(regs.ip) {
+        touched.ip = displaced_position(hits, regs);
+    }
+    let run = |regs: &mut PtRegs| {
+        let guard = cpu.enter();
+        cpu.running.store(null_mut(), Relaxed);
+        handler(watch, regs, &touched);
+        drop(guard);
+    };
+    if cpu.is_in_hit() {
+        // The instruction is the displaced one of a hit whose rest is still to come.
+        hits.aside(|| run(regs));
+    } else {
+        run(regs);
+    }
+}
 
-    /// Where the code goes on that has touched the word in a slot or detour, without the probe.
-    #[cold]
-    #[inline(never)]
-    fn displaced_position(&self, regs: &PtRegs) -> u64 {
-        self.original_position(regs.ip, regs.sp, |_| None).0
-    }
+/// Where the code goes on that has touched the word in a slot or detour, without the probe.
+#[cold]
+#[inline(never)]
+fn displaced_position<P: Platform>(hits: &Hits<P>, regs: &PtRegs) -> u64 {
+    hits.original_position(regs.ip, regs.sp, |_| None).0
 }

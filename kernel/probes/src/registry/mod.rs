@@ -53,7 +53,7 @@ mod watches;
 pub use owned::{Owner, Registered};
 pub use state::{Host, Probes};
 use state::{State, counter_origin};
-pub use watches::RegisteredWatchpoint;
+pub use watches::{RegisteredWatchpoint, Watchpoints};
 
 pub use crate::data::{
     method::{ReturnMethod, StepMethod},
@@ -205,7 +205,7 @@ impl<P: Host> Probes<P> {
             )
         });
         self.rewrite(&mut state, self.table.iter());
-        self.set_debug_registers(&state);
+        Watchpoints::of(self).apply(&state);
         P::log(format_args!(
             "kprobes globally {}",
             if on { "enabled" } else { "disabled" }

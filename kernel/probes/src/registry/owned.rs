@@ -14,7 +14,7 @@ use crate::{
     error::ProbeError,
     registry::{
         memory::try_box,
-        state::{Deferred, Host, Probes},
+        state::{Deferred, Host, Probes, defer},
     },
 };
 
@@ -133,7 +133,7 @@ impl<P: Host, O: Owner> Drop for Registered<P, O> {
         fence(SeqCst);
         kprobe.silence(&P::entry_points());
         // SAFETY: as above; from here on the node belongs to the list.
-        unsafe { P::probes().defer(self.deferred, probe.cast()) };
+        unsafe { defer(P::probes(), self.deferred, probe.cast()) };
     }
 }
 

@@ -209,28 +209,6 @@ impl<P: Host> Probes<P> {
         Ok(state)
     }
 
-    /// Leaves the handle of `owner` to be finished by the next operation that may wait. Any
-    /// context.
-    ///
-    /// # Safety
-    /// `node` is from `Box::into_raw` and given once. Its function finishes `owner`.
-    pub(super) unsafe fn defer(&self, node: *mut Deferred, owner: *mut ()) {
-        // SAFETY: ours until the exchange.
-        unsafe { (*node).owner = owner };
-        let mut head = self.deferred.load(Relaxed);
-        loop {
-            // SAFETY: as above.
-            unsafe { (*node).next.store(head, Relaxed) };
-            match self
-                .deferred
-                .compare_exchange_weak(head, node, Release, Relaxed)
-            {
-                Ok(_) => return,
-                Err(now) => head = now,
-            }
-        }
-    }
-
     /// Finishes the handles that were dropped where waiting is not allowed (PROBES-2).
     fn run_deferred(&self) {
         let mut at = self.deferred.swap(null_mut(), Acquire);
@@ -240,6 +218,28 @@ impl<P: Host> Probes<P> {
             at = node.next.load(Relaxed);
             // SAFETY: the node's handle is gone, and nothing else finishes it.
             unsafe { (node.finish)(node.owner) };
+        }
+    }
+}
+
+/// Leaves the handle of `owner` to be finished by the next operation that may wait. Any
+/// context.
+///
+/// # Safety
+/// `node` is from `Box::into_raw` and given once. Its function finishes `owner`.
+pub(super) unsafe fn defer<P: Host>(probes: &Probes<P>, node: *mut Deferred, owner: *mut ()) {
+    // SAFETY: ours until the exchange.
+    unsafe { (*node).owner = owner };
+    let mut head = probes.deferred.load(Relaxed);
+    loop {
+        // SAFETY: as above.
+        unsafe { (*node).next.store(head, Relaxed) };
+        match probes
+            .deferred
+            .compare_exchange_weak(head, node, Release, Relaxed)
+        {
+            Ok(_) => return,
+            Err(now) => head = now,
         }
     }
 }

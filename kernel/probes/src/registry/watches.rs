@@ -32,7 +32,7 @@ use crate::{
     hit::Hits,
     registry::{
         memory::try_box,
-        state::{Deferred, Host, Probes, State},
+        state::{Deferred, Host, Probes, State, defer},
     },
 };
 
@@ -61,14 +61,30 @@ fn bytes_of<T>(of: &T) -> Range<u64> {
     start..start + size_of::<T>() as u64
 }
 
-impl<P: Host> Probes<P> {
+/// The watchpoints of a kernel: the part of its [`Probes`] that is about them.
+pub struct Watchpoints<'p, P: Host>(&'p Probes<P>);
+
+impl<P: Host> Clone for Watchpoints<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Host> Copy for Watchpoints<'_, P> {}
+
+impl<'p, P: Host> Watchpoints<'p, P> {
+    /// Those of `probes`.
+    pub const fn of(probes: &'p Probes<P>) -> Self {
+        Self(probes)
+    }
+
     /// Registers a watchpoint, for all CPUs. The `static` keeps it alive.
     ///
     /// # Errors
     /// [`ProbeError`]; nothing has changed then. Beside those of kprobes for wrong names and
     /// contexts: [`ProbeError::WatchLength`], [`ProbeError::WatchUnaligned`],
     /// [`ProbeError::NotWatchable`], [`ProbeError::NoWatchRegister`].
-    pub fn register_watchpoint(&self, watch: &'static Watchpoint) -> Result<(), ProbeError> {
+    pub fn register(self, watch: &'static Watchpoint) -> Result<(), ProbeError> {
         // SAFETY: static, so it outlives every registration.
         unsafe { self.watch(watch) }
     }
@@ -76,9 +92,9 @@ impl<P: Host> Probes<P> {
     /// Registers a watchpoint that the returned handle owns; dropping the handle unregisters it.
     ///
     /// # Errors
-    /// Those of [`Probes::register_watchpoint`]; the watchpoint is dropped then.
-    pub fn register_owned_watchpoint(
-        &self,
+    /// Those of [`Watchpoints::register`]; the watchpoint is dropped then.
+    pub fn register_owned(
+        self,
         watch: Box<Watchpoint>,
     ) -> Result<RegisteredWatchpoint<P>, ProbeError> {
         let deferred = try_box(Deferred {
@@ -104,8 +120,8 @@ impl<P: Host> Probes<P> {
 
     /// # Safety
     /// The watchpoint stays alive and in place until it is unregistered.
-    unsafe fn watch(&self, watch: &Watchpoint) -> Result<(), ProbeError> {
-        let state = self.lock()?;
+    unsafe fn watch(self, watch: &Watchpoint) -> Result<(), ProbeError> {
+        let state = self.0.lock()?;
         if !state.ready {
             return Err(ProbeError::NotReady);
         }
@@ -113,10 +129,10 @@ impl<P: Host> Probes<P> {
             return Err(ProbeError::AlreadyRegistered { addr: watch.addr() });
         }
         let addr = self.watched_address(watch)?;
-        let places = &self.watches.places;
+        let places = &self.0.watches.places;
         let is_free = |place: &AtomicPtr<Watchpoint>| place.load(Relaxed).is_null();
         let Some(number) = places.iter().position(is_free) else {
-            let addrs = self.watches.addrs.each_ref();
+            let addrs = self.0.watches.addrs.each_ref();
             return Err(ProbeError::NoWatchRegister {
                 addrs: addrs.map(|addr| addr.load(Relaxed)),
             });
@@ -128,9 +144,9 @@ impl<P: Host> Probes<P> {
         // SAFETY: `watched_address` has seen that it can be read.
         watch.last.store(unsafe { value(addr, watch.len) }, Relaxed);
         watch.registered.store(true, Release);
-        self.watches.addrs[number].store(addr, Relaxed);
+        self.0.watches.addrs[number].store(addr, Relaxed);
         places[number].store(ptr::from_ref(watch).cast_mut(), Release);
-        self.set_debug_registers(&state);
+        self.apply(&state);
         Ok(())
     }
 
@@ -139,16 +155,16 @@ impl<P: Host> Probes<P> {
     ///
     /// # Errors
     /// [`ProbeError::AtomicContext`].
-    pub fn unregister_watchpoint(&self, watch: &Watchpoint) -> Result<(), ProbeError> {
-        let state = self.lock()?;
+    pub fn unregister(self, watch: &Watchpoint) -> Result<(), ProbeError> {
+        let state = self.0.lock()?;
         let Some(number) = self.register_of(watch) else {
             return Ok(());
         };
         watch.registered.store(false, Release);
-        self.set_debug_registers(&state);
-        self.watches.places[number].store(null_mut(), Release);
-        self.watches.addrs[number].store(0, Relaxed);
-        self.synchronize_hits();
+        self.apply(&state);
+        self.0.watches.places[number].store(null_mut(), Release);
+        self.0.watches.addrs[number].store(0, Relaxed);
+        self.0.synchronize_hits();
         Ok(())
     }
 
@@ -156,8 +172,8 @@ impl<P: Host> Probes<P> {
     ///
     /// # Errors
     /// [`ProbeError::NotRegistered`], [`ProbeError::NotWatchable`], [`ProbeError::AtomicContext`].
-    pub fn enable_watchpoint(&self, watch: &Watchpoint) -> Result<(), ProbeError> {
-        let state = self.lock()?;
+    pub fn enable(self, watch: &Watchpoint) -> Result<(), ProbeError> {
+        let state = self.0.lock()?;
         if self.register_of(watch).is_none() {
             return Err(ProbeError::NotRegistered);
         }
@@ -168,7 +184,7 @@ impl<P: Host> Probes<P> {
             // SAFETY: as at the registration.
             let now = unsafe { value(watch.addr(), watch.len) };
             watch.last.store(now, Relaxed);
-            self.set_debug_registers(&state);
+            self.apply(&state);
         }
         Ok(())
     }
@@ -177,57 +193,56 @@ impl<P: Host> Probes<P> {
     ///
     /// # Errors
     /// [`ProbeError::NotRegistered`], [`ProbeError::AtomicContext`].
-    pub fn disable_watchpoint(&self, watch: &Watchpoint) -> Result<(), ProbeError> {
-        let state = self.lock()?;
+    pub fn disable(self, watch: &Watchpoint) -> Result<(), ProbeError> {
+        let state = self.0.lock()?;
         if self.register_of(watch).is_none() {
             return Err(ProbeError::NotRegistered);
         }
         watch.disabled.store(true, Relaxed);
-        self.set_debug_registers(&state);
+        self.apply(&state);
         Ok(())
     }
 
     /// Visits every registered watchpoint. Task context, may sleep. The registry is locked
     /// meanwhile, so `visit` must not change it.
-    pub fn for_each_watchpoint(&self, mut visit: impl FnMut(&Watchpoint)) {
-        let _state = self.state();
-        self.registered_watchpoints()
-            .for_each(|(_, watch)| visit(watch));
+    pub fn for_each(self, mut visit: impl FnMut(&Watchpoint)) {
+        let _state = self.0.state();
+        self.registered().for_each(|(_, watch)| visit(watch));
     }
 
     /// The watchpoints and the numbers of their registers. Under the lock.
-    fn registered_watchpoints(&self) -> impl Iterator<Item = (usize, &Watchpoint)> {
-        let places = self.watches.places.iter().enumerate();
+    fn registered(self) -> impl Iterator<Item = (usize, &'p Watchpoint)> {
+        let places = self.0.watches.places.iter().enumerate();
         places.filter_map(|(number, place)| {
             // SAFETY: a registered watchpoint lives, and it leaves its place under the lock alone.
             Some((number, unsafe { place.load(Relaxed).as_ref() }?))
         })
     }
 
-    fn register_of(&self, watch: &Watchpoint) -> Option<usize> {
-        let mut all = self.registered_watchpoints();
+    fn register_of(self, watch: &Watchpoint) -> Option<usize> {
+        let mut all = self.registered();
         all.find_map(|(number, other)| ptr::eq(other, watch).then_some(number))
     }
 
     /// Makes the debug registers of every CPU what the registered watchpoints want. Under the lock.
-    pub(super) fn set_debug_registers(&self, state: &State) {
+    pub(super) fn apply(self, state: &State) {
         let mut control = ALL_OFF;
-        for (number, watch) in self.registered_watchpoints() {
+        for (number, watch) in self.registered() {
             if state.enabled && watch.is_registered() && !watch.is_disabled() {
                 control |= control_of(number, watch);
             }
         }
-        if self.watches.control.load(Relaxed) == 0 && control == ALL_OFF {
+        if self.0.watches.control.load(Relaxed) == 0 && control == ALL_OFF {
             // No register was ever in action.
             return;
         }
-        self.watches.control.store(control, Release);
-        let hits: &Hits<P> = self;
-        P::on_every_cpu(&|| hits.load_watchpoints());
+        self.0.watches.control.store(control, Release);
+        let hits: &Hits<P> = self.0;
+        P::on_every_cpu(&|| hits.watches.load::<P>());
     }
 
     /// What `watch` is to watch, or why it may not.
-    fn watched_address(&self, watch: &Watchpoint) -> Result<u64, ProbeError> {
+    fn watched_address(self, watch: &Watchpoint) -> Result<u64, ProbeError> {
         let len = watch.len;
         if !matches!(len, 1 | 2 | 4 | 8) {
             return Err(ProbeError::WatchLength { len });
@@ -246,7 +261,9 @@ impl<P: Host> Probes<P> {
         let range = addr..addr.saturating_add(len.into());
         let refused = |reason| Err(ProbeError::NotWatchable { addr, reason });
         let own = (0..).map_while(P::per_cpu).map(bytes_of::<PerCpu>);
-        let is_own = own.chain([bytes_of(self)]).any(|own| overlap(&own, &range));
+        let is_own = own
+            .chain([bytes_of(self.0)])
+            .any(|own| overlap(&own, &range));
         if is_own {
             return refused("the trap itself works with it");
         }
@@ -298,7 +315,7 @@ impl<P: Host> Drop for RegisteredWatchpoint<P> {
             return;
         }
         // SAFETY: as above; from here on the node belongs to the list.
-        unsafe { P::probes().defer(self.deferred, watch) };
+        unsafe { defer(P::probes(), self.deferred, watch) };
     }
 }
 
@@ -309,7 +326,7 @@ impl<P: Host> Drop for RegisteredWatchpoint<P> {
 unsafe fn finish<P: Host>(watch: *mut ()) {
     let watch: *mut Watchpoint = watch.cast();
     // SAFETY: alive until it is dropped below.
-    let removed = P::probes().unregister_watchpoint(unsafe { &*watch });
+    let removed = Watchpoints::of(P::probes()).unregister(unsafe { &*watch });
     if removed.is_ok() {
         // SAFETY: from `Box::leak`, nothing reaches it any more, and the handle is gone.
         drop(unsafe { Box::from_raw(watch) });

@@ -19,8 +19,8 @@ use kernel::{
     arch::{percpu, smp},
     fs,
     probes::{
-        Kprobe, PROBES, PreVerdict, PtRegs, RegisteredWatchpoint, StepMethod, Touched, WatchAccess,
-        Watchpoint, register,
+        Kprobe, PROBES, PreVerdict, PtRegs, RegisteredWatchpoint, StepMethod, Touched, WATCHPOINTS,
+        WatchAccess, Watchpoint, register,
     },
     sync::SpinLock,
     task::{kthread::spawn_kthread_on, schedule},
@@ -129,12 +129,12 @@ fn told() -> Vec<Touched> {
 }
 
 fn watch(watch: Watchpoint) -> RegisteredWatchpoint {
-    PROBES.register_owned_watchpoint(Box::new(watch)).unwrap()
+    WATCHPOINTS.register_owned(Box::new(watch)).unwrap()
 }
 
 fn refused(watch: Watchpoint) -> (&'static str, i32, String) {
-    let error = PROBES
-        .register_owned_watchpoint(Box::new(watch))
+    let error = WATCHPOINTS
+        .register_owned(Box::new(watch))
         .expect_err("it was taken");
     (error.name(), error.errno(), format!("{error}"))
 }
@@ -415,19 +415,19 @@ fn a_watchpoint_that_is_off_sees_nothing() {
     };
     let watched = watch(Watchpoint::new().at(address(0)).disabled());
     assert_eq!(hits(&watched), 0);
-    PROBES.enable_watchpoint(&watched).unwrap();
+    WATCHPOINTS.enable(&watched).unwrap();
     assert_eq!(hits(&watched), 1);
     PROBES.set_enabled(false).unwrap();
     assert_eq!(hits(&watched), 0);
     PROBES.set_enabled(true).unwrap();
     assert_eq!(hits(&watched), 1);
-    PROBES.disable_watchpoint(&watched).unwrap();
+    WATCHPOINTS.disable(&watched).unwrap();
     assert_eq!(hits(&watched), 0);
     // The old value is the one of the moment when it was enabled.
     drop(watched);
     let watched = watch(Watchpoint::new().at(address(0)).handler(note).disabled());
     WATCHED_WORDS.words[0].store(31, Relaxed);
-    PROBES.enable_watchpoint(&watched).unwrap();
+    WATCHPOINTS.enable(&watched).unwrap();
     told();
     // SAFETY: it stores to the word.
     unsafe { watched_store(word(0), 32) };
@@ -436,13 +436,13 @@ fn a_watchpoint_that_is_off_sees_nothing() {
     // Registered again, it begins as at first. Unregistered, it says so.
     static AGAIN: Watchpoint = Watchpoint::new().symbol("WATCHED_WORDS");
     for _ in 0..2 {
-        PROBES.register_watchpoint(&AGAIN).unwrap();
+        WATCHPOINTS.register(&AGAIN).unwrap();
         assert_eq!((hits(&AGAIN), AGAIN.addr()), (1, address(0)));
-        let twice = PROBES.register_watchpoint(&AGAIN).unwrap_err();
+        let twice = WATCHPOINTS.register(&AGAIN).unwrap_err();
         assert_eq!((twice.name(), twice.errno()), ("AlreadyRegistered", 22));
-        PROBES.unregister_watchpoint(&AGAIN).unwrap();
+        WATCHPOINTS.unregister(&AGAIN).unwrap();
         assert_eq!(hits(&AGAIN), 0);
-        let gone = PROBES.enable_watchpoint(&AGAIN).unwrap_err();
+        let gone = WATCHPOINTS.enable(&AGAIN).unwrap_err();
         assert_eq!(gone.name(), "NotRegistered");
     }
 }
@@ -497,7 +497,7 @@ fn watchpoints_that_cannot_be_are_refused_with_the_reason() {
     drop(all);
     drop(watch(at(address(0))));
     let watched = watch(at(address(0)));
-    let atomic = interrupts::without_interrupts(|| PROBES.disable_watchpoint(&watched));
+    let atomic = interrupts::without_interrupts(|| WATCHPOINTS.disable(&watched));
     assert_eq!(atomic.unwrap_err().name(), "AtomicContext");
 }
 
@@ -531,7 +531,7 @@ fn lists_name_watchpoints_last() {
     };
     assert!(read("list").ends_with(&line("    ")), "{}", read("list"));
     assert!(read("stats").ends_with(&line("  1 0")), "{}", read("stats"));
-    PROBES.disable_watchpoint(&watched).unwrap();
+    WATCHPOINTS.disable(&watched).unwrap();
     assert!(
         read("list").ends_with(&line("    [DISABLED]")),
         "{}",
@@ -565,8 +565,8 @@ fn watchpoints_come_and_go_under_fire() {
     let mut rounds = 0;
     while DONE.load(SeqCst) < cpus - 1 {
         let others = [1, 2].map(|index| watch(Watchpoint::new().at(address(index))));
-        PROBES.disable_watchpoint(&others[1]).unwrap();
-        PROBES.enable_watchpoint(&others[1]).unwrap();
+        WATCHPOINTS.disable(&others[1]).unwrap();
+        WATCHPOINTS.enable(&others[1]).unwrap();
         rounds += 1;
     }
     for thread in threads {

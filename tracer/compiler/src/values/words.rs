@@ -11,7 +11,7 @@ use trace_interface::{
 };
 use trace_language::{Diagnostic, tree::Span};
 
-use super::{SiteKind, Val, Values};
+use super::{SiteKind, Val, Values, Watched};
 use crate::{
     Lowered,
     functions::ABSENT,
@@ -126,7 +126,9 @@ impl Values<'_, '_> {
                     ));
                 }
             },
-            "old" | "new" | "addr" if self.site.watched.is_some() => self.watched(name),
+            "old" | "new" | "addr" if let Some(watched) = self.site.watched => {
+                at_watch(watched, name)
+            }
             "retval" => self.returned(span)?,
             "args" => {
                 return Err(Diagnostic::new(
@@ -149,46 +151,6 @@ impl Values<'_, '_> {
         match self.site.kind {
             SiteKind::Profile | SiteKind::Watch => Number::Register(Register::Ip),
             _ => Number::Ip,
-        }
-    }
-
-    /// `old`, `new` or `addr` of a watch: the value before the instruction, the one after it, where
-    /// it is. They are where [`Attachment::Watch`](trace_interface::script::Attachment) says.
-    fn watched(&self, name: &str) -> Val {
-        let Some(watched) = self.site.watched else {
-            return Val::number(Number::Constant(0), Kind::UNSIGNED);
-        };
-        let register = match name {
-            "addr" => {
-                let address = Number::Constant(watched.address);
-                return Val::number(address, Kind::Symbol { with_offset: true });
-            }
-            "old" => Register::OrigAx,
-            _ => Register::Ss,
-        };
-        let number = Number::Register(register);
-        let bytes = watched.bytes;
-        match watched.type_id {
-            None => Val::number(
-                number,
-                Kind::Integer {
-                    bytes: bytes.into(),
-                    signed: false,
-                },
-            ),
-            Some(type_id) => Val::Object(Object {
-                type_id,
-                at: At::Pieces {
-                    pieces: [Piece {
-                        bytes: bytes.into(),
-                        source: Source::Value(number),
-                    }]
-                    .into(),
-                    offset: 0,
-                },
-                present: Test::Constant(true),
-                is_variant: false,
-            }),
         }
     }
 
@@ -291,6 +253,43 @@ impl Values<'_, '_> {
                 names::NO_DEBUG_INFORMATION,
             ),
         })
+    }
+}
+
+/// `old`, `new` or `addr` of a watch: the value before the instruction, the one after it, where
+/// it is. They are where [`Attachment::Watch`](trace_interface::script::Attachment) says.
+fn at_watch(watched: Watched, name: &str) -> Val {
+    let register = match name {
+        "addr" => {
+            let address = Number::Constant(watched.address);
+            return Val::number(address, Kind::Symbol { with_offset: true });
+        }
+        "old" => Register::OrigAx,
+        _ => Register::Ss,
+    };
+    let number = Number::Register(register);
+    let bytes = watched.bytes;
+    match watched.type_id {
+        None => Val::number(
+            number,
+            Kind::Integer {
+                bytes: bytes.into(),
+                signed: false,
+            },
+        ),
+        Some(type_id) => Val::Object(Object {
+            type_id,
+            at: At::Pieces {
+                pieces: [Piece {
+                    bytes: bytes.into(),
+                    source: Source::Value(number),
+                }]
+                .into(),
+                offset: 0,
+            },
+            present: Test::Constant(true),
+            is_variant: false,
+        }),
     }
 }
 

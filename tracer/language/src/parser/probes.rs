@@ -131,8 +131,8 @@ impl Parser<'_> {
             "profile" | "p" => ProbeKind::Profile {
                 nanoseconds: self.period(&provider, "profile:hz:99")?,
             },
-            "watch" => self.watch(&provider)?,
-            "watchpoint" | "w" | "asyncwatchpoint" | "aw" => self.watchpoint(&provider)?,
+            "watch" => watch(self, &provider)?,
+            "watchpoint" | "w" | "asyncwatchpoint" | "aw" => watchpoint(self, &provider)?,
             "begin" | "BEGIN" => ProbeKind::Begin,
             "end" | "END" => ProbeKind::End,
             other => {
@@ -318,57 +318,6 @@ impl Parser<'_> {
         Ok(ProbeKind::Line { file, line })
     }
 
-    /// `:STATIC.FIELD`, and perhaps `:w` or `:rw`.
-    fn watch(&mut self, provider: &Name) -> Parsed<ProbeKind> {
-        let is_in = |letter: char| lexer::is_word(letter) || ":.$".contains(letter);
-        let mut name = self.part(provider, "watch:STATIC", is_in)?;
-        let (path, reads) = match name.text.rsplit_once(':') {
-            Some((path, access)) if !path.ends_with(':') => {
-                (path, access_reads(access, name.span)?)
-            }
-            _ => (&*name.text, false),
-        };
-        if path.is_empty() || path.ends_with([':', '.']) {
-            return Err(nothing(name.span, "watch:STATIC.FIELD"));
-        }
-        name.text = path.into();
-        Ok(ProbeKind::Watch {
-            what: Watched::Static(name),
-            reads,
-        })
-    }
-
-    /// `:ADDRESS:LENGTH:ACCESS`.
-    fn watchpoint(&mut self, provider: &Name) -> Parsed<ProbeKind> {
-        const FORM: &str = "watchpoint:ADDRESS:LENGTH:w";
-        let is_in = |letter: char| lexer::is_word(letter) || "$+".contains(letter);
-        let number = |name: &Name, what: &str| {
-            lexer::integer(&name.text, name.span).map_err(|_| {
-                Diagnostic::new(
-                    name.span,
-                    format!("`{}` is no {what}", name.text),
-                    format!("write `{FORM}` with numbers, or `watch:STATIC` for a name"),
-                )
-            })
-        };
-        let address = self.part(provider, FORM, is_in)?;
-        let address = number(&address, "address")?;
-        let length = self.part(provider, FORM, is_in)?;
-        let bytes = number(&length, "length")?;
-        if !matches!(bytes, 1 | 2 | 4 | 8) {
-            return Err(Diagnostic::new(
-                length.span,
-                format!("{bytes} bytes cannot be watched"),
-                "watch 1, 2, 4 or 8",
-            ));
-        }
-        let access = self.part(provider, FORM, is_in)?;
-        Ok(ProbeKind::Watch {
-            what: Watched::Memory { address, bytes },
-            reads: access_reads(&access.text, access.span)?,
-        })
-    }
-
     /// `:UNIT:NUMBER`, or `:NUMBER` with a unit of time after the digits.
     fn period(&mut self, provider: &Name, form: &str) -> Parsed<u64> {
         const SECOND: u64 = 1_000_000_000;
@@ -424,6 +373,55 @@ fn offset(text: &str, start: usize) -> Parsed<(u64, usize)> {
     }
     let offset = lexer::integer(digits, Span::new(start + 1, span.end))?;
     Ok((offset, span.end))
+}
+
+/// `:STATIC.FIELD`, and perhaps `:w` or `:rw`.
+fn watch(parser: &mut Parser<'_>, provider: &Name) -> Parsed<ProbeKind> {
+    let is_in = |letter: char| lexer::is_word(letter) || ":.$".contains(letter);
+    let mut name = parser.part(provider, "watch:STATIC", is_in)?;
+    let (path, reads) = match name.text.rsplit_once(':') {
+        Some((path, access)) if !path.ends_with(':') => (path, access_reads(access, name.span)?),
+        _ => (&*name.text, false),
+    };
+    if path.is_empty() || path.ends_with([':', '.']) {
+        return Err(nothing(name.span, "watch:STATIC.FIELD"));
+    }
+    name.text = path.into();
+    Ok(ProbeKind::Watch {
+        what: Watched::Static(name),
+        reads,
+    })
+}
+
+/// `:ADDRESS:LENGTH:ACCESS`.
+fn watchpoint(parser: &mut Parser<'_>, provider: &Name) -> Parsed<ProbeKind> {
+    const FORM: &str = "watchpoint:ADDRESS:LENGTH:w";
+    let is_in = |letter: char| lexer::is_word(letter) || "$+".contains(letter);
+    let number = |name: &Name, what: &str| {
+        lexer::integer(&name.text, name.span).map_err(|_| {
+            Diagnostic::new(
+                name.span,
+                format!("`{}` is no {what}", name.text),
+                format!("write `{FORM}` with numbers, or `watch:STATIC` for a name"),
+            )
+        })
+    };
+    let address = parser.part(provider, FORM, is_in)?;
+    let address = number(&address, "address")?;
+    let length = parser.part(provider, FORM, is_in)?;
+    let bytes = number(&length, "length")?;
+    if !matches!(bytes, 1 | 2 | 4 | 8) {
+        return Err(Diagnostic::new(
+            length.span,
+            format!("{bytes} bytes cannot be watched"),
+            "watch 1, 2, 4 or 8",
+        ));
+    }
+    let access = parser.part(provider, FORM, is_in)?;
+    Ok(ProbeKind::Watch {
+        what: Watched::Memory { address, bytes },
+        reads: access_reads(&access.text, access.span)?,
+    })
 }
 
 /// Whether the letters of an access have reads hit, too.

@@ -38,7 +38,7 @@ use core::{
 use fallible::{Shared, try_box, try_vec};
 use probes::{
     Kprobe, PreVerdict, PtRegs, Registered, RegisteredWatchpoint, Touched, WatchAccess, Watchpoint,
-    platform::Text,
+    Watchpoints, platform::Text,
 };
 use trace_interface::script::Attachment;
 
@@ -317,7 +317,7 @@ impl<A: Agent> Watch<A> {
         let data = core::ptr::from_ref::<Program<A>>(&program).cast();
         let watchpoint = try_box(watchpoint.data(data).handler(on_touch::<A>))?;
         Ok(Self {
-            watchpoint: A::probes().register_owned_watchpoint(watchpoint)?,
+            watchpoint: Watchpoints::of(A::probes()).register_owned(watchpoint)?,
             _program: program,
         })
     }
@@ -325,7 +325,7 @@ impl<A: Agent> Watch<A> {
     /// Returns how many hits were missed.
     fn detach(self) -> u64 {
         // Afterwards the count is final. It is registered, and only tasks have it.
-        let _ = A::probes().disable_watchpoint(&self.watchpoint);
+        let _ = Watchpoints::of(A::probes()).disable(&self.watchpoint);
         self.watchpoint.nmissed()
     }
 }

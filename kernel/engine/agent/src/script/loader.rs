@@ -25,7 +25,7 @@ use bpf::{
 use fallible::{OutOfMemory, Shared, try_vec};
 use trace_interface::{Script, script::CLOCK};
 
-use super::{OwnTasks, refusal::Refusal};
+use super::{own_tasks::OwnTasks, refusal::Refusal};
 use crate::{
     Agent,
     facts::NSEC_PER_SEC,
