@@ -565,6 +565,38 @@ fn funcslower_shows_calls() {
     assert_eq!(answers.lines(&format!("{WORKLOAD} workload ")), [""; 0]);
 }
 
+/// Each call ends at the depth at which it began, and the outermost ones are those of the function.
+#[test]
+fn funcgraph_shows_calls_in_calls() {
+    let said = answer(&["--smp", "1", "funcgraph", "sys_getpid"]);
+    let calls = Answers::of(&["kprobe:sys_getpid { @ = count(); }"]);
+    let (mut open, mut outermost, mut inner) = (Vec::new(), 0, 0);
+    for line in said.lines().filter(|line| line.starts_with("  0 ")) {
+        // The number of the CPU, the task's name and the time take 31 columns with the blanks
+        // between, and two blanks come after them.
+        let (head, call) = line.split_at(33);
+        let head = head.trim_end();
+        let depth = (call.len() - call.trim_start().len()) / 2;
+        match call.trim_start().strip_suffix("() {") {
+            Some(function) => {
+                assert_eq!(depth, open.len(), "{line}");
+                outermost += u64::from(depth == 0);
+                inner += u64::from(function == "kernel::task::current" && depth == 1);
+                let is_outermost = function == "kernel::syscall::tasks::sys_getpid";
+                assert_eq!(is_outermost, depth == 0, "{line}");
+                open.push(function.to_owned());
+            }
+            None => {
+                assert!(head.ends_with("ns") && call.trim_start() == "}", "{line}");
+                assert!(open.pop().is_some() && depth == open.len(), "{line}");
+            }
+        }
+    }
+    assert_eq!(open, [""; 0]);
+    assert_eq!(calls.map("@").as_u64(), Some(outermost));
+    assert_eq!(inner, outermost);
+}
+
 #[test]
 fn argdist_counts_values() {
     let answers = Answers::of(&["argdist", "kretprobe:kernel::fs::mkdir", "(comm, retval)"]);

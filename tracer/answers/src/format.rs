@@ -70,6 +70,8 @@ pub(crate) fn write(
                 }
             }
         }
+        // The next conversion takes it.
+        Style::Width => return Ok(()),
         Style::Natural => {
             write!(text, "{}", value.shown(symbols))?;
             if let Some((end, _)) = conversion

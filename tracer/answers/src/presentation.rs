@@ -14,7 +14,7 @@ use core::fmt::{self, Write};
 use trace_interface::{
     frame::{Books, Frame, MapEntry},
     shape::Shape,
-    view::{Class, HEADER, Level, Part, Record, VALUES, View},
+    view::{Class, HEADER, Level, MOST_WIDTH, Part, Record, Style, VALUES, View},
 };
 
 use crate::{
@@ -524,13 +524,25 @@ impl Presentation {
 fn line(parts: &[Part], values: &[Value], symbols: &dyn Symbolize) -> Result<String, fmt::Error> {
     let mut text = String::new();
     let mut values = values.iter();
+    let mut asked = None;
     for part in parts {
         match part {
             Part::Literal(literal) => text.push_str(literal),
             Part::Value(conversion) => {
-                if let Some(value) = values.next() {
-                    format::write(conversion, value, symbols, &mut text)?;
+                let Some(value) = values.next() else {
+                    continue;
+                };
+                if conversion.style == Style::Width {
+                    asked = value.number();
+                    continue;
                 }
+                let mut conversion = *conversion;
+                if let Some(width) = asked.take() {
+                    let columns = usize::try_from(width.unsigned_abs()).unwrap_or(MOST_WIDTH);
+                    conversion.width = columns.min(MOST_WIDTH);
+                    conversion.left |= width < 0;
+                }
+                format::write(&conversion, value, symbols, &mut text)?;
             }
         }
     }

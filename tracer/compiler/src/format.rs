@@ -6,7 +6,7 @@ use core::{iter::Peekable, str::CharIndices};
 use trace_interface::view::{Conversion, Part, Style};
 
 /// The most columns that a width may ask for.
-const MOST_WIDTH: usize = 256;
+const MOST_WIDTH: usize = trace_interface::view::MOST_WIDTH;
 
 /// Reads a format.
 ///
@@ -46,7 +46,18 @@ pub(crate) fn parse(format: &str) -> Result<Vec<Part>, (String, &'static str)> {
                 _ => {}
             }
         }
-        conversion.width = number(&mut letters);
+        if letters.next_if(|(_, next)| *next == '*').is_some() {
+            if !literal.is_empty() {
+                parts.push(Part::Literal(core::mem::take(&mut literal)));
+            }
+            parts.push(Part::Value(Conversion {
+                style: Style::Width,
+                letter: '*',
+                ..conversion
+            }));
+        } else {
+            conversion.width = number(&mut letters);
+        }
         if letters.next_if(|(_, next)| *next == '.').is_some() {
             conversion.precision = Some(number(&mut letters));
         }

@@ -190,6 +190,8 @@ impl Scale {
 /// How a value is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
+    /// Not shown: the width of the next conversion, as C has it. Below zero it is one with `-`.
+    Width,
     /// `%d`, `%i`
     Decimal,
     /// `%u`
@@ -207,6 +209,9 @@ pub enum Style {
     /// `%rx`: each byte as `\x1f`; `%rh`: as `1f`, with blanks between.
     Dump { escaped: bool },
 }
+
+/// The most columns that the width of a conversion may ask for.
+pub const MOST_WIDTH: usize = 256;
 
 /// A conversion: `%-8d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

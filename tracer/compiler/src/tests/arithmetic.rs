@@ -526,6 +526,11 @@ fn conversions_show_so_much_of_a_number_as_they_say() {
             "ff fffe fffffffd fffffffffffffffc",
         ),
         ("\"%u %o\", (int8)-1, (int8)-1", "255 377"),
+        // A width among the values, and below zero to the left.
+        (
+            "\"%*d|%*s|%5d|%*s|\", 4, 7, -3, \"a\", 6, 0, \"b\"",
+            "   7|a  |    6|b|",
+        ),
         ("\"%d %d\", (int8)-1, (uint8)255", "-1 255"),
         (
             "\"%lx %x\", (int8)-1, -1",
