@@ -32,7 +32,7 @@ const GROUPS: [(char, usize); 13] = [
     ('T', 50),
     ('A', 14),
     ('L', 27),
-    ('W', 9),
+    ('W', 10),
 ];
 
 /// How many items say that something is missing. The number is exact, so that each change is seen.

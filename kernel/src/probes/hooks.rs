@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use x86_64::registers::debug::{Dr6, Dr6Flags};
 
-use super::{PROBES, every_cpu, platform, text_poke};
+use super::{PROBES, WATCHPOINTS, every_cpu, platform, text_poke};
 use crate::{
     arch::{PtRegs, debug, entry},
     symbols, trace,
@@ -29,6 +29,13 @@ pub fn on_debug(regs: &mut PtRegs) -> bool {
         debug::clear_single_step(Dr6::read_raw());
     }
     ours
+}
+
+/// The same for a #DB that only debug registers have caused, by the shortest way.
+#[inline(always)]
+pub fn on_match(regs: &mut PtRegs, status: u64) -> bool {
+    // As in `on_debug`.
+    regs.ip == entry::debug_stub() || WATCHPOINTS.on_match(regs, status)
 }
 
 /// Lets the probes look at a fault first. A load of an action is mended. An ip in a slot becomes

@@ -23,9 +23,9 @@ pub const PROBES: Rules<'static> = Rules {
 
 /// The rules for this kernel's closure.
 pub const KERNEL: Rules<'static> = Rules {
-    roots: &joined::<31, 44, 75>(PROBES_ROOTS, ROOTS),
+    roots: &joined::<31, 45, 76>(PROBES_ROOTS, ROOTS),
     ends: &joined::<7, 5, 12>(PROBES_ENDS, ENDS),
-    callers: &joined::<29, 3, 32>(PROBES_CALLERS, CALLERS),
+    callers: &joined::<29, 4, 33>(PROBES_CALLERS, CALLERS),
     stack_switchers: &joined::<1, 4, 5>(PROBES_STACK_SWITCHERS, STACK_SWITCHERS),
 };
 
@@ -116,7 +116,7 @@ const PROBES_ROOTS: [Named; 31] = [
 ];
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-const ROOTS: [Named; 44] = [
+const ROOTS: [Named; 45] = [
     (
         "kernel::arch::x86_64::traps::do_breakpoint",
         "a hit runs through it",
@@ -124,6 +124,10 @@ const ROOTS: [Named; 44] = [
     (
         "kernel::arch::x86_64::traps::do_debug",
         "a single step runs through it",
+    ),
+    (
+        "kernel::arch::x86_64::traps::enter_match",
+        "a hit of a watchpoint runs through it",
     ),
     (
         "kernel::arch::x86_64::traps::enter_exception",
@@ -315,7 +319,11 @@ const PROBES_CALLERS: [Named; 29] = [
 ];
 
 /// The same in the kernel.
-const CALLERS: [Named; 3] = [
+const CALLERS: [Named; 4] = [
+    (
+        "kernel::arch::x86_64::traps::enter_match",
+        "calls handlers of watchpoints",
+    ),
     (
         "kernel::arch::x86_64::traps::do_breakpoint",
         "holds what serves a hit that did not come by `kprobe_breakpoint`",

@@ -45,7 +45,8 @@ impl Watches {
 
     /// Puts the debug registers of this CPU out of action, until [`Watches::serve`]. False: they
     /// are not the probes', and nothing has changed.
-    pub(super) fn pause<P: Platform>(&self) -> bool {
+    #[inline(always)]
+    pub(crate) fn pause<P: Platform>(&self) -> bool {
         let are_ours = self.control.load(Relaxed) & IN_ACTION != 0;
         if are_ours {
             P::set_debug_control(ALL_OFF);
@@ -56,7 +57,7 @@ impl Watches {
     /// Serves the watchpoints that `matched`, the low bits of DR6, names, and puts the registers
     /// in action again. `hits` has this value.
     #[inline(always)]
-    pub(super) fn serve<P: Platform>(
+    pub(crate) fn serve<P: Platform>(
         &self,
         hits: &Hits<P>,
         cpu: &PerCpu,

@@ -25,11 +25,12 @@ use core::{
 
 use crate::{
     data::{
-        per_cpu::PerCpu,
+        per_cpu::{PerCpu, bump},
         watchpoint::{ALL_OFF, WatchAccess, Watchpoint, value},
     },
     error::ProbeError,
     hit::Hits,
+    pt_regs::PtRegs,
     registry::{
         memory::try_box,
         state::{Deferred, Host, Probes, State, defer},
@@ -201,6 +202,21 @@ impl<'p, P: Host> Watchpoints<'p, P> {
         watch.disabled.store(true, Relaxed);
         self.apply(&state);
         Ok(())
+    }
+
+    /// Serves a #DB whose only causes are matches of debug registers: `dr6` has none of BS, BD and
+    /// BT. A kernel may call it in place of [`Hits::on_debug`], which does the same for such a #DB
+    /// on a longer way. False: the registers are not the probes'. Interrupts off.
+    #[inline(always)]
+    pub fn on_match(self, regs: &mut PtRegs, dr6: u64) -> bool {
+        const MATCHED: u64 = 0b1111;
+        let cpu = P::this_cpu();
+        bump(&cpu.debug_traps);
+        let are_ours = self.0.watches.pause::<P>();
+        if are_ours {
+            self.0.watches.serve(self.0, cpu, regs, dr6 & MATCHED);
+        }
+        are_ours
     }
 
     /// Visits every registered watchpoint. Task context, may sleep. The registry is locked

@@ -48,7 +48,7 @@ use super::{
 };
 use crate::mm::paging;
 use core::{arch::global_asm, mem::offset_of, slice};
-use x86_64::VirtAddr;
+use x86_64::{VirtAddr, registers::debug::Dr6Flags};
 
 const _: () = assert!(
     (size_of::<PtRegs>() + 8).is_multiple_of(16),
@@ -240,6 +240,7 @@ begin_stub asm_breakpoint_other
     jmp exception_return
 end_stub asm_breakpoint_other
 
+# A watched word that was touched takes the short way.
 begin_stub asm_debug
     begin_frame 5
     push -1
@@ -248,7 +249,15 @@ begin_stub asm_debug
     save rsi
     save_rest
     enter_kernel
-    call_with_frame {do_debug}
+    mov rsi, dr6
+    test sil, {matched}
+    jz 9f
+    test esi, {other_causes}
+    jnz 9f
+    call_with_frame {enter_match}
+    test al, al
+    jnz exception_return
+9:  call_with_frame {do_debug}
     jmp exception_return
 end_stub asm_debug
 
@@ -517,6 +526,11 @@ exception_stubs:
     enter_page_fault = sym traps::enter_page_fault,
     do_breakpoint = sym traps::do_breakpoint,
     do_debug = sym traps::do_debug,
+    enter_match = sym traps::enter_match,
+    matched = const Dr6Flags::TRAP.bits() as u8,
+    other_causes = const Dr6Flags::STEP.bits()
+        | Dr6Flags::ACCESS_DETECTED.bits()
+        | Dr6Flags::SWITCH.bits(),
     do_interrupt = sym traps::do_interrupt,
     enter_nmi = sym traps::enter_nmi,
     do_double_fault = sym traps::do_double_fault,

@@ -53,6 +53,12 @@ pub(super) extern "C" fn do_breakpoint(regs: &mut PtRegs) {
     unclaimed(regs, vector::BREAKPOINT);
 }
 
+/// #DB that only debug registers have caused, in the order of the bits of `status`. True: it was
+/// the probes'. The probes come first, so this may not be probed itself.
+pub(super) extern "C" fn enter_match(regs: &mut PtRegs, status: u64) -> bool {
+    !regs.user_mode() && hooks::on_match(regs, status)
+}
+
 /// #DB.
 pub(super) extern "C" fn do_debug(regs: &mut PtRegs) {
     if !regs.user_mode() && hooks::on_debug(regs) {
