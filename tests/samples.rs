@@ -153,6 +153,32 @@ fn another_function() {
     );
 }
 
+/// Each new task takes a number, which is one more than the last.
+#[test]
+fn writes_of_a_static_are_told() {
+    let (over, log) = boot(Firmware::Bios, 2, "modules=data_breakpoint");
+    assert_eq!(over, Over::Ended(End::Success), "{log}");
+    lines(&log, "HW Breakpoint for (.*NEXT) write installed", 1);
+    let changes = r".*NEXT value is changed: 0x([0-9a-f]+ -> 0x[0-9a-f]+), before .*new_user.*";
+    let changes = lines(&log, changes, 2);
+    let numbers = changes.iter().map(|change| {
+        let (old, new) = change.split_once(" -> 0x").unwrap();
+        [old, new].map(|hex| u64::from_str_radix(hex, 16).unwrap())
+    });
+    let numbers: Vec<[u64; 2]> = numbers.collect();
+    assert!(numbers.iter().all(|[old, new]| *new == old + 1), "{log}");
+    assert!(numbers.is_sorted(), "{log}");
+    lines(&log, "HW Breakpoint for (.*NEXT) write uninstalled", 1);
+
+    let (over, log) = boot(
+        Firmware::Bios,
+        2,
+        "modules=data_breakpoint data_breakpoint.ksym=kernel::task::next_pid::NEX",
+    );
+    assert_eq!(over, Over::Ended(End::Failure), "{log}");
+    lines(&log, "(Breakpoint registration failed)", 1);
+}
+
 #[test]
 fn an_unknown_function_fails_the_run() {
     let (over, log) = boot(

@@ -9,6 +9,7 @@
 extern crate alloc;
 
 pub mod crash;
+pub mod data_breakpoint;
 pub mod jprobe_example;
 pub mod kprobe_example;
 pub mod kretprobe_example;

@@ -215,11 +215,10 @@ fn exception(frame: &mut Frame) {
     let vector = frame.vector as u8;
     let is_theirs = frame.with_regs(|regs| match vector {
         1 => {
-            let status = Dr6::read_raw();
-            let is_theirs = PROBES.on_debug(regs, status);
+            let is_theirs = PROBES.on_debug(regs, Dr6::read_raw());
             // SAFETY: a write to the status has no other effect.
             unsafe {
-                let rest = status & !Dr6Flags::STEP.bits();
+                let rest = Dr6::read_raw() & !Dr6Flags::STEP.bits();
                 core::arch::asm!("mov dr6, {}", in(reg) rest, options(nomem, nostack));
             }
             is_theirs
