@@ -528,6 +528,16 @@ fn a_watch_tells_who_writes_a_static_and_from_which_value_to_which() {
         "{said}"
     );
 
+    // A machine that does not see all of it says so.
+    let program = "watch:kernel::task::next_pid::NEXT:rw { @ = count(); }";
+    let told = |cpus| {
+        let output = trace(&["--smp", cpus, program]);
+        String::from_utf8_lossy(&output.stderr).contains("misses instructions with a `lock`")
+    };
+    assert_eq!((told("1"), told("2")), (false, true));
+    let said = answer(&["--smp", "1", program, "--expect", "@ >= 4"]);
+    assert!(said.contains("@: "), "{said}");
+
     // Code of one function is one key, wherever in it the access is.
     let said = answer(&[
         "--with-tracer",

@@ -8,7 +8,7 @@ use bpf::AluOp;
 use trace_interface::symbols::Unavailable;
 use trace_language::{
     Diagnostic,
-    tree::{self, Probe, ProbeKind, Span},
+    tree::{self, ExpressionKind, Probe, ProbeKind, Span},
 };
 
 use crate::{
@@ -198,7 +198,23 @@ fn watched_static(tables: &mut Tables<'_>, name: &tree::Name, reads: bool) -> Lo
         span: name.span,
         ..error
     };
-    let expression = trace_language::parse_expression(&name.text, &[]).map_err(at)?;
+    // The path may have names of the compiler, which no expression has. So it is put in afterwards.
+    let path = name.text.rfind("::").map_or(0, |at| at + 2);
+    let rest = name.text[path..].find(['.', '[']);
+    let (path, rest) = name
+        .text
+        .split_at(rest.map_or(name.text.len(), |at| path + at));
+    let mut expression = trace_language::parse_expression(&format!("x{rest}"), &[]).map_err(at)?;
+    let mut innermost = &mut expression;
+    loop {
+        match &mut innermost.kind {
+            ExpressionKind::Field { of, .. } | ExpressionKind::Index { of, .. } => innermost = of,
+            kind => {
+                *kind = ExpressionKind::Name(path.into());
+                break;
+            }
+        }
+    }
     // The value of a name does not depend on where it is asked for.
     let site = Site {
         kind: SiteKind::Begin,

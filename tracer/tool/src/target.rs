@@ -9,10 +9,16 @@
 use std::{fs, path::Path, path::PathBuf, rc::Rc, time::Duration};
 
 use anyhow::{Context, Result};
-use boot::{image, image::Kernel, prerequisites, progress::say};
+use boot::{
+    image,
+    image::Kernel,
+    prerequisites,
+    progress::say,
+    qemu::{Accelerator, Machine},
+};
 use debug_info::DebugInfo;
 use trace_compiler::{EventTable, Options as CompileOptions};
-use trace_interface::Script;
+use trace_interface::{Script, script::Attachment};
 use trace_link::{Address, Remote, Request, Trace};
 use trace_wire::stream::BuildId;
 
@@ -164,10 +170,27 @@ impl Target {
             }
             Self::Built(kernel) => {
                 let image = kernel.image(options.machine.firmware())?;
-                Trace::start(&options.machine.machine(image, cmdline), install, &request)
+                let machine = options.machine.machine(image, cmdline);
+                if watches_reads(script) && misses_locked(&machine) {
+                    say(
+                        "QEMU misses instructions with a `lock` prefix where reads are watched on \
+                         several CPUs; --smp 1 sees them",
+                    );
+                }
+                Trace::start(&machine, install, &request)
             }
         }
     }
+}
+
+fn watches_reads(script: &Script) -> bool {
+    let mut all = script.attachments.iter();
+    all.any(|attachment| matches!(attachment, Attachment::Watch { reads: true, .. }))
+}
+
+/// Whether locked instructions do not hit a watch for reads there: see docs/emulators.md.
+fn misses_locked(machine: &Machine) -> bool {
+    machine.accelerator == Accelerator::Tcg && machine.cpus > 1 && !machine.icount
 }
 
 impl Running {

@@ -377,18 +377,25 @@ fn offset(text: &str, start: usize) -> Parsed<(u64, usize)> {
 
 /// `:STATIC.FIELD`, and perhaps `:w` or `:rw`.
 fn watch(parser: &mut Parser<'_>, provider: &Name) -> Parsed<ProbeKind> {
-    let is_in = |letter: char| lexer::is_word(letter) || ":.$".contains(letter);
-    let mut name = parser.part(provider, "watch:STATIC", is_in)?;
-    let (path, reads) = match name.text.rsplit_once(':') {
-        Some((path, access)) if !path.ends_with(':') => (path, access_reads(access, name.span)?),
-        _ => (&*name.text, false),
-    };
-    if path.is_empty() || path.ends_with([':', '.']) {
-        return Err(nothing(name.span, "watch:STATIC.FIELD"));
+    const FORM: &str = "watch:STATIC.FIELD";
+    parser.colon(provider, FORM)?;
+    let start = parser.position;
+    let rest = &parser.text[start..];
+    let length = pattern_length(rest);
+    let span = Span::new(start, start + length);
+    let text = parser.with_arguments(&rest[..length], span)?;
+    if text.is_empty() || text.ends_with([':', '.']) {
+        return Err(nothing(Span::new(provider.span.start, span.end), FORM));
     }
-    name.text = path.into();
+    parser.position = span.end;
+    parser.end = span.end;
+    let mut reads = false;
+    if parser.text[parser.position..].starts_with(':') {
+        let access = parser.part(provider, "watch:STATIC:rw", lexer::is_word)?;
+        reads = access_reads(&access.text, access.span)?;
+    }
     Ok(ProbeKind::Watch {
-        what: Watched::Static(name),
+        what: Watched::Static(Name { text, span }),
         reads,
     })
 }
