@@ -361,7 +361,18 @@ impl PerCpu {
     /// Where the guard is in this struct.
     pub const GUARD_OFFSET: u32 = offset_of!(Self, guard) as u32;
 
-    /// Where the guard is, from the GS base. So the others: what the stubs and the post slots use.
+    pub(crate) const SAVED_FLAGS_OFFSET: u32 = offset_of!(Self, saved_flags) as u32;
+
+    pub(crate) const THIS_OFFSET: u32 = offset_of!(Self, this) as u32;
+
+    /// Where this CPU's value is, from the GS base: all of the distance, with the part that only the
+    /// linker knows. Any context.
+    pub fn gs_distance<P: Platform>() -> u32 {
+        P::entry_points().per_cpu + P::PER_CPU_GS_OFFSET
+    }
+
+    /// Where the guard is, from the GS base, without the part that only the linker knows, which the
+    /// assembly adds by itself. So the others: what the stubs and the post slots use.
     pub const fn guard_gs_offset<P: Platform>() -> u32 {
         P::PER_CPU_GS_OFFSET + offset_of!(Self, guard) as u32
     }

@@ -172,7 +172,7 @@ impl Report {
 
 /// Whether this CPU's data are where the stubs look, and have been given their number.
 fn sees_itself<P: Host>() -> bool {
-    let offset = u64::from(P::entry_points().per_cpu + PerCpu::this_gs_offset::<P>());
+    let offset = u64::from(PerCpu::gs_distance::<P>() + PerCpu::THIS_OFFSET);
     let found: u64;
     // SAFETY: reads a word of this CPU's data, or of what the kernel has there: the GS base plus
     // the distance that it has given is mapped, or the first hit would not survive either.

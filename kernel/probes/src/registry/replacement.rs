@@ -8,11 +8,10 @@ use crate::{
 
 /// How the replacement of an instruction ends where a post handler waits.
 pub(super) fn post_ending<P: Platform>() -> Ending {
-    let entry = P::entry_points();
     Ending::Post {
-        stub: entry.post_stub,
+        stub: P::entry_points().post_stub,
         saved_flags: Some(SavedFlagsOperand {
-            gs_offset: entry.per_cpu + PerCpu::saved_flags_gs_offset::<P>(),
+            gs_offset: PerCpu::gs_distance::<P>() + PerCpu::SAVED_FLAGS_OFFSET,
         }),
     }
 }

@@ -32,6 +32,7 @@ use crate::{
         kprobe::Kprobe,
         method::{ReturnMethod, StepMethod},
         no_grace::NoGrace,
+        per_cpu::PerCpu,
         site::Site,
         trap_ip::TrapIp,
     },
@@ -118,8 +119,7 @@ impl State {
 pub(super) fn counter_origin<P: Platform>(cpus: usize) -> u64 {
     let gs_base = |cpu| {
         let data = P::per_cpu(cpu).map_or(0, |data| core::ptr::from_ref(data).addr() as u64);
-        data.wrapping_sub(P::PER_CPU_GS_OFFSET.into())
-            .wrapping_sub(P::entry_points().per_cpu.into())
+        data.wrapping_sub(PerCpu::gs_distance::<P>().into())
     };
     if !P::PER_CPU_PAGES {
         return 0;

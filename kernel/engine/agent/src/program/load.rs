@@ -220,8 +220,7 @@ impl<A: Agent> Program<A> {
 fn machine<A: Agent>(routine: &dyn Fn(Helper, &Constants) -> Option<Routine>) -> Machine<'_> {
     let not_recording = A::tracing().recording.word();
     let task = per_cpu::task::<A>() as i32;
-    // A part of the distance may be known to the linker only.
-    let guard = A::entry_points().per_cpu + probes::PerCpu::guard_gs_offset::<A>();
+    let guard = probes::PerCpu::gs_distance::<A>() + probes::PerCpu::GUARD_OFFSET;
     Machine {
         cpu_number: per_cpu::number::<A>() as i32,
         // A helper runs under the guard, as handlers do: no grace period ends meanwhile.
