@@ -335,6 +335,21 @@ fn functions_are_listed_with_their_signatures() {
 
 /// With --top the maps are shown before the end, too, though the program prints none.
 #[test]
+fn statics_are_listed_with_their_types() {
+    let said = answer(&["-l", "watch:next_pid::*"]);
+    assert_eq!(
+        said,
+        "watch:kernel::task::next_pid::NEXT  AtomicI32  4 bytes\n"
+    );
+    let output = trace(&["-l", "watch:no_such_*"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("`-l 'watch:*'`"),
+        "{said}"
+    );
+}
+
+#[test]
 fn live_maps_are_shown_while_the_trace_runs() {
     let program = "begin { @[\"key\"] = count(); } kprobe:sys_mkdir { @n = count(); }";
     let run = "exercise sleep 1000000000";
@@ -564,6 +579,10 @@ fn watches_that_cannot_be_are_refused() {
         (
             "watch:kernel::task::next_pid::NEXT:x { }",
             "write `kprobe:`",
+        ),
+        (
+            "watch:kernel::task::comms::KEPT.inner.data.value[256].0 { }",
+            "below the number of elements",
         ),
         (
             "watchpoint:0xffffffff80012340:3:w { }",

@@ -13,7 +13,7 @@ use trace_language::{
 
 use crate::{
     Lowered, names,
-    number::{Number, Space},
+    number::{Number, Space, Test},
     object::{At, Object},
     sources,
     tables::Tables,
@@ -228,6 +228,12 @@ fn watched_static(tables: &mut Tables<'_>, name: &tree::Name, reads: bool) -> Lo
     let mut shared = Shared::default();
     let mut values = Values::new(tables, site, &mut shared);
     let value = values.value(&expression).map_err(at)?;
+    if value.present() == Test::Constant(false) {
+        return Err(refused(
+            format!("there is no `{}`", name.text),
+            "an index is below the number of elements",
+        ));
+    }
     let (type_id, address) = match value {
         Val::Object(Object {
             type_id,

@@ -79,6 +79,7 @@ pub use crate::{
     error::Error,
     signature::Signature,
     symbolise::{Frame, InlinedCopy},
+    variables::Static,
 };
 
 /// The debug information of a kernel.

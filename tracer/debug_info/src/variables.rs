@@ -12,8 +12,17 @@ use crate::{
     names::{self, Pattern},
     scope::{self, Local, Location, Scope},
     search::{NEAR, did_you_mean},
+    session::Session,
     types, value,
 };
+
+/// A static, as lists show it. By path.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Static {
+    pub path: String,
+    pub type_name: String,
+    pub bytes: u64,
+}
 
 /// Those scopes of a function whose names are known at a place, the first one first. `all` is the
 /// function's own, and `entry` is where its code begins.
@@ -119,6 +128,51 @@ impl DebugInfo {
         Some(arguments.map(|local| local.name.clone()).collect())
     }
 
+    /// The statics that have a place in memory and whose path `pattern` matches, by path.
+    pub fn statics(&self, pattern: &str) -> Vec<Static> {
+        let pattern = Pattern::new(pattern);
+        let session = self.session();
+        let globals = self.index.globals();
+        let matching = globals.filter(|(name, _)| pattern.matches(self.index.name(*name)));
+        let mut found: Vec<Static> = matching
+            .filter_map(|(name, entry)| {
+                let variable = self.static_at(&session, entry)?;
+                Some(Static {
+                    path: self.index.name(name).into(),
+                    type_name: types::name(&session, variable.type_id),
+                    bytes: variable
+                        .pieces
+                        .iter()
+                        .map(|piece| u64::from(piece.bytes))
+                        .sum(),
+                })
+            })
+            .collect();
+        found.sort();
+        found.dedup();
+        found
+    }
+
+    /// The static of an entry.
+    fn static_at(&self, session: &Session, entry: u64) -> Option<Variable> {
+        let found = session.entry(entry)?;
+        let Location::Fixed(expression) = scope::location(session, &found) else {
+            return None;
+        };
+        let type_id = types::of(session, entry);
+        let bytes = types::size(session, type_id)?;
+        let context = value::Context {
+            encoding: found.unit.encoding(),
+            slide: self.slide,
+            moment: value::Moment::Inside,
+            frame_base: &|| Err(String::new()),
+            frame_pointer: None,
+            epilogue: false,
+        };
+        let pieces = value::pieces(&expression, bytes, &context).ok()?;
+        Some(Variable { type_id, pieces })
+    }
+
     pub(crate) fn static_variable(&self, path: &str) -> Result<Variable, Unavailable> {
         let pattern = Pattern::new(path);
         let session = self.session();
@@ -150,25 +204,7 @@ impl DebugInfo {
                 help: format!("write the whole path, for example {}", other.join(" or ")),
             });
         }
-        let place = || {
-            let found = session.entry(entry)?;
-            let Location::Fixed(expression) = scope::location(&session, &found) else {
-                return None;
-            };
-            let type_id = types::of(&session, entry);
-            let bytes = types::size(&session, type_id)?;
-            let context = value::Context {
-                encoding: found.unit.encoding(),
-                slide: self.slide,
-                moment: value::Moment::Inside,
-                frame_base: &|| Err(String::new()),
-                frame_pointer: None,
-                epilogue: false,
-            };
-            let pieces = value::pieces(&expression, bytes, &context).ok()?;
-            Some(Variable { type_id, pieces })
-        };
-        place().ok_or_else(|| Unavailable {
+        self.static_at(&session, entry).ok_or_else(|| Unavailable {
             reason: format!("where {name} lies is not known"),
             help: String::new(),
         })

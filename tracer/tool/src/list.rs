@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::{Context, Result, bail};
-use debug_info::DebugInfo;
+use debug_info::{DebugInfo, Static};
 use trace_compiler::EventTable;
 use trace_interface::{Kernel as _, symbols::glob};
 
@@ -40,6 +40,24 @@ pub fn list_timers(pattern: &str, out: &mut impl Write) -> Result<bool> {
         writeln!(out, "{timer}").context(CANNOT_WRITE)?;
     }
     Ok(true)
+}
+
+/// Writes a line for each static that the pattern matches, by path, with its type and size.
+pub fn list_statics(pattern: &str, symbols: &DebugInfo, out: &mut impl Write) -> Result<()> {
+    let found = symbols.statics(pattern);
+    if found.is_empty() {
+        bail!("no static of the kernel matches `{pattern}`; `-l 'watch:*'` lists them all");
+    }
+    for Static {
+        path,
+        type_name,
+        bytes,
+    } in found
+    {
+        let plural = if bytes == 1 { "" } else { "s" };
+        writeln!(out, "watch:{path}  {type_name}  {bytes} byte{plural}").context(CANNOT_WRITE)?;
+    }
+    Ok(())
 }
 
 /// Writes a line for each function that the pattern matches, by address.

@@ -62,7 +62,11 @@ fn list(pattern: &str, options: &Options, timing: &mut Timing) -> Result<(), Fai
         return Ok(());
     }
     let symbols = target::symbols(options, timing)?;
-    Ok(list::list(pattern, &symbols, &mut stdout().lock())?)
+    let out = &mut stdout().lock();
+    Ok(match pattern.strip_prefix("watch:") {
+        Some(statics) => list::list_statics(statics, &symbols, out)?,
+        None => list::list(pattern, &symbols, out)?,
+    })
 }
 
 /// Traces. Returns the exit status.
