@@ -42,6 +42,8 @@ fn without_time(lines: Vec<String>, mark: &str) -> Vec<String> {
 fn workload() -> &'static Answers {
     static ANSWERS: LazyLock<Answers> = LazyLock::new(|| {
         let names = [
+            // Its setting stands before all.
+            "memleak",
             "execsnoop",
             "threadsnoop",
             "exitsnoop",
@@ -54,7 +56,6 @@ fn workload() -> &'static Answers {
             "syslatency",
             "vfscount",
             "heaptop",
-            "memleak",
         ];
         Answers::of(&[&programs(&names, ""), "workload"])
     });

@@ -90,10 +90,10 @@ pub fn trace(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Failure> {
         out,
         failed: false,
     };
-    let how = How {
-        own: OwnTasks::of_caller::<Kernel>(),
-        ..How::default()
-    };
+    let mut how = How::default();
+    if !compiled.script.with_tracer {
+        how.own = OwnTasks::of_caller::<Kernel>();
+    }
     let mut session = Session::start(&compiled.script, how, &mut screen)
         .map_err(|refusal| Failure::Script(refusal.text.into_owned()))?;
     static NOBODY_WAKES: WaitQueue = WaitQueue::new();

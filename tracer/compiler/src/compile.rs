@@ -623,6 +623,7 @@ impl<'a> Compiler<'a> {
                 attachments: self.attachments,
                 probes,
                 requests: self.tables.requests,
+                with_tracer: self.tables.options.with_tracer,
             },
             view: View {
                 maps: views,

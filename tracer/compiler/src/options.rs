@@ -39,6 +39,8 @@ pub struct Options {
     pub stack_form: StackForm,
     /// Whether the maps are shown at the end.
     pub shows_maps: bool,
+    /// Whether the tracer's own tasks take hits like all.
+    pub with_tracer: bool,
     /// What becomes of a probe whose place does not exist.
     pub missing_probes: Missing,
     /// The time between two ticks of a CPU's timer. No profile runs more often.
@@ -62,6 +64,7 @@ impl Default for Options {
             most_places: 1024,
             stack_form: StackForm::default(),
             shows_maps: true,
+            with_tracer: false,
             missing_probes: Missing::Refused,
             tick_nanoseconds: TICK_NANOSECONDS,
             events: Rc::default(),

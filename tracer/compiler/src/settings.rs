@@ -51,7 +51,7 @@ const LICENSES: [&str; 6] = [
 
 /// The settings. Of those with two names the old one comes second.
 #[rustfmt::skip]
-const SETTINGS: [(&str, Does); 26] = {
+const SETTINGS: [(&str, Does); 27] = {
     use Does::{Nothing, Number, Refused, Truth, Word};
     [
         ("max_map_keys", Number(|options, number| options.map_keys = number)),
@@ -59,6 +59,7 @@ const SETTINGS: [(&str, Does); 26] = {
         ("max_strlen", Number(Options::set_text_bytes)),
         ("strlen", Number(Options::set_text_bytes)),
         ("print_maps_on_exit", Truth(|options, is| options.shows_maps = is)),
+        ("with_tracer", Truth(|options, is| options.with_tracer = is)),
         ("missing_probes", Word(&["error", "warn", "ignore"],
             |options, word| options.missing_probes = match word {
                 "error" => Missing::Refused,

@@ -45,6 +45,9 @@ pub struct Script {
     /// [`OPTIONAL`] is left out wherever it cannot be.
     pub probes: Vec<u32>,
     pub requests: Vec<Request>,
+    /// The tracer's own tasks are traced like all, because the script follows things that tasks
+    /// hand to each other.
+    pub with_tracer: bool,
 }
 
 /// A program.

@@ -133,6 +133,7 @@ pub fn script(functions: &[u64]) -> Result<Script, BuildError> {
         }],
         probes: Vec::new(),
         requests: vec![Request::Forward; 2],
+        with_tracer: false,
     })
 }
 

@@ -105,7 +105,7 @@ pub fn read<A: Agent>(script: &[u8], options: &Options<'_>) -> Result<(Script, H
     }
     let how = How {
         overwrite: options.overwrite,
-        own: match options.with_tracer {
+        own: match options.with_tracer || script.with_tracer {
             true => OwnTasks::default(),
             false => OwnTasks::of_caller::<A>(),
         },

@@ -127,6 +127,7 @@ fn script() -> Script {
         ],
         probes: Vec::new(),
         requests: vec![Request::Forward],
+        with_tracer: false,
     }
 }
 
