@@ -615,6 +615,9 @@ impl<'a> Compiler<'a> {
             let last = probes.last().copied().unwrap_or(0);
             probes.push(last + u32::from(is_new));
         }
+        let origins = (0..).zip(&self.origins);
+        let of_all_tasks = origins.filter(|(_, origin)| origin.event.is_some());
+        let of_all_tasks = of_all_tasks.map(|(number, _)| number).collect();
         Ok(Compiled {
             script: Script {
                 version: script::VERSION,
@@ -623,6 +626,7 @@ impl<'a> Compiler<'a> {
                 attachments: self.attachments,
                 probes,
                 requests: self.tables.requests,
+                of_all_tasks,
                 with_tracer: self.tables.options.with_tracer,
             },
             view: View {

@@ -45,6 +45,9 @@ pub struct Script {
     /// [`OPTIONAL`] is left out wherever it cannot be.
     pub probes: Vec<u32>,
     pub requests: Vec<Request>,
+    /// The attachments for which all tasks count, also the tracer's own: events of the kernel. The
+    /// switch from the tracer's task to another one is the other's, too.
+    pub of_all_tasks: Vec<u32>,
     /// The tracer's own tasks are traced like all, because the script follows things that tasks
     /// hand to each other.
     pub with_tracer: bool,

@@ -133,6 +133,7 @@ pub fn script(functions: &[u64]) -> Result<Script, BuildError> {
         }],
         probes: Vec::new(),
         requests: vec![Request::Forward; 2],
+        of_all_tasks: Vec::new(),
         with_tracer: false,
     })
 }

@@ -29,11 +29,13 @@
 //! RUN-5. The frames of call stacks come before the records and maps that name them: a program has
 //!     put a stack into its map before it submits a record with the stack's number, and the map is
 //!     looked through when records have been taken out of the ring, before they are sent.
-//! RUN-6. Where a script keeps the tracer out ([`How::own`]), no program acts in its own tasks. The
-//!     kernel puts that in front of each program, too, and counts those hits apart from the
-//!     others, all attachments together. Without it, a trace of all functions is one of the
-//!     tracer: what sends a record is hit, and that makes records. What it keeps out is what these
-//!     tasks run, interrupts on top of them included.
+//! RUN-6. Where a script keeps the tracer out ([`How::own`]), no program at a probe or in a profile
+//!     acts in its own tasks. The kernel puts that in front of the program, too, and counts those
+//!     hits apart from the others, all attachments together. Without it, a trace of all functions
+//!     is one of the tracer: what sends a record is hit, and that makes records. What it keeps out
+//!     is what these tasks run, interrupts on top of them included. Event sources and watches are
+//!     for all tasks: the switch from the tracer's task to another one is the other's, too, and a
+//!     word has been written, whoever did it.
 //!
 //! # Contexts
 //! Task context, may sleep. Only the handler of timer ticks in [`attach`] is on the hit path.

@@ -127,6 +127,7 @@ fn script() -> Script {
         ],
         probes: Vec::new(),
         requests: vec![Request::Forward],
+        of_all_tasks: Vec::new(),
         with_tracer: false,
     }
 }
@@ -202,6 +203,16 @@ fn the_tasks_of_the_tracer_are_kept_out_and_counted_apart() {
         panic!("the second one is a call");
     };
     *entry = Some(3);
+    // As an event of the kernel is.
+    let Attachment::Probe { addresses, .. } = &script.attachments[0] else {
+        panic!("the first one is a probe");
+    };
+    let addresses = addresses.clone();
+    script.of_all_tasks.push(script.attachments.len() as u32);
+    script.attachments.push(Attachment::Probe {
+        program: 0,
+        addresses,
+    });
     let how = How {
         own: OwnTasks::of_caller::<Kernel>().and(tracers.pid().cast_unsigned()),
         ..How::default()
@@ -225,7 +236,7 @@ fn the_tasks_of_the_tracer_are_kept_out_and_counted_apart() {
     // Each call of the tracer's is a hit of two attachments.
     assert_eq!(
         (books, *kept_out),
-        (vec![(3, 0), (3, 0), (1, 0)], 2 * (4 + 2))
+        (vec![(3, 0), (3, 0), (1, 0), (9, 0)], 2 * (4 + 2))
     );
     let mut counts = [0; 4];
     for frame in &kept.0 {
@@ -240,7 +251,7 @@ fn the_tasks_of_the_tracer_are_kept_out_and_counted_apart() {
             }
         }
     }
-    assert_eq!(counts, [1, 3, 3, 3]);
+    assert_eq!(counts, [1, 3, 3 + 9, 3]);
 }
 
 #[guest_test]

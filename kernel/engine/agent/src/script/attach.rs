@@ -83,7 +83,7 @@ pub fn load<'s, A: Agent>(
     index: usize,
     attachment: &'s Attachment,
 ) -> Result<Ready<'s, A>, Refusal> {
-    let counted = |program: &u32| loader.load(*program, Some(index));
+    let counted = |program: &u32| loader.load(*program, index);
     let (program, what) = match attachment {
         Attachment::Probe { program, addresses } => {
             (*program, What::Probes(counted(program)?, addresses))
@@ -93,7 +93,8 @@ pub fn load<'s, A: Agent>(
             on_return,
             functions,
         } => {
-            let entry = entry.map(|entry| loader.load(entry, None)).transpose()?;
+            let entry = entry.map(|entry| loader.load_entry(entry, index));
+            let entry = entry.transpose()?;
             let on_return_program = counted(on_return)?;
             (
                 *on_return,

@@ -23,7 +23,10 @@ use bpf::{
     Width, wire::WireReason,
 };
 use fallible::{OutOfMemory, Shared, try_vec};
-use trace_interface::{Script, script::CLOCK};
+use trace_interface::{
+    Script,
+    script::{Attachment, CLOCK},
+};
 
 use super::{own_tasks::OwnTasks, refusal::Refusal};
 use crate::{
@@ -98,14 +101,32 @@ impl<'s, A: Agent> Loader<'s, A> {
         })
     }
 
-    /// Loads the program `number` for a place that any task may come to. With `attachment` it
-    /// counts its hits for that one.
+    /// Loads the program `number` for places of `attachment`, and counts its hits for that one.
     pub(super) fn load(
         &self,
         number: u32,
-        attachment: Option<usize>,
+        attachment: usize,
     ) -> Result<Shared<Program<A>>, Refusal> {
-        self.load_for(Whose::Others, number, attachment)
+        self.load_for(self.whose(attachment), number, Some(attachment))
+    }
+
+    /// The same for the entry of calls, which counts nothing.
+    pub(super) fn load_entry(
+        &self,
+        number: u32,
+        attachment: usize,
+    ) -> Result<Shared<Program<A>>, Refusal> {
+        self.load_for(self.whose(attachment), number, None)
+    }
+
+    /// Whose hits count at the places of an attachment (RUN-6).
+    fn whose(&self, attachment: usize) -> Whose {
+        let mut all = self.script.of_all_tasks.iter();
+        match self.script.attachments.get(attachment) {
+            Some(Attachment::Source { .. } | Attachment::Watch { .. }) => Whose::Everyones,
+            _ if all.any(|number| *number as usize == attachment) => Whose::Everyones,
+            _ => Whose::Others,
+        }
     }
 
     fn load_for(
@@ -161,13 +182,13 @@ impl<'s, A: Agent> Loader<'s, A> {
         loaded.map_err(|error| Refusal::load(Some(number), error))
     }
 
-    /// The same, for a program that is called at a tick of the timer.
+    /// The same, for a program that a handler calls: at a tick of the timer, or of a watch.
     pub(super) fn load_profile(
         &self,
         number: u32,
         attachment: usize,
     ) -> Result<Shared<Program<A>>, Refusal> {
-        Self::probe(self.load(number, Some(attachment))?, number)
+        Self::probe(self.load(number, attachment)?, number)
     }
 
     /// The same, for a program that the tracer's own task runs.
