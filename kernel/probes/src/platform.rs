@@ -365,8 +365,8 @@ impl PerCpu {
 
     pub(crate) const THIS_OFFSET: u32 = offset_of!(Self, this) as u32;
 
-    /// Where this CPU's value is, from the GS base. It is the whole distance, with the part that only
-    /// the linker knows. Any context.
+    /// Where this CPU's value is, from the GS base: the whole distance, with the part that only the
+    /// linker knows. Any context.
     pub fn gs_distance<P: Platform>() -> u32 {
         P::entry_points().per_cpu + P::PER_CPU_GS_OFFSET
     }

@@ -63,10 +63,11 @@ fn list(pattern: &str, options: &Options, timing: &mut Timing) -> Result<(), Fai
     }
     let symbols = target::symbols(options, timing)?;
     let out = &mut stdout().lock();
-    Ok(match pattern.strip_prefix("watch:") {
+    match pattern.strip_prefix("watch:") {
         Some(statics) => list::list_statics(statics, &symbols, out)?,
         None => list::list(pattern, &symbols, out)?,
-    })
+    }
+    Ok(())
 }
 
 /// Traces. Returns the exit status.

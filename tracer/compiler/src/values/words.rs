@@ -273,7 +273,7 @@ fn at_watch(watched: Watched, name: &str) -> Val {
         None => Val::number(
             number,
             Kind::Integer {
-                bytes: bytes.into(),
+                bytes,
                 signed: false,
             },
         ),
