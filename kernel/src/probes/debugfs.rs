@@ -142,10 +142,7 @@ fn show_each_watchpoint(
     let mut result = Ok(());
     WATCHPOINTS.for_each(|watch| {
         if result.is_ok() {
-            let addr = watch.addr();
-            result = write!(out, "{addr:016x}  w  {}", SymbolAt(addr))
-                .and_then(|()| rest(out, watch))
-                .and_then(|()| out.write_char('\n'));
+            result = write_line(out, watch.addr(), 'w', |out| rest(out, watch));
         }
     });
     result
@@ -158,15 +155,24 @@ fn show_each(
 ) -> fmt::Result {
     let mut result = Ok(());
     PROBES.for_each(|listed| {
-        if result.is_err() {
-            return;
+        if result.is_ok() {
+            let (addr, kind) = (listed.probe.addr(), listed.probe.kind().letter());
+            result = write_line(out, addr, kind, |out| rest(out, &listed));
         }
-        let (addr, kind) = (listed.probe.addr(), listed.probe.kind().letter());
-        result = write!(out, "{addr:016x}  {kind}  {}", SymbolAt(addr))
-            .and_then(|()| rest(out, &listed))
-            .and_then(|()| out.write_char('\n'));
     });
     result
+}
+
+/// Writes a line: address, kind and symbol, then the text of `rest`.
+fn write_line(
+    out: &mut dyn Write,
+    addr: u64,
+    kind: char,
+    rest: impl FnOnce(&mut dyn Write) -> fmt::Result,
+) -> fmt::Result {
+    write!(out, "{addr:016x}  {kind}  {}", SymbolAt(addr))?;
+    rest(out)?;
+    out.write_char('\n')
 }
 
 /// Writes the content of `blacklist`: a line for each function, by address.

@@ -60,39 +60,35 @@ pub(crate) fn entries(map: &MapView, entries: &[MapEntry], context: &Context) ->
 /// of its first byte. Where `func` is asked inside of functions, each place would be a key of its
 /// own otherwise, and many keys would look the same.
 pub(crate) fn of_whole_functions(map: &MapView, key: &mut [u8], symbols: &dyn Symbolize) {
-    let mut at = 0;
-    for shape in &map.keys {
-        let bytes = shape.bytes() as usize;
-        if let Some(part) = key.get_mut(at..at + bytes) {
-            in_shape(shape, part, symbols);
-        }
-        at += bytes;
-    }
+    in_shapes(&mut map.keys.iter(), key, symbols);
 }
 
-fn in_shape(shape: &Shape, part: &mut [u8], symbols: &dyn Symbolize) {
-    let mut each = |shapes: &mut dyn Iterator<Item = &Shape>| {
-        let mut at = 0;
-        for shape in shapes {
-            let bytes = shape.bytes() as usize;
-            if let Some(part) = part.get_mut(at..at + bytes) {
-                in_shape(shape, part, symbols);
+/// The same in the bytes of values that follow one another.
+fn in_shapes(
+    shapes: &mut dyn Iterator<Item = &Shape>,
+    mut bytes: &mut [u8],
+    symbols: &dyn Symbolize,
+) {
+    for shape in shapes {
+        let Some((part, rest)) = bytes.split_at_mut_checked(shape.bytes() as usize) else {
+            return;
+        };
+        bytes = rest;
+        match shape {
+            Shape::Tuple(items) => in_shapes(&mut items.iter(), part, symbols),
+            Shape::Record(fields) => {
+                in_shapes(&mut fields.iter().map(|(_, shape)| shape), part, symbols);
             }
-            at += bytes;
-        }
-    };
-    match shape {
-        Shape::Tuple(items) => each(&mut items.iter()),
-        Shape::Record(fields) => each(&mut fields.iter().map(|(_, shape)| shape)),
-        Shape::Symbol { with_offset: false } => {
-            if let Some(word) = part.first_chunk_mut()
-                && let Some(symbol) = symbols.symbol(u64::from_le_bytes(*word))
-            {
-                let address = u64::from_le_bytes(*word);
-                *word = address.wrapping_sub(symbol.offset).to_le_bytes();
+            Shape::Symbol { with_offset: false } => {
+                if let Some(word) = part.first_chunk_mut()
+                    && let address = u64::from_le_bytes(*word)
+                    && let Some(symbol) = symbols.symbol(address)
+                {
+                    *word = address.wrapping_sub(symbol.offset).to_le_bytes();
+                }
             }
+            _ => {}
         }
-        _ => {}
     }
 }
 

@@ -434,8 +434,9 @@ impl Presentation {
         else {
             return Ok(Event::Nothing);
         };
-        let entries = &self.of_whole_functions(map, entries, symbols);
-        self.latest.insert(map, entries.clone());
+        let entries = self.of_whole_functions(map, entries, symbols);
+        self.latest.insert(map, entries);
+        let entries = &self.latest[&map];
         let asked = self.waiting.iter().position(|(of, ..)| *of == map);
         let Some(asked) = asked else {
             return Ok(Event::Map { name, shown: None });

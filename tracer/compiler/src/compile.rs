@@ -342,7 +342,6 @@ impl<'a> Compiler<'a> {
             forgetful: way.forgetful,
             turns: way.turns,
             source: group.source.clone(),
-            watched: group.watched,
         };
         match group.site {
             SiteKind::SessionEntry => {
@@ -536,17 +535,12 @@ impl<'a> Compiler<'a> {
                 program,
                 nanoseconds,
             },
-            SiteKind::Watch => {
-                let Some(watched) = group.watched else {
-                    return;
-                };
-                Attachment::Watch {
-                    program,
-                    address: watched.address,
-                    bytes: watched.bytes,
-                    reads: watched.reads,
-                }
-            }
+            SiteKind::Watch(watched) => Attachment::Watch {
+                program,
+                address: watched.address,
+                bytes: watched.bytes,
+                reads: watched.reads,
+            },
         });
     }
 

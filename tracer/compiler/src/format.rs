@@ -3,10 +3,7 @@
 use alloc::{string::String, vec::Vec};
 use core::{iter::Peekable, str::CharIndices};
 
-use trace_interface::view::{Conversion, Part, Style};
-
-/// The most columns that a width may ask for.
-const MOST_WIDTH: usize = trace_interface::view::MOST_WIDTH;
+use trace_interface::view::{Conversion, MOST_WIDTH, Part, Style};
 
 /// Reads a format.
 ///

@@ -30,8 +30,6 @@ pub(crate) struct Group {
     pub(crate) nanoseconds: u64,
     /// The event source, if it is one.
     pub(crate) source: Option<Rc<sources::EventSource>>,
-    /// The memory, if it is a watch.
-    pub(crate) watched: Option<Watched>,
 }
 
 const MILLISECOND: u64 = 1_000_000;
@@ -75,7 +73,6 @@ pub(crate) fn group(tables: &mut Tables<'_>, probe: &Probe) -> Lowered<Group> {
         name: (prefix.into(), true),
         nanoseconds: 0,
         source: None,
-        watched: None,
     };
     let timer = |site, name: String, nanoseconds| Group {
         site,
@@ -84,7 +81,6 @@ pub(crate) fn group(tables: &mut Tables<'_>, probe: &Probe) -> Lowered<Group> {
         name: (name.into(), false),
         nanoseconds,
         source: None,
-        watched: None,
     };
     let all = |tables: &mut Tables<'_>, function: &tree::Name| {
         let found = tables.functions(&function.text);
@@ -181,10 +177,7 @@ pub(crate) fn group(tables: &mut Tables<'_>, probe: &Probe) -> Lowered<Group> {
                 },
                 tree::Watched::Static(name) => watched_static(tables, name, *reads)?,
             };
-            Group {
-                watched: Some(watched),
-                ..timer(SiteKind::Watch, format!("{probe}"), 0)
-            }
+            timer(SiteKind::Watch(watched), format!("{probe}"), 0)
         }
         ProbeKind::Begin => timer(SiteKind::Begin, "BEGIN".into(), 0),
         ProbeKind::End => timer(SiteKind::End, "END".into(), 0),
@@ -223,7 +216,6 @@ fn watched_static(tables: &mut Tables<'_>, name: &tree::Name, reads: bool) -> Lo
         forgetful: false,
         turns: 0,
         source: None,
-        watched: None,
     };
     let mut shared = Shared::default();
     let mut values = Values::new(tables, site, &mut shared);
@@ -330,7 +322,6 @@ pub(crate) fn of_sources(
             ),
             nanoseconds: 0,
             source: Some(Rc::new(source)),
-            watched: None,
         });
     }
     Ok(groups)

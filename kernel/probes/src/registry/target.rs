@@ -64,6 +64,16 @@ pub(crate) struct Function {
     walk: BoundaryWalk,
 }
 
+/// What a user has named, before the offset: the symbol, or the address that is not 0.
+pub(super) fn base<P: Platform>(symbol_name: Option<&str>, given: u64) -> Result<u64, ProbeError> {
+    match (symbol_name, given) {
+        (Some(_), 1..) => Err(ProbeError::SymbolAndAddress),
+        (None, 0) => Err(ProbeError::NoTarget),
+        (Some(name), 0) => P::lookup_symbol(name),
+        (None, addr) => Ok(addr),
+    }
+}
+
 impl<P: Host> Probes<P> {
     /// Where `kprobe` goes and the symbol there, or why it may not.
     pub(super) fn resolve(&self, kprobe: &Kprobe) -> Result<(u64, Symbol), ProbeError> {
@@ -77,12 +87,7 @@ impl<P: Host> Probes<P> {
             }
             return Err(ProbeError::AlreadyRegistered { addr });
         }
-        let base = match (&kprobe.symbol_name, given) {
-            (Some(_), 1..) => return Err(ProbeError::SymbolAndAddress),
-            (None, 0) => return Err(ProbeError::NoTarget),
-            (Some(name), 0) => P::lookup_symbol(name)?,
-            (None, addr) => addr,
-        };
+        let base = base::<P>(kprobe.symbol_name(), given)?;
         let mut addr = base.wrapping_add(u64::from(kprobe.offset));
         let symbol = P::symbol_at(addr).ok_or_else(|| no_symbol_at::<P>(kprobe, base, addr))?;
         if symbol.text == Text::No {

@@ -34,6 +34,7 @@ use crate::{
     registry::{
         memory::try_box,
         state::{Deferred, Host, Probes, State, defer},
+        target,
     },
 };
 
@@ -263,12 +264,7 @@ impl<'p, P: Host> Watchpoints<'p, P> {
         if !matches!(len, 1 | 2 | 4 | 8) {
             return Err(ProbeError::WatchLength { len });
         }
-        let base = match (&watch.symbol_name, watch.given) {
-            (Some(_), 1..) => return Err(ProbeError::SymbolAndAddress),
-            (None, 0) => return Err(ProbeError::NoTarget),
-            (Some(name), 0) => P::lookup_symbol(name)?,
-            (None, addr) => addr,
-        };
+        let base = target::base::<P>(watch.symbol_name(), watch.given)?;
         let addr = base.wrapping_add(watch.offset.into());
         if !addr.is_multiple_of(len.into()) {
             return Err(ProbeError::WatchUnaligned { addr, len });

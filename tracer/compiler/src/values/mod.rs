@@ -139,8 +139,8 @@ pub(crate) enum SiteKind {
     End,
     Interval,
     Profile,
-    /// After an instruction that has touched memory.
-    Watch,
+    /// After an instruction that has touched this memory.
+    Watch(Watched),
 }
 
 /// The memory of a watch.
@@ -165,8 +165,6 @@ pub(crate) struct Site {
     pub(crate) turns: u32,
     /// Whose fields `args` has; else it has the arguments of the source.
     pub(crate) source: Option<Rc<EventSource>>,
-    /// The memory, at a watch.
-    pub(crate) watched: Option<Watched>,
 }
 
 /// The data that the entry of a call keeps for its return.

@@ -126,7 +126,7 @@ impl Values<'_, '_> {
                     ));
                 }
             },
-            "old" | "new" | "addr" if let Some(watched) = self.site.watched => {
+            "old" | "new" | "addr" if let SiteKind::Watch(watched) = self.site.kind => {
                 at_watch(watched, name)
             }
             "retval" => self.returned(span)?,
@@ -149,7 +149,7 @@ impl Values<'_, '_> {
 
     pub(crate) fn ip(&self) -> Number {
         match self.site.kind {
-            SiteKind::Profile | SiteKind::Watch => Number::Register(Register::Ip),
+            SiteKind::Profile | SiteKind::Watch(_) => Number::Register(Register::Ip),
             _ => Number::Ip,
         }
     }
@@ -303,19 +303,12 @@ const MEANT: [(&str, &str); 8] = [
         "the arguments are args.NAME, or arg0, arg1 and so on",
     ),
     ("exit", "it is a function: exit()"),
-    (
-        "ret",
-        "the result is retval, at kretprobe: and in the return part of session:",
-    ),
-    (
-        "result",
-        "the result is retval, at kretprobe: and in the return part of session:",
-    ),
-    (
-        "rv",
-        "the result is retval, at kretprobe: and in the return part of session:",
-    ),
+    ("ret", RESULT),
+    ("result", RESULT),
+    ("rv", RESULT),
 ];
+
+const RESULT: &str = "the result is retval, at kretprobe: and in the return part of session:";
 
 const NO_WATCH: &str = "it is there at watch: and watchpoint:";
 
