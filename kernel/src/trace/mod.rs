@@ -10,6 +10,7 @@
 //! | [`names`] | names of functions that fit into a line |
 //! | [`event`], [`events`] | one event; all of them, and the commands that define them |
 //! | [`sources`] | events of the kernel's own |
+//! | [`tracers`] | the tracers of all functions: their entries, and their calls |
 //! | [`files`], [`output`] | the files below `/sys/kernel/tracing`; lines of `trace` |
 //! | [`stacks`] | call stacks as text |
 //! | [`triggers`] | acts of one event on recording as a whole, or on another event |
@@ -29,6 +30,7 @@ pub mod program;
 pub mod script;
 pub mod sources;
 pub mod stacks;
+pub mod tracers;
 pub mod triggers;
 
 pub use agent::TRACING;

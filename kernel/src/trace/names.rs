@@ -15,6 +15,7 @@
 use alloc::{borrow::ToOwned, boxed::Box, string::String, vec::Vec};
 use core::{cell::Cell, fmt::Write};
 
+use fallible::push;
 use spin::Once;
 use tracefs::field::{self, LookupError, SymbolAt, Symbols};
 
@@ -218,16 +219,39 @@ impl Symbols for CachedSymbols {
 /// [`Errno::ENOMEM`], and those of `visit`.
 pub fn functions(mut visit: impl FnMut(&str) -> Result<(), Errno>) -> Result<(), Errno> {
     let names = names();
-    for named in &names.by_address {
-        if named.kind != SymbolKind::Text || named.size == 0 || names.called(&named.name).len() != 1
-        {
-            continue;
-        }
-        match survey::entry(named.start..named.start + named.size) {
-            Ok(()) => visit(&named.name)?,
-            Err(ProbeError::OutOfMemory) => return Err(Errno::ENOMEM),
-            Err(_) => {}
+    for (_, name) in traceable()? {
+        if names.called(name).len() == 1 {
+            visit(name)?;
         }
     }
     Ok(())
+}
+
+/// The functions whose entries can be probed, by address: where each begins, and its name. Several
+/// may have one name.
+///
+/// # Errors
+/// [`Errno::ENOMEM`].
+pub fn traceable() -> Result<impl Iterator<Item = (u64, &'static str)>, Errno> {
+    /// Their places in the table. Those that can be probed stay the same after the boot.
+    static TRACEABLE: Once<Vec<u32>> = Once::new();
+    let names = names();
+    let found = TRACEABLE.try_call_once(|| {
+        let mut found = Vec::new();
+        for (place, named) in (0..).zip(&names.by_address) {
+            if named.kind != SymbolKind::Text || named.size == 0 {
+                continue;
+            }
+            match survey::entry(named.start..named.start + named.size) {
+                Ok(()) => push(&mut found, place)?,
+                Err(ProbeError::OutOfMemory) => return Err(Errno::ENOMEM),
+                Err(_) => {}
+            }
+        }
+        Ok(found)
+    })?;
+    Ok(found.iter().map(|place| {
+        let named = &names.by_address[*place as usize];
+        (named.start, &*named.name)
+    }))
 }

@@ -9,13 +9,19 @@ use alloc::{string::String, vec::Vec};
 use core::fmt::{self, Write};
 
 use fallible::{Text, written};
-use tracefs::line::{self, Origin, stack};
+use tracefs::{
+    graph::{self, Call, Lines, Options, Return},
+    line::{self, Origin, function, stack},
+};
 
 use super::{
     TRACING,
     buffer::{Item, Which},
     events::{EVENTS, Layouts},
+    files::graph_options,
     names::CachedSymbols,
+    shared::try_vec,
+    tracers::{Kind, TRACERS},
 };
 use crate::{
     arch::smp,
@@ -26,6 +32,9 @@ use crate::{
 
 /// The events that records may belong to, and the names of tasks that were asked for.
 pub struct Printer {
+    /// The tracer whose lines these are.
+    kind: Kind,
+    options: Options,
     layouts: Layouts,
     comms: Vec<(Pid, String)>,
     symbols: CachedSymbols,
@@ -40,6 +49,8 @@ impl Printer {
     /// ENOMEM.
     pub fn of_now() -> Result<Self, Errno> {
         Ok(Self {
+            kind: TRACERS.lock().kind(),
+            options: graph_options(),
             layouts: EVENTS.lock().layouts()?,
             comms: Vec::new(),
             symbols: CachedSymbols::empty(),
@@ -47,13 +58,27 @@ impl Printer {
         })
     }
 
-    /// Writes the line of `item`.
+    /// Writes the lines that `item` adds. `calls` has the lines of each CPU so far, of which calls
+    /// need to know.
     ///
     /// # Errors
-    /// That of `out`, or there is no memory.
-    pub fn print(&mut self, item: &Item<'_>, out: &mut dyn Write) -> fmt::Result {
+    /// That of `out`, or there is no memory. Then nothing is written, and `calls` is as it was.
+    pub fn print(
+        &mut self,
+        item: &Item<'_>,
+        calls: &mut CallLines,
+        out: &mut dyn Write,
+    ) -> fmt::Result {
         let (cpu, tsc, record) = match *item {
-            Item::Lost { cpu, count } => return line::write_lost(cpu as u32, count, out),
+            Item::Lost { cpu, count } => {
+                self.line.clear();
+                let mut lines = calls.of(cpu);
+                self.writer(|writer, text| writer.settle(&mut lines, text))?;
+                line::write_lost(cpu as u32, count, &mut self.line)?;
+                out.write_str(&self.line)?;
+                calls.set(cpu, lines);
+                return Ok(());
+            }
             Item::Record { cpu, tsc, bytes } => (cpu, tsc, bytes),
         };
         let word = |at: usize| {
@@ -63,27 +88,149 @@ impl Printer {
         };
         let id = word(0).map_or(0, |bytes| u32::from_le_bytes(*bytes)) as u16;
         let pid = word(4).map_or(0, |bytes| i32::from_le_bytes(*bytes));
+        let time_ns = time::tsc_to_ns(cpu, tsc);
+        self.line.clear();
+        if self.kind == Kind::Graph {
+            let origin = graph::Origin {
+                cpu: cpu as u32,
+                pid,
+                time_ns,
+            };
+            let mut lines = calls.of(cpu);
+            self.write_in_graph(id, record, &mut lines, &origin)?;
+            out.write_str(&self.line)?;
+            calls.set(cpu, lines);
+            return Ok(());
+        }
         let comm = name_of(pid, &mut self.comms)?;
         let origin = Origin {
             comm,
             cpu: cpu as u32,
-            time_ns: time::tsc_to_ns(cpu, tsc),
+            time_ns,
         };
-        let text = &mut self.line;
-        text.clear();
-        match self.layouts.of(id) {
-            _ if id == stack::ID => {
-                line::write_stack(record, &origin, &self.symbols, text)?;
-            }
-            Some((name, layout)) => {
-                line::write_line(name, layout, record, &origin, &self.symbols, text)?;
-            }
-            None => {
-                line::write_prefix(record, &origin, text)?;
-                writeln!(text, "Unknown type {id}")?;
+        line::write_prefix(record, &origin, &mut self.line)?;
+        write_record(id, record, &mut self.layouts, &self.symbols, &mut self.line)?;
+        self.line.write_char('\n')?;
+        out.write_str(&self.line)
+    }
+
+    /// Writes the lines of `function_graph` that a record adds.
+    fn write_in_graph(
+        &mut self,
+        id: u16,
+        record: &[u8],
+        lines: &mut Lines,
+        origin: &graph::Origin,
+    ) -> fmt::Result {
+        if let Some(call) = Call::read(id, record) {
+            let duration_ns = match &call {
+                Call::Return(end) => duration_ns(end, origin),
+                Call::Entry(_) => 0,
+            };
+            return self
+                .writer(|writer, text| writer.call(lines, &call, origin, duration_ns, text));
+        }
+        let mut comment = Text::new();
+        write_record(id, record, &mut self.layouts, &self.symbols, &mut comment)?;
+        self.writer(|writer, text| writer.comment(lines, &comment, origin, text))
+    }
+
+    /// Has the writer of calls write to the line.
+    fn writer(
+        &mut self,
+        write: impl FnOnce(&graph::Writer<'_>, &mut dyn Write) -> fmt::Result,
+    ) -> fmt::Result {
+        let writer = graph::Writer {
+            options: self.options,
+            cpus: smp::online_cpus() as u32,
+            symbols: &self.symbols,
+            write_comm: &|pid, out| write!(out, "{}", comms::of(pid)),
+        };
+        write(&writer, &mut self.line)
+    }
+
+    /// Writes the entries that wait for what follows them: there is nothing more.
+    ///
+    /// # Errors
+    /// That of `out`; what was not written waits still.
+    pub fn settle(&mut self, calls: &mut CallLines, out: &mut dyn Write) -> fmt::Result {
+        for cpu in 0..calls.0.len() {
+            let mut lines = calls.of(cpu);
+            if lines.waits() {
+                self.line.clear();
+                self.writer(|writer, text| writer.settle(&mut lines, text))?;
+                out.write_str(&self.line)?;
+                calls.set(cpu, lines);
             }
         }
-        out.write_str(text)
+        Ok(())
+    }
+
+    /// Writes the head of the tracer.
+    fn head(&mut self, unread: u64, written: u64, out: &mut dyn Write) -> fmt::Result {
+        match self.kind {
+            Kind::Graph => {
+                self.line.clear();
+                self.writer(|writer, text| writer.head(text))?;
+                out.write_str(&self.line)
+            }
+            kind => line::write_header(kind.name(), unread, written, smp::online_cpus(), out),
+        }
+    }
+}
+
+/// How long a call took. Its CPU may have changed.
+fn duration_ns(end: &Return, origin: &graph::Origin) -> u64 {
+    let left = time::tsc_to_ns(origin.cpu as usize, end.left);
+    left.saturating_sub(time::tsc_to_ns(end.entry_cpu as usize, end.entered))
+}
+
+/// Writes what a record says, without the newline: all that stands after the time.
+fn write_record(
+    id: u16,
+    record: &[u8],
+    layouts: &mut Layouts,
+    symbols: &CachedSymbols,
+    out: &mut Text,
+) -> fmt::Result {
+    if id == function::ID {
+        return line::write_function(record, symbols, out);
+    }
+    if id == stack::ID {
+        return line::write_frames(record, symbols, out);
+    }
+    if let Some(call) = Call::read(id, record) {
+        return call.write(symbols, out);
+    }
+    match layouts.of(id) {
+        Some((name, layout)) => line::write_event(name, layout, record, symbols, out),
+        None => write!(out, "Unknown type {id}"),
+    }
+}
+
+/// What is known of the lines of each CPU.
+pub struct CallLines(Vec<Lines>);
+
+impl CallLines {
+    /// Of CPUs without lines yet.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub fn new() -> Result<Self, Errno> {
+        let cpus = smp::possible_cpus();
+        let mut lines = try_vec(cpus)?;
+        lines.resize(cpus, Lines::new());
+        Ok(Self(lines))
+    }
+
+    fn of(&self, cpu: usize) -> Lines {
+        self.0.get(cpu).copied().unwrap_or_default()
+    }
+
+    fn set(&mut self, cpu: usize, lines: Lines) {
+        if let Some(place) = self.0.get_mut(cpu) {
+            *place = lines;
+        }
     }
 }
 
@@ -104,29 +251,35 @@ fn name_of(pid: Pid, known: &mut Vec<(Pid, String)>) -> Result<&str, fmt::Error>
 /// Writes the text of `trace`, of all CPUs or of one.
 ///
 /// # Errors
-/// That of `out`.
-pub fn show(cpu: Option<usize>, out: &mut dyn Write) -> fmt::Result {
+/// That of `out`, and ENOMEM.
+pub fn show(cpu: Option<usize>, out: &mut dyn Write) -> Result<(), Errno> {
     let (unread, written) = counts(Which::Live, cpu);
-    line::write_header(TRACER, unread, written, smp::online_cpus(), out)?;
-    show_records(Which::Live, cpu, out)
+    let mut printer = Printer::of_now()?;
+    printer.head(unread, written, out)?;
+    show_records(&mut printer, Which::Live, cpu, out)
 }
 
 /// Writes the text of `snapshot`, of all CPUs or of one. Without records it tells how to use the
 /// file.
 ///
 /// # Errors
-/// That of `out`.
-pub fn show_snapshot(cpu: Option<usize>, out: &mut dyn Write) -> fmt::Result {
+/// That of `out`, and ENOMEM.
+pub fn show_snapshot(cpu: Option<usize>, out: &mut dyn Write) -> Result<(), Errno> {
     TRACING.buffer.settle_snapshot();
     let (unread, written) = counts(Which::Snapshot, cpu);
+    let mut printer = Printer::of_now()?;
     if unread > 0 {
-        line::write_header(TRACER, unread, written, smp::online_cpus(), out)?;
-        return show_records(Which::Snapshot, cpu, out);
+        printer.head(unread, written, out)?;
+        return show_records(&mut printer, Which::Snapshot, cpu, out);
     }
-    line::write_snapshot_help(TRACER, TRACING.buffer.has_snapshot(), cpu.is_some(), out)
+    let (tracer, is_there) = (printer.kind.name(), TRACING.buffer.has_snapshot());
+    Ok(line::write_snapshot_help(
+        tracer,
+        is_there,
+        cpu.is_some(),
+        out,
+    )?)
 }
-
-const TRACER: &str = "nop";
 
 /// How many records are there, and how many were written.
 fn counts(which: Which, cpu: Option<usize>) -> (u64, u64) {
@@ -139,12 +292,18 @@ fn counts(which: Which, cpu: Option<usize>) -> (u64, u64) {
     (unread, written)
 }
 
-fn show_records(which: Which, cpu: Option<usize>, out: &mut dyn Write) -> fmt::Result {
-    let mut printer = Printer::of_now().map_err(|_| fmt::Error)?;
+fn show_records(
+    printer: &mut Printer,
+    which: Which,
+    cpu: Option<usize>,
+    out: &mut dyn Write,
+) -> Result<(), Errno> {
+    let mut calls = CallLines::new()?;
     let mut result = Ok(());
-    let viewed = TRACING.buffer.view(which, cpu, |item| {
-        result = printer.print(&item, out);
+    TRACING.buffer.view(which, cpu, |item| {
+        result = printer.print(&item, &mut calls, out);
         result.is_ok()
-    });
-    viewed.map_err(|_| fmt::Error).and(result)
+    })?;
+    result?;
+    Ok(printer.settle(&mut calls, out)?)
 }

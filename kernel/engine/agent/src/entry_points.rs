@@ -8,6 +8,7 @@
 //!   trace_event_with_room    the same with room for strings      ─┘ a nested writer, no room
 //!   trace_ring_submit        the end of a record
 //!   trace_add_by_word        counting by a key of 8 bytes
+//!   trace_graph_…            the routines of the tracer of calls
 //!   trace_…                  one for each helper that needs to know the kernel: a C function
 //! ```
 //!
@@ -125,6 +126,34 @@ macro_rules! entry_points {
                 flags: u64
             ) -> i64;
             trace_trigger = helpers::trigger(number: u64) -> u64;
+            trace_graph_root = graph::root(
+                instance: *const (),
+                regs: *const $crate::probes::PtRegs,
+                words: *mut u64,
+                function: u64,
+                return_address: u64
+            ) -> $crate::probes::EntryVerdict;
+            trace_graph_inner = graph::inner(
+                instance: *const (),
+                regs: *const $crate::probes::PtRegs,
+                words: *mut u64,
+                function: u64,
+                return_address: u64
+            ) -> $crate::probes::EntryVerdict;
+            trace_graph_hidden = graph::hidden(
+                instance: *const (),
+                regs: *const $crate::probes::PtRegs,
+                words: *mut u64,
+                function: u64,
+                return_address: u64
+            ) -> $crate::probes::EntryVerdict;
+            trace_graph_return = graph::on_return(
+                instance: *const (),
+                regs: *const $crate::probes::PtRegs,
+                words: *mut u64,
+                function: u64,
+                return_address: u64
+            ) -> $crate::probes::EntryVerdict;
         }
 
         /// The functions that programs call.
@@ -162,6 +191,10 @@ macro_rules! entry_points {
                 record_of_size: trace_record_of_size as *const () as u64,
                 event_of_size: trace_event_of_size as *const () as u64,
                 event_with_room: trace_event_with_room as *const () as u64,
+                graph_root: trace_graph_root as *const () as u64,
+                graph_inner: trace_graph_inner as *const () as u64,
+                graph_hidden: trace_graph_hidden as *const () as u64,
+                graph_return: trace_graph_return as *const () as u64,
             }
         }
     };

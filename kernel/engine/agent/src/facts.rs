@@ -85,4 +85,8 @@ pub struct EntryPoints {
     pub record_of_size: u64,
     pub event_of_size: u64,
     pub event_with_room: u64,
+    pub graph_root: u64,
+    pub graph_inner: u64,
+    pub graph_hidden: u64,
+    pub graph_return: u64,
 }

@@ -17,6 +17,7 @@
 //! | [`state`] | the rest, in one static of the kernel: [`Tracing`] |
 //! | [`mod@entry_points`] | the functions of the hit path, which a macro puts into the kernel |
 //! | [`program`] | a program: verified, compiled, attached to a probe |
+//! | [`functions`], [`graph`] | tracers of all functions: their entries, and their calls |
 //! | [`code`] | executable memory for programs |
 //! | [`buffer`], [`snapshot`] | the rings that records go to, and their readers; exchanging rings |
 //! | [`records`] | records, as programs reserve and submit them |
@@ -61,6 +62,8 @@ pub mod code;
 pub mod counters;
 pub mod entry_points;
 pub mod facts;
+pub mod functions;
+pub mod graph;
 pub mod helpers;
 pub mod nofault;
 pub mod per_cpu;
@@ -81,4 +84,6 @@ pub use code::CodePage;
 pub use fallible::{OutOfMemory, Shared};
 pub use per_cpu::PerCpu;
 pub use platform::Agent;
+#[doc(hidden)]
+pub use probes;
 pub use state::Tracing;

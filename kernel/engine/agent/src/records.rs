@@ -306,10 +306,8 @@ pub(crate) fn write_stack<A: Agent>(frames: &[u64], flags: u8) {
             to.write_volatile(*frame);
         }
     }
-    if let Some(ring) = ring_of::<A>(record) {
-        // SAFETY: reserved above, on this CPU, with its prefix in front of it.
-        unsafe { ring.commit(NonNull::new_unchecked(record.sub(PREFIX_BYTES))) };
-    }
+    // SAFETY: reserved above, on this CPU.
+    unsafe { submit_event::<A>(record) };
 }
 
 /// The helper [`Helper::EventReserve`]: reserves the record of an event, and fills in the common
@@ -329,6 +327,18 @@ pub fn reserve_event<A: Agent>(kind: u64, size: u64, room: u64) -> *mut u8 {
         unsafe { record.cast::<u64>().write(header) };
     }
     record
+}
+
+/// Submits a record of [`reserve_event`].
+///
+/// # Safety
+/// It was reserved on this CPU, is whole, and is not used afterwards.
+#[inline(always)]
+pub(crate) unsafe fn submit_event<A: Agent>(record: *mut u8) {
+    if let Some(ring) = ring_of::<A>(record) {
+        // SAFETY: reserved on this CPU, with its prefix in front of it.
+        unsafe { ring.commit(NonNull::new_unchecked(record.sub(PREFIX_BYTES))) };
+    }
 }
 
 /// The words of [`Agent::SHOWN`] on this CPU.

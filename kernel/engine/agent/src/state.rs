@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use probes::PtRegs;
 
 use crate::{
-    Agent, CodePage, buffer::Buffers, code::CodeRegion, counters::Counters, nofault,
+    Agent, CodePage, buffer::Buffers, code::CodeRegion, counters::Counters, graph::Choice, nofault,
     per_cpu::count_bad_load, records::Recording, script::Profiles, stacks::StackTable,
 };
 
@@ -22,6 +22,8 @@ pub struct Tracing<A: Agent> {
     pub buffer: Buffers<A>,
     /// What call stacks are walked with.
     pub stacks: StackTable<A>,
+    /// Which calls a [`GraphTracer`](crate::graph::GraphTracer) records.
+    pub graph: Choice,
     pub(crate) counters: Counters,
     pub(crate) profiles: Profiles<A>,
     /// A script runs.
@@ -37,6 +39,7 @@ impl<A: Agent> Tracing<A> {
             recording: Recording::new(),
             buffer: Buffers::new(),
             stacks: StackTable::new(),
+            graph: Choice::all(),
             counters: Counters::new(),
             profiles: Profiles::new(),
             runs: AtomicBool::new(false),

@@ -29,6 +29,7 @@ pub mod event;
 pub mod fetch;
 pub mod field;
 pub mod filter;
+pub mod graph;
 pub mod hist;
 pub mod line;
 mod number;

@@ -43,6 +43,19 @@ pub mod stack {
     pub const HEADER_BYTES: u32 = 16;
 }
 
+/// The records of the tracer `function`, as in Linux.
+///
+/// ```text
+///   0      8          16
+///   |common| function | address in the caller |
+/// ```
+pub mod function {
+    /// Their type in the common header.
+    pub const ID: u16 = 1;
+    /// Their bytes.
+    pub const BYTES: u32 = 24;
+}
+
 /// Where and when a record was written.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
@@ -54,20 +67,17 @@ pub struct Origin<'a> {
     pub time_ns: u64,
 }
 
-/// Writes the line of `record`, which the event `name` left, with its newline.
-pub fn write_line(
+/// Writes name and values of an event: all that stands after the time.
+pub fn write_event(
     name: &str,
     layout: &Layout,
     record: &[u8],
-    origin: &Origin<'_>,
     symbols: &dyn Symbols,
     out: &mut dyn Write,
 ) -> fmt::Result {
-    write_prefix(record, origin, out)?;
     out.write_str(name)?;
-    out.write_str(if layout.fixed { ": " } else { ": (" })?;
-    write_values(layout, record, symbols, out)?;
-    out.write_char('\n')
+    out.write_str(": ")?;
+    write_body(layout, record, symbols, out)
 }
 
 /// The letters of a task's name, with blanks before them.
@@ -108,22 +118,42 @@ pub fn write_prefix(record: &[u8], origin: &Origin<'_>, out: &mut dyn Write) -> 
     text.write_to(out)
 }
 
-/// Writes the lines of a record of a call stack.
-pub fn write_stack(
-    record: &[u8],
-    origin: &Origin<'_>,
-    symbols: &dyn Symbols,
-    out: &mut dyn Write,
-) -> fmt::Result {
-    write_prefix(record, origin, out)?;
-    out.write_str("<stack trace>\n")?;
+/// Writes what a record of the tracer `function` says: a function, and its caller.
+pub fn write_function(record: &[u8], symbols: &dyn Symbols, out: &mut dyn Write) -> fmt::Result {
+    let word = |at: usize| {
+        let bytes = record.get(at..at + 8)?.first_chunk::<8>()?;
+        Some(u64::from_le_bytes(*bytes))
+    };
+    write_address(word(8), false, symbols, out)?;
+    out.write_str(" <-")?;
+    match word(16) {
+        // A return probe has borrowed the address before this record was written.
+        Some(caller)
+            if symbols
+                .symbol(caller)
+                .is_some_and(|at| is_trampoline(at.name)) =>
+        {
+            out.write_str("[unknown/kretprobe'd]")
+        }
+        caller => write_address(caller, false, symbols, out),
+    }
+}
+
+/// Whether this is the symbol that calls return to whose address is borrowed.
+fn is_trampoline(name: &str) -> bool {
+    name.starts_with("kretprobe_trampoline")
+}
+
+/// Writes the frames of a record of a call stack, each in a line of its own after the first one.
+pub fn write_frames(record: &[u8], symbols: &dyn Symbols, out: &mut dyn Write) -> fmt::Result {
+    out.write_str("<stack trace>")?;
     let frames = record.get(stack::HEADER_BYTES as usize..).unwrap_or(&[]);
     let (frames, _) = frames.as_chunks::<8>();
     for frame in frames {
         let frame = u64::from_le_bytes(*frame);
         match symbols.symbol(frame) {
-            Some(SymbolAt { name, .. }) => writeln!(out, " => {name}")?,
-            None => writeln!(out, " => {frame:#x}")?,
+            Some(SymbolAt { name, .. }) => write!(out, "\n => {name}")?,
+            None => write!(out, "\n => {frame:#x}")?,
         }
     }
     Ok(())

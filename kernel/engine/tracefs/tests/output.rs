@@ -10,7 +10,10 @@ use tracefs::{
     commands::Words,
     definition::Definition,
     fetch::Grammar,
-    line::{Origin, flags, state, write_header, write_line, write_lost, write_stack},
+    line::{
+        Origin, flags, state, write_event, write_frames, write_function, write_header, write_lost,
+        write_prefix,
+    },
     readme,
     record::Layout,
 };
@@ -37,8 +40,9 @@ fn line(layout: &Layout, after_common: &[u8]) -> String {
         time_ns: 12_345_677_500,
     };
     let mut out = String::new();
-    write_line("myprobe", layout, &record, &origin, &Kernel, &mut out).unwrap();
-    out
+    write_prefix(&record, &origin, &mut out).unwrap();
+    write_event("myprobe", layout, &record, &Kernel, &mut out).unwrap();
+    out + "\n"
 }
 
 #[test]
@@ -161,10 +165,11 @@ fn long_names_and_late_times_widen_the_line() {
     };
     let mut out = String::new();
     let layout = layout("p vfs_read");
-    write_line("e", &layout, &[0; 16], &origin, &Kernel, &mut out).unwrap();
+    write_prefix(&[0; 16], &origin, &mut out).unwrap();
+    write_event("e", &layout, &[0; 16], &Kernel, &mut out).unwrap();
     assert_eq!(
         out,
-        "a_name_of_20_letters-0       [1234] ..... 123456.789000: e: (0)\n"
+        "a_name_of_20_letters-0       [1234] ..... 123456.789000: e: (0)"
     );
 }
 
@@ -250,10 +255,27 @@ fn stack_is_shown_as_linux_shows_it() {
         time_ns: 12_345_678_000,
     };
     let mut text = String::new();
-    write_stack(&record, &origin, &Kernel, &mut text).unwrap();
+    write_prefix(&record, &origin, &mut text).unwrap();
+    write_frames(&record, &Kernel, &mut text).unwrap();
     assert_eq!(
         text,
         "            bash-1234    [002] d..2.    12.345678: <stack trace>\n \
-         => vfs_read\n => do_exit\n => 0x1234\n"
+         => vfs_read\n => do_exit\n => 0x1234"
     );
+}
+
+#[test]
+fn a_function_is_shown_with_its_caller() {
+    let shown = |words: &[u64]| {
+        let mut record = vec![1, 0, 0, 0, 7, 0, 0, 0];
+        record.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        let mut text = String::new();
+        write_function(&record, &Kernel, &mut text).unwrap();
+        text
+    };
+    assert_eq!(shown(&[VFS_READ, VFS_READ + 0x2010]), "vfs_read <-do_exit");
+    assert_eq!(shown(&[0x1234, 0]), "0x1234 <-0");
+    // A record that is cut short.
+    assert_eq!(shown(&[VFS_READ]), "vfs_read <-(fault)");
+    assert_eq!(shown(&[]), "(fault) <-(fault)");
 }

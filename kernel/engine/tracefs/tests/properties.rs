@@ -8,7 +8,7 @@ use tracefs::{
     commands::{Commands, Words},
     definition::{Command, File},
     fetch::Grammar,
-    line::{Origin, write_line},
+    line::{Origin, write_event, write_prefix},
     record::Layout,
 };
 
@@ -64,7 +64,8 @@ proptest! {
             let origin = Origin { comm: "x", cpu: 0, time_ns: u64::MAX };
             let mut out = String::new();
             let layout = Layout::of(&definition).unwrap();
-            write_line("e", &layout, &record, &origin, &Kernel, &mut out).unwrap();
+            write_prefix(&record, &origin, &mut out).unwrap();
+            write_event("e", &layout, &record, &Kernel, &mut out).unwrap();
         }
     }
 }

@@ -23,7 +23,7 @@ pub const PROBES: Rules<'static> = Rules {
 
 /// The rules for this kernel's closure.
 pub const KERNEL: Rules<'static> = Rules {
-    roots: &joined::<31, 45, 76>(PROBES_ROOTS, ROOTS),
+    roots: &joined::<31, 49, 80>(PROBES_ROOTS, ROOTS),
     ends: &joined::<7, 5, 12>(PROBES_ENDS, ENDS),
     callers: &joined::<29, 4, 33>(PROBES_CALLERS, CALLERS),
     stack_switchers: &joined::<1, 4, 5>(PROBES_STACK_SWITCHERS, STACK_SWITCHERS),
@@ -116,7 +116,7 @@ const PROBES_ROOTS: [Named; 31] = [
 ];
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-const ROOTS: [Named; 45] = [
+const ROOTS: [Named; 49] = [
     (
         "kernel::arch::x86_64::traps::do_breakpoint",
         "a hit runs through it",
@@ -165,6 +165,10 @@ const ROOTS: [Named; 45] = [
     ("trace_ring_submit", "actions call it"),
     ("trace_ring_discard", "actions call it"),
     ("trace_trigger", "actions call it"),
+    ("trace_graph_root", "the tracer of calls runs through it"),
+    ("trace_graph_inner", "the tracer of calls runs through it"),
+    ("trace_graph_hidden", "the tracer of calls runs through it"),
+    ("trace_graph_return", "the tracer of calls runs through it"),
     ("trace_add_by_key", "actions call it"),
     ("trace_event_reserve", "actions call it"),
     ("trace_event_of_size", "actions call it"),

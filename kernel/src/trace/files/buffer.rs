@@ -11,7 +11,7 @@
 
 use alloc::{boxed::Box, format, vec::Vec};
 use core::{
-    fmt::Write,
+    fmt::{self, Write},
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -31,7 +31,7 @@ use crate::{
     trace::{
         TRACING,
         buffer::{Item, Waiting},
-        output::{self, Printer},
+        output::{self, CallLines, Printer},
         shared::try_box,
     },
 };
@@ -85,8 +85,7 @@ struct OpenTrace {
 
 impl Opened for OpenTrace {
     fn read(&self, at: u64, buf: &mut [u8]) -> Result<usize, Errno> {
-        self.text
-            .read(at, buf, |out| Ok(output::show(self.cpu, out)?))
+        self.text.read(at, buf, |out| output::show(self.cpu, out))
     }
 
     fn write(&self, _at: u64, data: &[u8]) -> Result<usize, Errno> {
@@ -116,6 +115,7 @@ impl Special for Pipe {
             taken: Mutex::new(Taken {
                 text: Vec::new(),
                 waiting: Waiting::try_new()?,
+                calls: CallLines::new()?,
                 has_read: false,
             }),
         })?)
@@ -134,6 +134,8 @@ struct Taken {
     text: Vec<u8>,
     /// A record for whose text there was no memory.
     waiting: Waiting,
+    /// The lines of each CPU so far.
+    calls: CallLines,
     /// Whether a read has returned text.
     has_read: bool,
 }
@@ -144,15 +146,15 @@ impl OpenPipe {
     /// # Errors
     /// ENOMEM. A record that was taken out waits for the next call.
     fn fill(&self, taken: &mut Taken, room: usize) -> Result<(), Errno> {
-        let Taken { text, waiting, .. } = taken;
+        let Taken {
+            text,
+            waiting,
+            calls,
+            ..
+        } = taken;
         let mut printer = Printer::of_now()?;
-        let mut line = Text::new();
         let mut print = |item: &Item<'_>, text: &mut Vec<u8>| {
-            line.clear();
-            printer.print(item, &mut line)?;
-            text.try_reserve(line.len()).map_err(|_| Errno::ENOMEM)?;
-            text.extend_from_slice(line.as_bytes());
-            Ok(())
+            append(text, |line| printer.print(item, calls, line))
         };
         if let Some(item) = waiting.item() {
             print(&item, text)?;
@@ -169,8 +171,27 @@ impl OpenPipe {
             }
             result.is_ok() && text.len() < room
         })?;
-        result
+        result?;
+        if text.len() < room {
+            append(text, |line| printer.settle(calls, line))?;
+        }
+        Ok(())
     }
+}
+
+/// Appends what `write` writes.
+///
+/// # Errors
+/// ENOMEM; nothing is appended then.
+fn append(
+    text: &mut Vec<u8>,
+    write: impl FnOnce(&mut dyn Write) -> fmt::Result,
+) -> Result<(), Errno> {
+    let mut line = Text::new();
+    write(&mut line)?;
+    text.try_reserve(line.len()).map_err(|_| Errno::ENOMEM)?;
+    text.extend_from_slice(line.as_bytes());
+    Ok(())
 }
 
 impl Opened for OpenPipe {
@@ -213,7 +234,7 @@ struct SnapshotFile {
 
 impl VirtualFile for SnapshotFile {
     fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
-        Ok(output::show_snapshot(self.cpu, out)?)
+        output::show_snapshot(self.cpu, out)
     }
 
     fn store(&self, data: &[u8]) -> Result<(), Errno> {

@@ -5,7 +5,9 @@
 //!   kprobe_events, dynamic_events, kprobe_profile, error_log, set_event
 //!   trace, trace_pipe, snapshot, tracing_on, buffer_size_kb, current_tracer, trace_clock
 //!   trace_options
-//!   options/{overwrite, pause-on-trace}
+//!   set_ftrace_filter, set_ftrace_notrace, set_graph_function, set_graph_notrace
+//!   enabled_functions, max_graph_depth, tracing_thresh
+//!   options/{overwrite, pause-on-trace, func_stack_trace, funcgraph-…}
 //!   per_cpu/cpuN/{trace, trace_pipe, snapshot, stats}
 //!   events/enable, events/GROUP/enable
 //!   events/GROUP/EVENT/{enable, filter, format, hist, id, profile, trigger}
@@ -18,6 +20,7 @@
 //! | this one | the files that are there once, as a table: [`FILES`], [`OPTIONS`] |
 //! | [`buffer`] | files of the trace buffer, of all CPUs and of each |
 //! | [`event`] | files of each event and group, which come and go with the event |
+//! | [`tracer`] | files of the tracers of all functions |
 //! | [`input`], [`paths`] | what is written, as values; where the files are |
 //!
 //! # Contexts
@@ -30,16 +33,19 @@ mod buffer;
 mod event;
 mod input;
 mod paths;
+mod tracer;
 
 use alloc::format;
 use core::{fmt::Write, sync::atomic::Ordering};
 
-use tracefs::{definition::File, readme, trigger};
+use tracefs::{definition::File, graph, readme, trigger};
 
+pub use self::tracer::graph_options;
 use self::{
     buffer::PAUSE_ON_TRACE,
     input::{number, switch, text},
     paths::{READ, ROOTS, WRITE},
+    tracer::GraphOption,
 };
 use super::{
     TRACING,
@@ -47,6 +53,7 @@ use super::{
     event::Event,
     events::{EVENTS, Name},
     names,
+    tracers::TRACERS,
 };
 use crate::{
     arch::smp,
@@ -74,16 +81,6 @@ static FILES: &[(&str, u32, Functions)] = &[
         "available_filter_functions",
         READ,
         Functions::shows(|out| names::functions(|name| Ok(writeln!(out, "{name}")?))),
-    ),
-    (
-        "available_tracers",
-        READ,
-        Functions::shows(|out| Ok(writeln!(out, "nop")?)),
-    ),
-    (
-        "current_tracer",
-        READ | WRITE,
-        Functions::shows(|out| Ok(writeln!(out, "nop")?)).stores(|data| only("nop", data)),
     ),
     (
         "kprobe_events",
@@ -186,7 +183,7 @@ fn resize(kib: usize) -> Result<(), Errno> {
 /// An option of `trace_options`.
 struct TraceOption {
     get: fn() -> bool,
-    set: fn(bool),
+    set: fn(bool) -> Result<(), Errno>,
 }
 
 /// Their names, which are those of files in `options`, too.
@@ -195,14 +192,27 @@ static OPTIONS: &[(&str, TraceOption)] = &[
         "overwrite",
         TraceOption {
             get: || TRACING.buffer.overwrites(),
-            set: |on| TRACING.buffer.set_overwrite(on),
+            set: |on| {
+                TRACING.buffer.set_overwrite(on);
+                Ok(())
+            },
         },
     ),
     (
         "pause-on-trace",
         TraceOption {
             get: || PAUSE_ON_TRACE.load(Ordering::Relaxed),
-            set: |on| PAUSE_ON_TRACE.store(on, Ordering::Relaxed),
+            set: |on| {
+                PAUSE_ON_TRACE.store(on, Ordering::Relaxed);
+                Ok(())
+            },
+        },
+    ),
+    (
+        "func_stack_trace",
+        TraceOption {
+            get: || TRACERS.lock().with_stack(),
+            set: |on| TRACERS.lock().set_with_stack(on),
         },
     ),
 ];
@@ -220,6 +230,7 @@ pub fn create() -> Result<(), Errno> {
         for (name, option) in OPTIONS {
             pseudo::create(&format!("{root}/options/{name}"), READ | WRITE, option)?;
         }
+        tracer::create(root)?;
         buffer::create(root, None)?;
         for cpu in 0..smp::possible_cpus() {
             buffer::create(&format!("{root}/per_cpu/cpu{cpu}"), Some(cpu))?;
@@ -251,8 +262,10 @@ fn only(known: &str, data: &[u8]) -> Result<(), Errno> {
 }
 
 fn show_options(out: &mut dyn Write) -> Result<(), Errno> {
-    for (name, option) in OPTIONS {
-        let no = if (option.get)() { "" } else { "no" };
+    let plain = OPTIONS.iter().map(|(name, option)| (name, (option.get)()));
+    let graph = graph::Options::NAMES.iter();
+    for (name, on) in plain.chain(graph.map(|(name, bit)| (name, GraphOption(*bit).get()))) {
+        let no = if on { "" } else { "no" };
         writeln!(out, "{no}{name}")?;
     }
     Ok(())
@@ -265,9 +278,13 @@ fn set_option(data: &[u8]) -> Result<(), Errno> {
         Some(name) => (name, false),
         None => (word, true),
     };
+    let graph = graph::Options::NAMES;
+    if let Some((_, bit)) = graph.iter().find(|(known, _)| *known == name) {
+        GraphOption(*bit).set(on);
+        return Ok(());
+    }
     let option = OPTIONS.iter().find(|(known, _)| *known == name);
-    (option.ok_or(Errno::EINVAL)?.1.set)(on);
-    Ok(())
+    (option.ok_or(Errno::EINVAL)?.1.set)(on)
 }
 
 /// Turns events on, or off after a `!`: `GROUP:EVENT`, where nothing and `*` stand for any, or the
@@ -355,7 +372,6 @@ impl VirtualFile for &'static TraceOption {
     }
 
     fn store(&self, data: &[u8]) -> Result<(), Errno> {
-        (self.set)(switch(data)?);
-        Ok(())
+        (self.set)(switch(data)?)
     }
 }

@@ -82,7 +82,7 @@ impl<A: Agent> AttachedProbe<A> {
 }
 
 /// A probe that counts what it missed.
-trait Misses: Probe {
+pub(crate) trait Misses: Probe {
     /// How many hits or calls were missed so far.
     fn misses(&self) -> u64;
 }
@@ -100,7 +100,7 @@ impl Misses for Kretprobe {
 }
 
 /// Probes with the same action, registered in one call.
-struct Batch<A: Agent, P: Misses + 'static, C> {
+pub(crate) struct Batch<A: Agent, P: Misses + 'static, C> {
     /// From `Box::into_raw`. Dropped when they are unregistered.
     probes: *mut [P],
     /// The same, for the registry. Kept, because a detachment must not need memory.
@@ -121,7 +121,11 @@ impl<A: Agent, P: Misses, C> Batch<A, P, C> {
     ///
     /// # Errors
     /// [`LoadError`], of the first address that is refused; nothing has changed then.
-    fn new(action: C, addresses: &[u64], probe: impl Fn(u64, &C) -> P) -> Result<Self, LoadError> {
+    pub(crate) fn new(
+        action: C,
+        addresses: &[u64],
+        probe: impl Fn(u64, &C) -> P,
+    ) -> Result<Self, LoadError> {
         let action = Shared::try_new(action)?;
         let mut probes = try_vec(addresses.len())?;
         let mut references = try_vec(addresses.len())?;
@@ -147,17 +151,17 @@ impl<A: Agent, P: Misses, C> Batch<A, P, C> {
         }
     }
 
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.references.len()
     }
 
-    fn misses(&self) -> u64 {
+    pub(crate) fn misses(&self) -> u64 {
         self.references.iter().map(|probe| probe.misses()).sum()
     }
 
     /// Unregisters them, once. Returns their misses, which do not change any more. `programs` are
     /// those that hits run.
-    fn remove<T>(&mut self, programs: impl FnOnce() -> T) -> u64 {
+    pub(crate) fn remove<T>(&mut self, programs: impl FnOnce() -> T) -> u64 {
         if self.action.is_none() {
             return 0;
         }

@@ -31,6 +31,7 @@ mod error;
 mod load;
 mod maps;
 
+pub(crate) use attach::Batch;
 pub use attach::{AttachedCall, AttachedCalls, AttachedProbe, AttachedProbes};
 pub use error::LoadError;
 pub use load::Program;

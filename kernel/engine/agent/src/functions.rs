@@ -1,0 +1,103 @@
+//! The tracer of functions: a record at each entry, with the function and its caller.
+//!
+//! One compiled program serves all functions, because the probed address is at hand in every hit.
+//!
+//! # Contexts
+//! Tasks that may sleep. The program runs on the hit path, as every compiled program.
+
+use bpf::{
+    BuildError, Builder, Condition, Helper, MapDef, Program as Source, ProgramKind, Reg, Size,
+    context::Register,
+};
+
+use crate::{
+    Agent,
+    program::{AttachedProbes, LoadError, Program},
+};
+
+/// The type of its record, as in Linux.
+pub const RECORD_TYPE: u16 = 1;
+/// The bytes of its record: the common header, the function, the address in its caller.
+pub const RECORD_BYTES: u32 = 24;
+
+/// Kprobes at the entries of functions that record them, from their registration to the drop.
+pub struct FunctionTracer<A: Agent> {
+    /// None if there are no functions.
+    probes: Option<AttachedProbes<A>>,
+}
+
+/// The program. `with_stack`: it records the call stack, too.
+fn program(with_stack: bool) -> Result<Source, BuildError> {
+    const CONTEXT: Reg = Reg::R6;
+    const RECORD: Reg = Reg::R7;
+    const INTERRUPT_FLAG: i32 = 9;
+    let mut builder = Builder::new(ProgramKind::Probe);
+    let ring = builder.map(MapDef::ring("trace"));
+    let end = builder.label();
+    let interrupts_off = |builder: &mut Builder, to: Reg| {
+        builder
+            .load(to, CONTEXT, Register::Flags.offset(), Size::B8)
+            .alu(bpf::AluOp::ShiftRight, to, INTERRUPT_FLAG)
+            .alu(bpf::AluOp::And, to, 1)
+            .alu(bpf::AluOp::Xor, to, 1);
+    };
+    builder
+        .mov(CONTEXT, Reg::R1)
+        .load_map(Reg::R1, ring)
+        .mov(Reg::R2, RECORD_BYTES as i32)
+        .mov(Reg::R3, 0)
+        .mov(Reg::R4, i32::from(RECORD_TYPE))
+        .call(Helper::EventReserve)
+        .branch(Condition::Equal, Reg::R0, 0, end)
+        .mov(RECORD, Reg::R0);
+    interrupts_off(&mut builder, Reg::R0);
+    builder
+        .load(Reg::R1, RECORD, 2, Size::B1)
+        .alu(bpf::AluOp::Or, Reg::R1, Reg::R0)
+        .store(RECORD, 2, Size::B1, Reg::R1)
+        .mov(Reg::R1, CONTEXT)
+        .call(Helper::FuncIp)
+        .store(RECORD, 8, Size::B8, Reg::R0)
+        .load(Reg::R1, CONTEXT, Register::Sp.offset(), Size::B8)
+        .load(Reg::R1, Reg::R1, 0, Size::B8)
+        .store(RECORD, 16, Size::B8, Reg::R1)
+        .mov(Reg::R1, RECORD)
+        .mov(Reg::R2, 0)
+        .call(Helper::RingSubmit);
+    if with_stack {
+        interrupts_off(&mut builder, Reg::R3);
+        builder
+            .mov(Reg::R1, CONTEXT)
+            .load_map(Reg::R2, ring)
+            .call(Helper::RecordStack);
+    }
+    builder.place(end).exit(0);
+    builder.finish()
+}
+
+impl<A: Agent> FunctionTracer<A> {
+    /// Records the calls of the functions that begin at `functions`. `with_stack`: and their
+    /// callers.
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing has changed then.
+    pub fn new(functions: &[u64], with_stack: bool) -> Result<Self, LoadError> {
+        if functions.is_empty() {
+            return Ok(Self { probes: None });
+        }
+        let program = Program::load(program(with_stack)?)?;
+        Ok(Self {
+            probes: Some(AttachedProbes::new(program, functions)?),
+        })
+    }
+
+    /// How many functions there are.
+    pub fn functions(&self) -> usize {
+        self.probes.as_ref().map_or(0, AttachedProbes::len)
+    }
+
+    /// How many calls were missed so far: beside other probes, while the CPU was in handlers.
+    pub fn misses(&self) -> u64 {
+        self.probes.as_ref().map_or(0, AttachedProbes::misses)
+    }
+}

@@ -1,0 +1,330 @@
+//! The tracer of calls: a record at the entry of each function, and one at its return.
+//!
+//! ```text
+//!   entry ─► trace_graph_root    every call is recorded          ─┐ two words in the call's
+//!          ─ trace_graph_inner   inside a recorded call only      ├ instance: time and depth ─►
+//!          ─ trace_graph_hidden  no call, nor any inside it      ─┘        trace_graph_return
+//! ```
+//!
+//! A call's depth is one more than that of the call around it, which is the next older one of the
+//! task that this tracer follows. So the depth needs no counter of the task: what a call that never
+//! returns leaves behind is passed over with it.
+//!
+//! # Invariants
+//! GRAPH-1. A call that has a record of its entry has one of its return, unless it never returns,
+//!     the tracer is taken away meanwhile, or recording is off at the return, which is counted
+//!     there. A call whose entry cannot be recorded is not followed.
+//! GRAPH-2. The record of a return has both times. So a duration is right whatever else is lost.
+//!
+//! # Contexts
+//! The routines: any, with the CPU kept, on the hit path, as [`mod@crate::entry_points`] says.
+//! [`GraphTracer`]: tasks that may sleep.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use probes::{CallAction, EntryVerdict, Kretprobe, PtRegs, action::CallRoutine};
+
+use crate::{
+    Agent,
+    program::{Batch, LoadError},
+    records,
+};
+
+/// The types of the two records, as in Linux.
+pub const RETURN_TYPE: u16 = 10;
+/// See [`RETURN_TYPE`].
+pub const ENTRY_TYPE: u16 = 11;
+
+/// The record of an entry, after the common header.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct EntryRecord {
+    header: u64,
+    function: u64,
+    /// How many recorded calls are around this one.
+    depth: u64,
+}
+
+/// The record of a return, after the common header.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct ReturnRecord {
+    header: u64,
+    function: u64,
+    result: u64,
+    depth: u32,
+    /// The CPU of the entry, whose time stamp counter `entered` is of.
+    entry_cpu: u32,
+    entered: u64,
+    left: u64,
+}
+
+/// Which calls are recorded. A change counts from the next call on.
+pub struct Choice {
+    /// Calls that have so many recorded calls around them are not. 0: whatever depth.
+    pub most_depth: AtomicU32,
+    /// Only returns are recorded, of calls that took as many ticks of the time stamp counter or
+    /// more. 0: all of them, and entries.
+    pub least_ticks: AtomicU64,
+}
+
+impl Choice {
+    pub(crate) const fn all() -> Self {
+        Self {
+            most_depth: AtomicU32::new(0),
+            least_ticks: AtomicU64::new(0),
+        }
+    }
+}
+
+/// What a routine of an entry does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Root,
+    Inner,
+    Hidden,
+}
+
+/// The words of a call's instance: the time of the entry, and this.
+const TIME: usize = 0;
+const PLACE: usize = 1;
+/// In [`PLACE`]: the call is hidden. Else the depth in its low half and the CPU in the high one.
+const HIDDEN: u64 = u64::MAX;
+
+const INTERRUPT_FLAG: u64 = 1 << 9;
+/// The flag of a record: interrupts were off at the call.
+const IRQS_OFF: u8 = 1;
+
+/// Writes a record of an event, whose first word is for the header. False: there is no room, or no
+/// records are taken, which is counted.
+#[inline(always)]
+fn write<A: Agent, T: Copy>(kind: u16, regs: &PtRegs, record: impl FnOnce(u64) -> T) -> bool {
+    let to = records::reserve_event::<A>(kind.into(), size_of::<T>() as u64, 0);
+    if to.is_null() {
+        return false;
+    }
+    let interrupts_off = u64::from(regs.flags & INTERRUPT_FLAG == 0) * u64::from(IRQS_OFF);
+    // SAFETY: the record has as many bytes, is aligned to 8, and is this hit's until it is
+    // submitted, on this CPU.
+    unsafe {
+        let header = to.cast::<u64>().read() | interrupts_off << 16;
+        to.cast::<T>().write(record(header));
+        records::submit_event::<A>(to);
+    }
+    true
+}
+
+/// The entry of a call in that role.
+///
+/// # Safety
+/// The routine [`CallAction::entry`] calls it with its arguments, of an action with two words.
+#[inline(always)]
+unsafe fn enter<A: Agent>(
+    role: Role,
+    instance: *const (),
+    regs: &PtRegs,
+    words: *mut u64,
+    function: u64,
+) -> EntryVerdict {
+    // SAFETY: by the contract.
+    let outer = unsafe { A::probes().enclosing_words(instance) };
+    let depth = match outer.is_null() {
+        true if role == Role::Inner => return EntryVerdict::Decline,
+        true => 0,
+        // SAFETY: the words of a call with the same action's return, so there are two.
+        false => match unsafe { *outer.add(PLACE) } {
+            HIDDEN => return EntryVerdict::Decline,
+            place => (place as u32).wrapping_add(1),
+        },
+    };
+    if role == Role::Hidden {
+        // SAFETY: two words.
+        unsafe { *words.add(PLACE) = HIDDEN };
+        return EntryVerdict::Track;
+    }
+    let choice = &A::tracing().graph;
+    let most_depth = choice.most_depth.load(Relaxed);
+    if most_depth != 0 && depth >= most_depth {
+        return EntryVerdict::Decline;
+    }
+    let is_recorded = choice.least_ticks.load(Relaxed) != 0
+        || write::<A, _>(ENTRY_TYPE, regs, |header| EntryRecord {
+            header,
+            function,
+            depth: depth.into(),
+        });
+    if !is_recorded {
+        return EntryVerdict::Decline;
+    }
+    let cpu = A::this_cpu_tracing().number() as u64;
+    // SAFETY: two words.
+    unsafe {
+        *words.add(PLACE) = cpu << 32 | u64::from(depth);
+        // Last, so that the record's own time is not in the call's.
+        *words.add(TIME) = records::read_tsc();
+    }
+    EntryVerdict::Track
+}
+
+/// `trace_graph_root`: a call that is recorded wherever it is.
+///
+/// # Safety
+/// As [`enter`].
+#[inline(always)]
+pub unsafe fn root<A: Agent>(
+    instance: *const (),
+    regs: *const PtRegs,
+    words: *mut u64,
+    function: u64,
+    _return_address: u64,
+) -> EntryVerdict {
+    // SAFETY: by the contract.
+    unsafe { enter::<A>(Role::Root, instance, &*regs, words, function) }
+}
+
+/// `trace_graph_inner`: a call that is recorded inside a recorded one.
+///
+/// # Safety
+/// As [`enter`].
+#[inline(always)]
+pub unsafe fn inner<A: Agent>(
+    instance: *const (),
+    regs: *const PtRegs,
+    words: *mut u64,
+    function: u64,
+    _return_address: u64,
+) -> EntryVerdict {
+    // SAFETY: by the contract.
+    unsafe { enter::<A>(Role::Inner, instance, &*regs, words, function) }
+}
+
+/// `trace_graph_hidden`: a call that is not recorded, nor what it calls.
+///
+/// # Safety
+/// As [`enter`].
+#[inline(always)]
+pub unsafe fn hidden<A: Agent>(
+    instance: *const (),
+    regs: *const PtRegs,
+    words: *mut u64,
+    function: u64,
+    _return_address: u64,
+) -> EntryVerdict {
+    // SAFETY: by the contract.
+    unsafe { enter::<A>(Role::Hidden, instance, &*regs, words, function) }
+}
+
+/// `trace_graph_return`: the return of a call that was followed.
+///
+/// # Safety
+/// The routine [`CallAction::on_return`] calls it with its arguments, of a call whose entry ran one
+/// of the three above.
+#[inline(always)]
+pub unsafe fn on_return<A: Agent>(
+    _instance: *const (),
+    regs: *const PtRegs,
+    words: *mut u64,
+    function: u64,
+    _return_address: u64,
+) -> EntryVerdict {
+    // First, so that this routine's own time is not in the call's.
+    let left = records::read_tsc();
+    // SAFETY: two words, set by the entry.
+    let (entered, place) = unsafe { (*words.add(TIME), *words.add(PLACE)) };
+    let least = A::tracing().graph.least_ticks.load(Relaxed);
+    if place == HIDDEN || left.wrapping_sub(entered) < least {
+        return EntryVerdict::Track;
+    }
+    // SAFETY: the registers of the return.
+    let regs = unsafe { &*regs };
+    write::<A, _>(RETURN_TYPE, regs, |header| ReturnRecord {
+        header,
+        function,
+        result: regs.ax,
+        depth: place as u32,
+        entry_cpu: (place >> 32) as u32,
+        entered,
+        left,
+    });
+    EntryVerdict::Track
+}
+
+/// Where functions begin, by what is recorded of them. No function is in two of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Functions<'a> {
+    /// All of their calls.
+    pub roots: &'a [u64],
+    /// Those of their calls that are inside a recorded one.
+    pub inner: &'a [u64],
+    /// None, and none of the calls inside them.
+    pub hidden: &'a [u64],
+}
+
+/// Kretprobes that record the calls of functions, from their registration to the drop.
+pub struct GraphTracer<A: Agent> {
+    batches: [Option<Batch<A, Kretprobe, CallAction>>; 3],
+}
+
+impl<A: Agent> GraphTracer<A> {
+    /// Follows the calls of `functions`, at most `maxactive` of each function at once.
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing has changed then.
+    pub fn new(functions: &Functions<'_>, maxactive: i32) -> Result<Self, LoadError> {
+        let entry = A::tracing_entry_points();
+        let batch = |routine: u64, addresses: &[u64]| {
+            let action = CallAction {
+                // SAFETY: the entry points are routines, by `entry_points!`.
+                entry: Some(unsafe { as_routine(routine) }),
+                // SAFETY: as above.
+                on_return: unsafe { as_routine(entry.graph_return) },
+                shared_words: 2,
+            };
+            // SAFETY: the action lives until the probe is unregistered, and its code for ever.
+            Batch::new(action, addresses, |at, action: &CallAction| unsafe {
+                Kretprobe::new().at(at).maxactive(maxactive).action(action)
+            })
+        };
+        let mut tracer = Self {
+            batches: [const { None }; 3],
+        };
+        // Those that hide before the roots, because what they hide would be recorded.
+        let chosen = [
+            (entry.graph_hidden, functions.hidden),
+            (entry.graph_inner, functions.inner),
+            (entry.graph_root, functions.roots),
+        ];
+        for (place, (routine, addresses)) in tracer.batches.iter_mut().zip(chosen) {
+            if !addresses.is_empty() {
+                *place = Some(batch(routine, addresses)?);
+            }
+        }
+        Ok(tracer)
+    }
+
+    /// How many functions are followed.
+    pub fn functions(&self) -> usize {
+        self.batches.iter().flatten().map(Batch::len).sum()
+    }
+
+    /// How many calls were missed so far: the CPU was in handlers, or no instance was free.
+    pub fn misses(&self) -> u64 {
+        self.batches.iter().flatten().map(Batch::misses).sum()
+    }
+}
+
+impl<A: Agent> Drop for GraphTracer<A> {
+    fn drop(&mut self) {
+        for batch in self.batches.iter_mut().rev().flatten() {
+            batch.remove(|| ());
+        }
+    }
+}
+
+/// # Safety
+/// `address` is that of a [`CallRoutine`].
+unsafe fn as_routine(address: u64) -> CallRoutine {
+    let address = core::ptr::with_exposed_provenance::<()>(address as usize);
+    // SAFETY: by the contract.
+    unsafe { core::mem::transmute::<*const (), CallRoutine>(address) }
+}

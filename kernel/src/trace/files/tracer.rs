@@ -1,0 +1,203 @@
+//! The files of the tracers of all functions: `current_tracer`, the sets of functions, and what
+//! they may record.
+//!
+//! Each user of a set's file has a copy of the set, so that `> FILE` and the words that follow are
+//! one change. It counts with the first word, or when the file is closed, and not before. If a word
+//! is refused, the old set stays.
+//!
+//! # Contexts
+//! Task context, may sleep.
+
+use alloc::boxed::Box;
+use core::{
+    fmt::Write,
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+};
+
+use tracefs::graph::Options;
+
+use super::{
+    Functions,
+    input::{number, switch, text},
+    paths::{READ, WRITE},
+};
+use crate::{
+    errno::Errno,
+    fs::{
+        How, Opened, Special,
+        pseudo::{self, VirtualFile},
+    },
+    mm::shared::try_box,
+    sync::Mutex,
+    trace::{
+        TRACING,
+        tracers::{FunctionSet, Kind, TRACERS, Which},
+    },
+};
+
+/// Name, permissions and functions of the files that are no sets.
+pub(super) static FILES: &[(&str, u32, Functions)] = &[
+    (
+        "available_tracers",
+        READ,
+        Functions::shows(|out| {
+            let [first, second, third] = Kind::ALL.map(Kind::name);
+            Ok(writeln!(out, "{first} {second} {third}")?)
+        }),
+    ),
+    (
+        "current_tracer",
+        READ | WRITE,
+        Functions::shows(|out| Ok(writeln!(out, "{}", TRACERS.lock().kind().name())?))
+            .stores(|data| TRACERS.lock().run(Kind::named(text(data)?)?)),
+    ),
+    (
+        "enabled_functions",
+        READ,
+        Functions::shows(|out| {
+            TRACERS
+                .lock()
+                .traced(|name| Ok(writeln!(out, "{name} (1)")?))
+        }),
+    ),
+    (
+        "max_graph_depth",
+        READ | WRITE,
+        Functions::shows(|out| {
+            let most = TRACING.graph.most_depth.load(Relaxed);
+            Ok(writeln!(out, "{most}")?)
+        })
+        .stores(|data| {
+            TRACING.graph.most_depth.store(number(data)?, Relaxed);
+            Ok(())
+        }),
+    ),
+    (
+        "tracing_thresh",
+        READ | WRITE,
+        Functions::shows(|out| Ok(writeln!(out, "{}", TRACERS.lock().least_us())?)).stores(
+            |data| {
+                TRACERS.lock().set_least_us(number(data)?);
+                Ok(())
+            },
+        ),
+    ),
+];
+
+/// The options of `function_graph` that are on.
+static GRAPH_OPTIONS: AtomicU32 = AtomicU32::new(Options::DEFAULT.0);
+
+/// What the lines of `function_graph` show.
+pub fn graph_options() -> Options {
+    Options(GRAPH_OPTIONS.load(Relaxed))
+}
+
+/// An option of the lines of `function_graph`, by its bit.
+#[derive(Clone, Copy)]
+pub(super) struct GraphOption(pub(super) u32);
+
+impl GraphOption {
+    pub(super) fn get(self) -> bool {
+        GRAPH_OPTIONS.load(Relaxed) & self.0 != 0
+    }
+
+    pub(super) fn set(self, on: bool) {
+        match on {
+            true => GRAPH_OPTIONS.fetch_or(self.0, Relaxed),
+            false => GRAPH_OPTIONS.fetch_and(!self.0, Relaxed),
+        };
+    }
+}
+
+impl VirtualFile for GraphOption {
+    fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
+        Ok(writeln!(out, "{}", u8::from(self.get()))?)
+    }
+
+    fn store(&self, data: &[u8]) -> Result<(), Errno> {
+        self.set(switch(data)?);
+        Ok(())
+    }
+}
+
+/// Puts the files of the sets and of the options into the directory `root`.
+///
+/// # Errors
+/// ENOMEM.
+pub(super) fn create(root: &str) -> Result<(), Errno> {
+    for (name, permissions, file) in FILES {
+        pseudo::create(&alloc::format!("{root}/{name}"), *permissions, file)?;
+    }
+    for (name, which) in Which::FILES {
+        let path = alloc::format!("{root}/{name}");
+        pseudo::create_special(&path, READ | WRITE, SetFile(which))?;
+    }
+    for (name, bit) in Options::NAMES {
+        let path = alloc::format!("{root}/options/{name}");
+        pseudo::create(&path, READ | WRITE, GraphOption(bit))?;
+    }
+    Ok(())
+}
+
+/// The file of a set.
+struct SetFile(Which);
+
+impl Special for SetFile {
+    fn open(&self, how: How) -> Result<Box<dyn Opened>, Errno> {
+        let set = match how.truncate {
+            true => FunctionSet::empty(),
+            false => TRACERS.lock().set(self.0).copy()?,
+        };
+        Ok(try_box(OpenSet {
+            which: self.0,
+            draft: Mutex::new(Draft {
+                set,
+                is_due: how.truncate,
+            }),
+            text: pseudo::Snapshot::default(),
+        })?)
+    }
+}
+
+/// The set as its user has it.
+struct Draft {
+    set: FunctionSet,
+    /// The tracers do not have it yet, and are to.
+    is_due: bool,
+}
+
+struct OpenSet {
+    which: Which,
+    draft: Mutex<Draft>,
+    text: pseudo::Snapshot,
+}
+
+impl Opened for OpenSet {
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+        self.text.read(at, buf, |out| {
+            TRACERS.lock().set(self.which).show(self.which, out)
+        })
+    }
+
+    fn write(&self, _at: u64, data: &[u8]) -> Result<usize, Errno> {
+        let data = pseudo::whole_lines(data)?;
+        let mut draft = self.draft.lock();
+        // If anything fails, what the user has written so far does not count.
+        draft.is_due = false;
+        let set = draft.set.changed(text(data)?)?;
+        TRACERS.lock().replace_set(self.which, set.copy()?)?;
+        draft.set = set;
+        Ok(data.len())
+    }
+}
+
+impl Drop for OpenSet {
+    fn drop(&mut self) {
+        let draft = self.draft.get_mut();
+        if draft.is_due {
+            let set = core::mem::take(&mut draft.set);
+            // Nobody is there for the error. The old set stays then.
+            let _ = TRACERS.lock().replace_set(self.which, set);
+        }
+    }
+}

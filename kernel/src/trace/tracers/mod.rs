@@ -1,0 +1,277 @@
+//! The tracer that runs: `nop`, `function` or `function_graph`, and the functions it is for.
+//!
+//! ```text
+//!   all functions that can be probed
+//!     ∩ set_ftrace_filter, unless that is empty, without set_ftrace_notrace
+//!       │
+//!       ├─ function: all of them
+//!       └─ function_graph: set_graph_notrace ── hidden, with all that they call
+//!                          set_graph_function ─ roots; all, if that is empty
+//!                          the others ───────── inside a call of a root only
+//! ```
+//!
+//! # Invariants
+//! TRACER-1. A change that fails changes nothing: the new probes are registered beside the old ones,
+//!     while recording is paused, and the old ones go afterwards. Hits in between are counted as
+//!     those of a time when recording was off.
+//! TRACER-2. The probes follow the sets and options at once.
+//!
+//! # Contexts
+//! Task context, may sleep. One lock, [`TRACERS`], protects all of it.
+
+mod set;
+
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
+
+use fallible::push;
+use trace_agent::{functions, graph};
+use tracefs::line::function;
+
+pub use self::set::{FunctionSet, Which};
+use super::{TRACING, names};
+use crate::{errno::Errno, probes::Kernel, sync::Mutex, time::tsc_hz};
+
+// The records of the agent are lines of `trace`.
+const _: () = assert!(
+    function::ID == functions::RECORD_TYPE
+        && function::BYTES == functions::RECORD_BYTES
+        && tracefs::graph::ENTRY_ID == graph::ENTRY_TYPE
+        && tracefs::graph::RETURN_ID == graph::RETURN_TYPE
+);
+
+/// How many calls of one function are followed at once.
+const MAXACTIVE: i32 = 16;
+
+/// A tracer by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Nop,
+    Function,
+    Graph,
+}
+
+impl Kind {
+    /// All of them, as `available_tracers` lists them.
+    pub const ALL: [Self; 3] = [Self::Graph, Self::Function, Self::Nop];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Nop => "nop",
+            Self::Function => "function",
+            Self::Graph => "function_graph",
+        }
+    }
+
+    /// The tracer with that name.
+    ///
+    /// # Errors
+    /// EINVAL: there is none.
+    pub fn named(name: &str) -> Result<Self, Errno> {
+        let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        found.ok_or(Errno::EINVAL)
+    }
+}
+
+/// The probes of the tracer that runs.
+enum Running {
+    Nop,
+    Function(functions::FunctionTracer<Kernel>),
+    Graph(graph::GraphTracer<Kernel>),
+}
+
+/// See the module's text.
+pub struct Tracers {
+    running: Running,
+    sets: [FunctionSet; Which::COUNT],
+    with_stack: bool,
+    /// The least duration of a call that is recorded, in microseconds.
+    least_us: u64,
+}
+
+/// The tracers of this kernel.
+pub static TRACERS: Mutex<Tracers> = Mutex::new(Tracers {
+    running: Running::Nop,
+    sets: [const { FunctionSet::empty() }; Which::COUNT],
+    with_stack: false,
+    least_us: 0,
+});
+
+/// The functions of a tracer, by what is recorded of them.
+#[derive(Default)]
+struct Chosen {
+    roots: Vec<u64>,
+    inner: Vec<u64>,
+    hidden: Vec<u64>,
+}
+
+impl Tracers {
+    /// The tracer that runs.
+    pub fn kind(&self) -> Kind {
+        match self.running {
+            Running::Nop => Kind::Nop,
+            Running::Function(_) => Kind::Function,
+            Running::Graph(_) => Kind::Graph,
+        }
+    }
+
+    /// Has another tracer run. The records of the old one are gone, as on Linux.
+    ///
+    /// # Errors
+    /// ENOMEM, and the errno of a probe that is refused; nothing has changed then.
+    pub fn run(&mut self, kind: Kind) -> Result<(), Errno> {
+        if self.kind() == kind {
+            return Ok(());
+        }
+        let _pause = Pause::begin();
+        self.attach(kind)?;
+        TRACING.buffer.clear(None);
+        Ok(())
+    }
+
+    /// The set of functions in that file.
+    pub const fn set(&self, which: Which) -> &FunctionSet {
+        &self.sets[which as usize]
+    }
+
+    /// Puts another set in its place.
+    ///
+    /// # Errors
+    /// As [`Tracers::run`].
+    pub fn replace_set(&mut self, which: Which, set: FunctionSet) -> Result<(), Errno> {
+        let before = core::mem::replace(&mut self.sets[which as usize], set);
+        let result = self.attach(self.kind());
+        if result.is_err() {
+            self.sets[which as usize] = before;
+        }
+        result
+    }
+
+    /// Whether the tracer `function` records call stacks.
+    pub const fn with_stack(&self) -> bool {
+        self.with_stack
+    }
+
+    /// Sets that.
+    ///
+    /// # Errors
+    /// As [`Tracers::run`].
+    pub fn set_with_stack(&mut self, with_stack: bool) -> Result<(), Errno> {
+        let before = core::mem::replace(&mut self.with_stack, with_stack);
+        let result = match self.running {
+            Running::Function(_) => self.attach(Kind::Function),
+            Running::Nop | Running::Graph(_) => Ok(()),
+        };
+        if result.is_err() {
+            self.with_stack = before;
+        }
+        result
+    }
+
+    /// The least duration of a call that is recorded, in microseconds; 0: any, and entries too.
+    pub const fn least_us(&self) -> u64 {
+        self.least_us
+    }
+
+    /// Sets that.
+    pub fn set_least_us(&mut self, us: u64) {
+        self.least_us = us;
+        let ticks = u128::from(us) * u128::from(tsc_hz()) / 1_000_000;
+        let ticks = u64::try_from(ticks).unwrap_or(u64::MAX);
+        TRACING.graph.least_ticks.store(ticks, Relaxed);
+    }
+
+    /// How many functions the tracer has probes on, and how many of their calls it missed.
+    pub fn books(&self) -> (usize, u64) {
+        match &self.running {
+            Running::Nop => (0, 0),
+            Running::Function(tracer) => (tracer.functions(), tracer.misses()),
+            Running::Graph(tracer) => (tracer.functions(), tracer.misses()),
+        }
+    }
+
+    /// Calls `visit` with the name of each function that the tracer has a probe on.
+    ///
+    /// # Errors
+    /// ENOMEM, and those of `visit`.
+    pub fn traced(&self, mut visit: impl FnMut(&str) -> Result<(), Errno>) -> Result<(), Errno> {
+        if self.kind() == Kind::Nop {
+            return Ok(());
+        }
+        for (address, name) in names::traceable()? {
+            if self.is_chosen(address) {
+                visit(name)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_chosen(&self, address: u64) -> bool {
+        let filter = self.set(Which::Filter);
+        (filter.is_empty() || filter.has(address)) && !self.set(Which::Notrace).has(address)
+    }
+
+    fn chosen(&self, kind: Kind) -> Result<Chosen, Errno> {
+        let mut chosen = Chosen::default();
+        let roots = self.set(Which::GraphFunction);
+        let mut before = 0;
+        for (address, _) in names::traceable()? {
+            // The linker gives equal functions one place, under all their names.
+            if core::mem::replace(&mut before, address) == address {
+                continue;
+            }
+            let to = match kind {
+                _ if !self.is_chosen(address) => continue,
+                Kind::Nop => continue,
+                Kind::Function => &mut chosen.roots,
+                Kind::Graph if self.set(Which::GraphNotrace).has(address) => &mut chosen.hidden,
+                Kind::Graph if roots.is_empty() || roots.has(address) => &mut chosen.roots,
+                Kind::Graph => &mut chosen.inner,
+            };
+            push(to, address)?;
+        }
+        Ok(chosen)
+    }
+
+    /// Puts the probes of a tracer, as sets and options are now, in place of those that are there.
+    fn attach(&mut self, kind: Kind) -> Result<(), Errno> {
+        let chosen = self.chosen(kind)?;
+        TRACING.buffer.ready()?;
+        let _pause = Pause::begin();
+        let next = match kind {
+            Kind::Nop => Running::Nop,
+            Kind::Function => Running::Function(functions::FunctionTracer::new(
+                &chosen.roots,
+                self.with_stack,
+            )?),
+            Kind::Graph => Running::Graph(graph::GraphTracer::new(
+                &graph::Functions {
+                    roots: &chosen.roots,
+                    inner: &chosen.inner,
+                    hidden: &chosen.hidden,
+                },
+                MAXACTIVE,
+            )?),
+        };
+        // The old ones go here.
+        self.running = next;
+        Ok(())
+    }
+}
+
+/// While it lives, no record is begun.
+struct Pause;
+
+impl Pause {
+    fn begin() -> Self {
+        TRACING.recording.pause();
+        Self
+    }
+}
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        TRACING.recording.resume();
+    }
+}

@@ -1,0 +1,151 @@
+//! A set of functions, as `set_ftrace_filter` and its like hold it.
+//!
+//! A text changes it word by word: `NAME` adds a function, `!NAME` takes it away. A name may be a
+//! pattern with `*` and `?`, the name of `available_filter_functions`, or the linker's. Several
+//! functions may have the name; then it is for all of them.
+//!
+//! # Contexts
+//! Task context.
+
+use alloc::vec::Vec;
+use core::fmt::Write;
+
+use fallible::{push, try_vec};
+use names::glob;
+use tracefs::field::Symbols;
+
+use super::super::names::{KernelSymbols, traceable};
+use crate::errno::Errno;
+
+/// The sets of the tracers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// These functions only.
+    Filter,
+    /// Not these.
+    Notrace,
+    /// Calls of these, and what they call.
+    GraphFunction,
+    /// No calls of these, nor what they call.
+    GraphNotrace,
+}
+
+impl Which {
+    /// How many sets there are.
+    pub const COUNT: usize = 4;
+
+    /// Each with the name of its file.
+    pub const FILES: [(&str, Self); Self::COUNT] = [
+        ("set_ftrace_filter", Self::Filter),
+        ("set_ftrace_notrace", Self::Notrace),
+        ("set_graph_function", Self::GraphFunction),
+        ("set_graph_notrace", Self::GraphNotrace),
+    ];
+
+    /// What the file says while the set is empty.
+    const fn when_empty(self) -> &'static str {
+        match self {
+            Self::Filter | Self::GraphFunction => "#### all functions enabled ####\n",
+            Self::Notrace => "",
+            Self::GraphNotrace => "#### no functions disabled ####\n",
+        }
+    }
+}
+
+/// See the module's text.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct FunctionSet {
+    /// Where they begin, ascending.
+    addresses: Vec<u64>,
+}
+
+impl FunctionSet {
+    /// The set without functions.
+    pub const fn empty() -> Self {
+        Self {
+            addresses: Vec::new(),
+        }
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.addresses.is_empty()
+    }
+
+    /// Whether the function that begins at `address` is in it.
+    pub fn has(&self, address: u64) -> bool {
+        self.addresses.binary_search(&address).is_ok()
+    }
+
+    /// The same set once more.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub fn copy(&self) -> Result<Self, Errno> {
+        let mut addresses = try_vec(self.addresses.len())?;
+        addresses.extend_from_slice(&self.addresses);
+        Ok(Self { addresses })
+    }
+
+    /// The set after the changes of `text`, of which no word means no change.
+    ///
+    /// # Errors
+    /// EINVAL if a word means no function that can be traced; ENOMEM.
+    pub fn changed(&self, text: &str) -> Result<Self, Errno> {
+        let mut set = self.copy()?;
+        for word in text.split_ascii_whitespace() {
+            match word.strip_prefix('!') {
+                Some(name) => set.change(name, false)?,
+                None => set.change(word, true)?,
+            }
+        }
+        Ok(set)
+    }
+
+    fn change(&mut self, name: &str, is_added: bool) -> Result<(), Errno> {
+        let is_pattern = name.contains(['*', '?']);
+        let address = match is_pattern {
+            true => None,
+            false => KernelSymbols.address(name).ok(),
+        };
+        let mut is_known = false;
+        for (start, known) in traceable()? {
+            let is_meant = match is_pattern {
+                true => glob(name, known),
+                false => known == name || address == Some(start),
+            };
+            if !is_meant {
+                continue;
+            }
+            is_known = true;
+            match (self.addresses.binary_search(&start), is_added) {
+                (Err(place), true) => {
+                    push(&mut self.addresses, start)?;
+                    self.addresses[place..].rotate_right(1);
+                }
+                (Ok(place), false) => _ = self.addresses.remove(place),
+                (Ok(_), true) | (Err(_), false) => {}
+            }
+        }
+        match is_known {
+            true => Ok(()),
+            false => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Writes the text of the file `which`: a name in each line, by address.
+    ///
+    /// # Errors
+    /// ENOMEM, and that of `out`.
+    pub fn show(&self, which: Which, out: &mut dyn Write) -> Result<(), Errno> {
+        if self.is_empty() {
+            return Ok(out.write_str(which.when_empty())?);
+        }
+        for (start, name) in traceable()? {
+            if self.has(start) {
+                writeln!(out, "{name}")?;
+            }
+        }
+        Ok(())
+    }
+}
