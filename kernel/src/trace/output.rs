@@ -34,6 +34,8 @@ use crate::{
 pub struct Printer {
     /// The tracer whose lines these are.
     kind: Kind,
+    /// The calls that it has missed.
+    missed: u64,
     options: Options,
     layouts: Layouts,
     comms: Vec<(Pid, String)>,
@@ -48,8 +50,13 @@ impl Printer {
     /// # Errors
     /// ENOMEM.
     pub fn of_now() -> Result<Self, Errno> {
+        let (kind, missed) = {
+            let tracers = TRACERS.lock();
+            (tracers.kind(), tracers.books().1)
+        };
         Ok(Self {
-            kind: TRACERS.lock().kind(),
+            kind,
+            missed,
             options: graph_options(),
             layouts: EVENTS.lock().layouts()?,
             comms: Vec::new(),
@@ -175,14 +182,17 @@ impl Printer {
                 out.write_str(&self.line)
             }
             kind => line::write_header(kind.name(), unread, written, smp::online_cpus(), out),
+        }?;
+        match self.missed {
+            0 => Ok(()),
+            missed => writeln!(out, "# calls missed: {missed}"),
         }
     }
 }
 
 /// How long a call took. Its CPU may have changed.
 fn duration_ns(end: &Return, origin: &graph::Origin) -> u64 {
-    let left = time::tsc_to_ns(origin.cpu as usize, end.left);
-    left.saturating_sub(time::tsc_to_ns(end.entry_cpu as usize, end.entered))
+    (origin.time_ns).saturating_sub(time::tsc_to_ns(end.entry_cpu as usize, end.entered))
 }
 
 /// Writes what a record says, without the newline: all that stands after the time.

@@ -17,6 +17,7 @@ use kernel::{
         TRACING,
         events::EVENTS as EVENT_LIST,
         program::{AttachedCall, AttachedProbe, AttachedProbes, LoadError, Program},
+        tracers::TRACERS as FUNCTION_TRACERS,
     },
 };
 use test_protocol::Quantity;
@@ -137,6 +138,10 @@ pub fn measure(suffix: &str) -> Result<(), LoadError> {
     }
     count_by_function(suffix)?;
     attach_all(suffix)?;
+    for tracer in TRACERS {
+        tracer.measure(suffix);
+        tracer.start(suffix);
+    }
     // Reading is the same however hits come.
     if suffix.is_empty() {
         read_line();
@@ -202,6 +207,66 @@ static EVENTS: &[Event] = &[
         ..Event::new("h_log2", "%di")
     },
 ];
+
+/// The rows of a tracer of all functions.
+struct Tracer {
+    row: &'static str,
+    start: &'static str,
+    name: &'static str,
+    /// What a call leaves.
+    records: u64,
+}
+
+const TRACERS: &[Tracer] = &[
+    Tracer {
+        row: "t_function",
+        start: "t_start_function",
+        name: "function",
+        records: 1,
+    },
+    Tracer {
+        row: "t_graph",
+        start: "t_start_graph",
+        name: "function_graph",
+        records: 2,
+    },
+];
+
+impl Tracer {
+    /// The cost of a call of the target, on which alone the tracer is.
+    fn measure(&self, suffix: &str) {
+        let name = format!("{}{suffix}", self.row);
+        if !wanted(&name) {
+            return;
+        }
+        write("set_ftrace_filter", TARGET);
+        write("current_tracer", self.name);
+        let taken = stopwatch::recorded_calls(Target::named(TARGET), CALLS);
+        let calls = stopwatch::calls_of(CALLS);
+        let written = TRACING.buffer.written();
+        assert_eq!(written, self.records * calls, "{name}: records");
+        write("current_tracer", "nop");
+        write("set_ftrace_filter", "");
+        tell(Quantity::Cost, &name, taken.ticks, CALLS);
+        tell(Quantity::Traps, &name, taken.traps, CALLS);
+    }
+
+    /// The cost of its start on all functions, for each of them.
+    fn start(&self, suffix: &str) {
+        let name = format!("{}{suffix}", self.start);
+        if !wanted(&name) {
+            return;
+        }
+        for is_measured in [false, true] {
+            let ticks = stopwatch::ticks_of(|| write("current_tracer", self.name));
+            let (functions, _) = FUNCTION_TRACERS.lock().books();
+            write("current_tracer", "nop");
+            if is_measured {
+                tell(Quantity::Cost, &name, ticks, functions as u64);
+            }
+        }
+    }
+}
 
 /// The text that `ev_str` records.
 #[unsafe(no_mangle)]

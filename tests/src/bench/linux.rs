@@ -72,6 +72,9 @@ pub fn figure(name: &str) -> Option<Linux> {
         "a_stack_count" => (5217., Some(0)),
         "a_stack_count_int3" => (6961., Some(2)),
         "attach_all" => (3360., None),
+        // The tracers function and function_graph, through the calls at the entries of functions.
+        "t_function" => (548., Some(0)),
+        "t_graph" => (1331., Some(0)),
         "read_line" => (11_085., None),
         _ => return None,
     };

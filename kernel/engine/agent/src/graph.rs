@@ -14,13 +14,16 @@
 //! GRAPH-1. A call that has a record of its entry has one of its return, unless it never returns,
 //!     the tracer is taken away meanwhile, or recording is off at the return, which is counted
 //!     there. A call whose entry cannot be recorded is not followed.
-//! GRAPH-2. The record of a return has both times. So a duration is right whatever else is lost.
+//! GRAPH-2. The record of a return has both times: that of the entry in it, and its own. So a duration is right whatever else is lost.
 //!
 //! # Contexts
 //! The routines: any, with the CPU kept, on the hit path, as [`mod@crate::entry_points`] says.
 //! [`GraphTracer`]: tasks that may sleep.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::{
+    ptr::NonNull,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+};
 
 use probes::{CallAction, EntryVerdict, Kretprobe, PtRegs, action::CallRoutine};
 
@@ -35,20 +38,20 @@ pub const RETURN_TYPE: u16 = 10;
 /// See [`RETURN_TYPE`].
 pub const ENTRY_TYPE: u16 = 11;
 
-/// The record of an entry, after the common header.
-#[derive(Clone, Copy)]
+/// The record of an entry. Its time is that of the ring.
 #[repr(C)]
 struct EntryRecord {
+    /// The common header.
     header: u64,
     function: u64,
     /// How many recorded calls are around this one.
     depth: u64,
 }
 
-/// The record of a return, after the common header.
-#[derive(Clone, Copy)]
+/// The record of a return, whose time is that of the ring, too.
 #[repr(C)]
 struct ReturnRecord {
+    /// The common header.
     header: u64,
     function: u64,
     result: u64,
@@ -56,7 +59,6 @@ struct ReturnRecord {
     /// The CPU of the entry, whose time stamp counter `entered` is of.
     entry_cpu: u32,
     entered: u64,
-    left: u64,
 }
 
 /// Which calls are recorded. A change counts from the next call on.
@@ -92,26 +94,20 @@ const PLACE: usize = 1;
 const HIDDEN: u64 = u64::MAX;
 
 const INTERRUPT_FLAG: u64 = 1 << 9;
-/// The flag of a record: interrupts were off at the call.
+/// Where the common header has its flags, and the flag that interrupts were off at the call.
+const FLAGS: usize = 2;
 const IRQS_OFF: u8 = 1;
 
-/// Writes a record of an event, whose first word is for the header. False: there is no room, or no
-/// records are taken, which is counted.
+/// Reserves a record, with its header. None if there is no room, or no records are taken, which is
+/// counted.
 #[inline(always)]
-fn write<A: Agent, T: Copy>(kind: u16, regs: &PtRegs, record: impl FnOnce(u64) -> T) -> bool {
-    let to = records::reserve_event::<A>(kind.into(), size_of::<T>() as u64, 0);
-    if to.is_null() {
-        return false;
-    }
-    let interrupts_off = u64::from(regs.flags & INTERRUPT_FLAG == 0) * u64::from(IRQS_OFF);
-    // SAFETY: the record has as many bytes, is aligned to 8, and is this hit's until it is
-    // submitted, on this CPU.
-    unsafe {
-        let header = to.cast::<u64>().read() | interrupts_off << 16;
-        to.cast::<T>().write(record(header));
-        records::submit_event::<A>(to);
-    }
-    true
+fn reserve<A: Agent, T, const BYTES: usize>(kind: u16, regs: &PtRegs) -> Option<NonNull<T>> {
+    const { assert!(BYTES == size_of::<T>()) };
+    let record = NonNull::new(records::reserve_event_of::<A, BYTES>(kind))?;
+    let interrupts_off = u8::from(regs.flags & INTERRUPT_FLAG == 0) * IRQS_OFF;
+    // SAFETY: the flags in the common header of a record of this hit.
+    unsafe { *record.add(FLAGS).as_ptr() |= interrupts_off };
+    Some(record.cast())
 }
 
 /// The entry of a call in that role.
@@ -147,21 +143,30 @@ unsafe fn enter<A: Agent>(
     if most_depth != 0 && depth >= most_depth {
         return EntryVerdict::Decline;
     }
-    let is_recorded = choice.least_ticks.load(Relaxed) != 0
-        || write::<A, _>(ENTRY_TYPE, regs, |header| EntryRecord {
-            header,
-            function,
-            depth: depth.into(),
-        });
-    if !is_recorded {
-        return EntryVerdict::Decline;
-    }
+    let entered = match choice.least_ticks.load(Relaxed) {
+        0 => {
+            const BYTES: usize = size_of::<EntryRecord>();
+            let record = reserve::<A, EntryRecord, BYTES>(ENTRY_TYPE, regs);
+            let Some(record) = record else {
+                return EntryVerdict::Decline;
+            };
+            let record = record.as_ptr();
+            // SAFETY: reserved, aligned to 8, and this hit's until it is submitted.
+            unsafe {
+                (*record).function = function;
+                (*record).depth = depth.into();
+                let entered = records::time_of(record.cast());
+                records::submit_event_of(record.cast());
+                entered
+            }
+        }
+        _ => records::read_tsc(),
+    };
     let cpu = A::this_cpu_tracing().number() as u64;
     // SAFETY: two words.
     unsafe {
         *words.add(PLACE) = cpu << 32 | u64::from(depth);
-        // Last, so that the record's own time is not in the call's.
-        *words.add(TIME) = records::read_tsc();
+        *words.add(TIME) = entered;
     }
     EntryVerdict::Track
 }
@@ -227,25 +232,27 @@ pub unsafe fn on_return<A: Agent>(
     function: u64,
     _return_address: u64,
 ) -> EntryVerdict {
-    // First, so that this routine's own time is not in the call's.
-    let left = records::read_tsc();
     // SAFETY: two words, set by the entry.
     let (entered, place) = unsafe { (*words.add(TIME), *words.add(PLACE)) };
     let least = A::tracing().graph.least_ticks.load(Relaxed);
-    if place == HIDDEN || left.wrapping_sub(entered) < least {
+    if place == HIDDEN || least != 0 && records::read_tsc().wrapping_sub(entered) < least {
         return EntryVerdict::Track;
     }
     // SAFETY: the registers of the return.
     let regs = unsafe { &*regs };
-    write::<A, _>(RETURN_TYPE, regs, |header| ReturnRecord {
-        header,
-        function,
-        result: regs.ax,
-        depth: place as u32,
-        entry_cpu: (place >> 32) as u32,
-        entered,
-        left,
-    });
+    const BYTES: usize = size_of::<ReturnRecord>();
+    if let Some(record) = reserve::<A, ReturnRecord, BYTES>(RETURN_TYPE, regs) {
+        let record = record.as_ptr();
+        // SAFETY: reserved, aligned to 8, and this hit's until it is submitted.
+        unsafe {
+            (*record).function = function;
+            (*record).result = regs.ax;
+            (*record).depth = place as u32;
+            (*record).entry_cpu = (place >> 32) as u32;
+            (*record).entered = entered;
+            records::submit_event_of(record.cast());
+        }
+    }
     EntryVerdict::Track
 }
 

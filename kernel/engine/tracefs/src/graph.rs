@@ -87,8 +87,6 @@ pub struct Return {
     pub entry_cpu: u32,
     /// The time stamp counter of that CPU at the entry.
     pub entered: u64,
-    /// The time stamp counter at the return.
-    pub left: u64,
 }
 
 impl Call {
@@ -109,7 +107,6 @@ impl Call {
                 depth: word(24)? as u32,
                 entry_cpu: (word(24)? >> 32) as u32,
                 entered: word(32)?,
-                left: word(40)?,
             }),
             _ => return None,
         })

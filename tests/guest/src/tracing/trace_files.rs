@@ -2,13 +2,14 @@
 //!
 //! The rules of definitions are in [`definitions`], those of fetched values in [`arguments`], those
 //! of the files that are read in [`reading`], those of call stacks in [`triggers`], and those of
-//! the second buffer in [`snapshots`]. In [`scripts`] are the steps of scripts that others run.
+//! the second buffer in [`snapshots`], those of tracers of all functions in [`tracers`]. In [`scripts`] are the steps of scripts that others run.
 
 mod arguments;
 mod definitions;
 mod reading;
 mod scripts;
 mod snapshots;
+mod tracers;
 mod triggers;
 
 use abi::open;

@@ -54,7 +54,6 @@ fn end(function: u64, depth: u32, result: u64) -> Call {
         depth,
         entry_cpu: 0,
         entered: 0,
-        left: 0,
     })
 }
 
@@ -286,20 +285,19 @@ fn other_records_are_comments_at_the_depth_of_the_call() {
 
 #[test]
 fn a_record_that_is_too_short_is_none() {
-    let mut record = [0; 48];
+    let mut record = [0; 40];
     record[8..16].copy_from_slice(&0x1000_u64.to_le_bytes());
     record[16..24].copy_from_slice(&3_u64.to_le_bytes());
     record[24..28].copy_from_slice(&2_u32.to_le_bytes());
     record[28..32].copy_from_slice(&1_u32.to_le_bytes());
     record[32..40].copy_from_slice(&50_u64.to_le_bytes());
-    record[40..48].copy_from_slice(&70_u64.to_le_bytes());
     let Some(Call::Return(end)) = Call::read(RETURN_ID, &record) else {
         panic!("it is a return");
     };
     assert_eq!((end.function, end.result, end.depth), (0x1000, 3, 2));
-    assert_eq!((end.entry_cpu, end.entered, end.left), (1, 50, 70));
+    assert_eq!((end.entry_cpu, end.entered), (1, 50));
     assert_eq!(Call::read(ENTRY_ID, &record), Some(entry(0x1000, 3)));
-    assert_eq!(Call::read(RETURN_ID, &record[..47]), None);
+    assert_eq!(Call::read(RETURN_ID, &record[..39]), None);
     assert_eq!(Call::read(ENTRY_ID, &record[..23]), None);
     assert_eq!(Call::read(1, &record), None);
 }

@@ -512,10 +512,6 @@ fn functions_that_are_available_can_be_named() {
 
 #[guest_test]
 fn files_that_choose_among_one_take_only_that() {
-    assert_eq!(show("current_tracer"), "nop\n");
-    assert_eq!(show("available_tracers"), "nop\n");
-    echo("nop", "current_tracer").unwrap();
-    assert_eq!(echo("function", "current_tracer"), Err(Errno::EINVAL));
     assert_eq!(show("trace_clock"), "[local]\n");
     assert_eq!(echo("global", "trace_clock"), Err(Errno::EINVAL));
     assert_eq!(echo("nothing", "trace_options"), Err(Errno::EINVAL));

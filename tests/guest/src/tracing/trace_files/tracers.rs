@@ -1,0 +1,565 @@
+//! The tracers of all functions: which calls they record, in which order, and how the files that
+//! choose functions behave.
+
+use core::{
+    hint::black_box,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+};
+
+use abi::open;
+use alloc::{format, string::String, sync::Arc, vec, vec::Vec};
+
+use alloc::boxed::Box;
+use kernel::{
+    arch::smp,
+    errno::Errno,
+    fs,
+    probes::{Kretprobe, register},
+    task::kthread::spawn_kthread_on,
+    time::delay_ns,
+    trace::{TRACING, tracers::TRACERS},
+};
+
+use super::{append, clean_up, echo, path, read, show};
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn tracer_caller(number: u64) -> u64 {
+    tracer_outer(black_box(number)) + 1
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn tracer_outer(number: u64) -> u64 {
+    let twice = tracer_middle(black_box(number)) + tracer_middle(black_box(number + 1));
+    black_box(twice)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn tracer_middle(number: u64) -> u64 {
+    tracer_inner(black_box(number)) * 2
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn tracer_inner(number: u64) -> u64 {
+    black_box(number) + 7
+}
+
+/// Calls itself so many times.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn tracer_recursion(depth: u64) -> u64 {
+    match black_box(depth) {
+        0 => 0,
+        depth => tracer_recursion(depth - 1) + 1,
+    }
+}
+
+/// Fails, or takes so many microseconds.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn tracer_slow(us: u64) -> i64 {
+    delay_ns(us * 1000);
+    match black_box(us) {
+        0 => -17,
+        _ => 17,
+    }
+}
+
+const FUNCTIONS: &str = "tracer_outer tracer_middle tracer_inner";
+
+/// Everything as it was before, and the tracer `tracer` on these functions.
+fn begin(tracer: &str, functions: &str) {
+    end();
+    echo(functions, "set_ftrace_filter").unwrap();
+    echo(tracer, "current_tracer").unwrap();
+}
+
+/// Everything as it was before.
+fn end() {
+    echo("nop", "current_tracer").unwrap();
+    for set in ["set_ftrace_filter", "set_ftrace_notrace"] {
+        echo("", set).unwrap();
+    }
+    for set in ["set_graph_function", "set_graph_notrace"] {
+        echo("", set).unwrap();
+    }
+    for number in ["max_graph_depth", "tracing_thresh"] {
+        echo("0", number).unwrap();
+    }
+    echo("nofunc_stack_trace", "trace_options").unwrap();
+    echo("nofuncgraph-retval", "trace_options").unwrap();
+    clean_up();
+}
+
+fn call(number: u64) {
+    assert_eq!(tracer_caller(number), 4 * number + 31);
+}
+
+/// The lines of a file in the order of letters: functions are listed by address.
+fn sorted(file: &str) -> Vec<String> {
+    let mut lines: Vec<String> = show(file).lines().map(String::from).collect();
+    lines.sort();
+    lines
+}
+
+/// What the lines of `function` say after the time.
+fn functions() -> Vec<String> {
+    super::lines()
+}
+
+/// What the lines of `function_graph` say after the duration.
+fn calls() -> Vec<String> {
+    calls_in(&show("trace"))
+}
+
+fn calls_in(text: &str) -> Vec<String> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .filter_map(|line| Some(line.split_once("|  ")?.1.into()))
+        .collect()
+}
+
+#[guest_test]
+fn a_tracer_is_chosen_by_its_name() {
+    end();
+    assert_eq!(show("available_tracers"), "function_graph function nop\n");
+    for tracer in ["function", "function", "function_graph", "nop"] {
+        echo("tracer_inner", "set_ftrace_filter").unwrap();
+        echo(tracer, "current_tracer").unwrap();
+        assert_eq!(show("current_tracer"), format!("{tracer}\n"));
+        assert!(show("trace").starts_with(&format!("# tracer: {tracer}\n#\n")));
+        // One that does not exist changes nothing.
+        assert_eq!(echo("latency", "current_tracer"), Err(Errno::EINVAL));
+        assert_eq!(show("current_tracer"), format!("{tracer}\n"));
+    }
+    end();
+}
+
+#[guest_test]
+fn a_function_is_recorded_with_its_caller() {
+    begin("function", FUNCTIONS);
+    call(1);
+    assert_eq!(
+        functions(),
+        [
+            "tracer_outer <-tracer_caller",
+            "tracer_middle <-tracer_outer",
+            "tracer_inner <-tracer_middle",
+            "tracer_middle <-tracer_outer",
+            "tracer_inner <-tracer_middle",
+        ]
+    );
+    assert_eq!(
+        sorted("enabled_functions"),
+        ["tracer_inner (1)", "tracer_middle (1)", "tracer_outer (1)"]
+    );
+    // Nothing comes while recording is off, nor after the end.
+    echo("0", "tracing_on").unwrap();
+    call(1);
+    echo("1", "tracing_on").unwrap();
+    assert_eq!(functions().len(), 5);
+    echo("nop", "current_tracer").unwrap();
+    call(1);
+    assert_eq!(functions(), [""; 0]);
+    assert_eq!(show("enabled_functions"), "");
+    end();
+}
+
+/// After each function come its callers, of which it is the first.
+#[guest_test]
+fn a_function_can_have_its_stack() {
+    begin("function", "tracer_inner");
+    echo("func_stack_trace", "trace_options").unwrap();
+    call(1);
+    let text = show("trace");
+    let stack = concat!(
+        "<stack trace>\n",
+        " => tracer_inner\n",
+        " => tracer_middle\n",
+        " => tracer_outer\n",
+        " => tracer_caller\n",
+    );
+    assert_eq!(text.matches(stack).count(), 2, "{text}");
+    assert_eq!(text.matches("tracer_inner <-tracer_middle\n").count(), 2);
+    end();
+}
+
+#[guest_test]
+fn calls_are_a_tree() {
+    begin("function_graph", FUNCTIONS);
+    call(1);
+    assert_eq!(
+        calls(),
+        [
+            "tracer_outer() {",
+            "  tracer_middle() {",
+            "    tracer_inner();",
+            "  }",
+            "  tracer_middle() {",
+            "    tracer_inner();",
+            "  }",
+            "}",
+        ]
+    );
+    end();
+    begin("function_graph", "tracer_recursion");
+    const DEPTH: usize = 12;
+    assert_eq!(tracer_recursion(DEPTH as u64), DEPTH as u64);
+    let mut expected: Vec<String> = (0..DEPTH)
+        .map(|depth| format!("{:1$}tracer_recursion() {{", "", 2 * depth))
+        .collect();
+    expected.push(format!("{:1$}tracer_recursion();", "", 2 * DEPTH));
+    expected.extend(
+        (0..DEPTH)
+            .rev()
+            .map(|depth| format!("{:1$}}}", "", 2 * depth)),
+    );
+    assert_eq!(calls(), expected);
+    end();
+}
+
+/// Calls of one function at once that are more than the tracer can follow are missed, and counted.
+#[guest_test]
+fn calls_that_are_too_many_at_once_are_counted() {
+    begin("function_graph", "tracer_recursion");
+    assert_eq!(tracer_recursion(30), 30);
+    let missed = TRACERS.lock().books().1;
+    let returned = calls().iter().filter(|line| !line.ends_with('{')).count() as u64;
+    assert!(missed > 0);
+    assert_eq!(returned + missed, 31);
+    let note = format!("# calls missed: {missed}\n");
+    assert!(show("trace").contains(&note), "{}", show("trace"));
+    end();
+}
+
+#[guest_test]
+fn depth_and_roots_choose_calls() {
+    begin("function_graph", FUNCTIONS);
+    echo("2", "max_graph_depth").unwrap();
+    call(1);
+    let two_levels = [
+        "tracer_outer() {",
+        "  tracer_middle();",
+        "  tracer_middle();",
+        "}",
+    ];
+    assert_eq!(calls(), two_levels);
+    echo("0", "max_graph_depth").unwrap();
+
+    echo("tracer_middle", "set_graph_function").unwrap();
+    echo("", "trace").unwrap();
+    call(1);
+    // A call that is no root and in none leaves nothing.
+    tracer_inner(1);
+    let middle = ["tracer_middle() {", "  tracer_inner();", "}"];
+    assert_eq!(calls(), [middle, middle].concat());
+
+    echo("", "set_graph_function").unwrap();
+    echo("tracer_middle", "set_graph_notrace").unwrap();
+    echo("", "trace").unwrap();
+    call(1);
+    tracer_inner(1);
+    assert_eq!(calls(), ["tracer_outer();", "tracer_inner();"]);
+
+    // Both: what is hidden is hidden inside a root, too.
+    echo("tracer_outer", "set_graph_function").unwrap();
+    echo("tracer_inner", "set_graph_notrace").unwrap();
+    echo("", "trace").unwrap();
+    call(1);
+    assert_eq!(calls(), two_levels);
+    end();
+}
+
+#[guest_test]
+fn functions_are_left_out() {
+    begin("function_graph", "tracer_*");
+    echo("tracer_midd*", "set_ftrace_notrace").unwrap();
+    call(1);
+    assert_eq!(
+        calls(),
+        [
+            "tracer_caller() {",
+            "  tracer_outer() {",
+            "    tracer_inner();",
+            "    tracer_inner();",
+            "  }",
+            "}",
+        ]
+    );
+    // The last one goes, so nothing is recorded any more.
+    echo("tracer_*", "set_ftrace_notrace").unwrap();
+    echo("", "trace").unwrap();
+    call(1);
+    assert_eq!(calls(), [""; 0]);
+    end();
+}
+
+#[guest_test]
+fn a_result_is_shown_as_a_number_or_an_errno() {
+    begin("function_graph", "tracer_slow tracer_outer tracer_inner");
+    echo("funcgraph-retval", "trace_options").unwrap();
+    assert_eq!((tracer_slow(0), tracer_slow(1)), (-17, 17));
+    call(1);
+    assert_eq!(
+        calls(),
+        [
+            "tracer_slow(); /* = -17 */",
+            "tracer_slow(); /* = 0x11 */",
+            "tracer_outer() {",
+            "  tracer_inner(); /* = 0x8 */",
+            "  tracer_inner(); /* = 0x9 */",
+            "} /* tracer_outer = 0x22 */",
+        ]
+    );
+    echo("0", "options/funcgraph-retval").unwrap();
+    assert!(show("trace_options").contains("nofuncgraph-retval\n"));
+    assert_eq!(calls()[0], "tracer_slow();");
+    end();
+}
+
+/// The duration of a call is at least what it has waited, and a bound leaves the shorter ones out,
+/// and all entries.
+#[guest_test]
+fn a_bound_leaves_short_calls_out() {
+    begin("function_graph", "tracer_slow tracer_inner");
+    tracer_slow(300);
+    let text = show("trace");
+    let line = text
+        .lines()
+        .find(|line| line.contains("tracer_slow"))
+        .unwrap();
+    let (_, number) = line.split_once(") ").unwrap();
+    let number = number.trim_start_matches(['!', '#', '*', '@', '$', '+', ' ']);
+    let us: f64 = number.split_once(" us").unwrap().0.parse().unwrap();
+    assert!(us >= 300., "{line}");
+    echo("", "trace").unwrap();
+    echo("200", "tracing_thresh").unwrap();
+    assert_eq!(show("tracing_thresh"), "200\n");
+    tracer_slow(300);
+    assert_eq!(calls(), ["} /* tracer_slow */"]);
+    echo("3600000000", "tracing_thresh").unwrap();
+    tracer_slow(300);
+    tracer_inner(1);
+    assert_eq!(calls().len(), 1);
+    end();
+}
+
+/// Events are comments in the tree, and a return probe on the same function does its work.
+#[guest_test]
+fn events_and_return_probes_stand_beside_the_tracer() {
+    static RETURNS: AtomicU64 = AtomicU64::new(0);
+    begin("function_graph", FUNCTIONS);
+    append(
+        "p:mine/in_middle tracer_inner number=%di:u64",
+        "kprobe_events",
+    )
+    .unwrap();
+    append(
+        "r:mine/out_of_it tracer_inner result=$retval:u64",
+        "kprobe_events",
+    )
+    .unwrap();
+    echo("1", "events/mine/in_middle/enable").unwrap();
+    call(1);
+    let inside: Vec<String> = calls();
+    let expected = "/* in_middle: (tracer_inner+0x0/";
+    let comments = inside
+        .iter()
+        .filter(|line| line.trim_start().starts_with(expected));
+    assert_eq!(comments.clone().count(), 2, "{inside:?}");
+    assert!(comments.into_iter().all(|line| line.contains("number=")));
+    let without: Vec<&String> = inside.iter().filter(|line| !line.contains("/*")).collect();
+    assert_eq!(without.first().unwrap().as_str(), "tracer_outer() {");
+    assert_eq!(without.last().unwrap().as_str(), "}");
+    echo("1", "events/mine/out_of_it/enable").unwrap();
+    let counting = Kretprobe::<()>::new()
+        .symbol("tracer_inner")
+        .handler(|_, _| _ = RETURNS.fetch_add(1, Relaxed));
+    let counting = register(Box::new(counting)).unwrap();
+    echo("", "trace").unwrap();
+    call(5);
+    drop(counting);
+    assert_eq!(RETURNS.load(Relaxed), 2);
+    let inside = calls();
+    for (text, count) in [("result=12 ", 1), ("result=13 ", 1), ("in_middle", 2)] {
+        let found = inside.iter().filter(|line| line.contains(text)).count();
+        assert_eq!(found, count, "{text}: {inside:?}");
+    }
+    assert_eq!(
+        inside
+            .iter()
+            .filter(|line| line.contains("tracer_middle() {"))
+            .count(),
+        2
+    );
+    end();
+}
+
+#[guest_test]
+fn a_set_is_changed_word_by_word() {
+    end();
+    const FILE: &str = "set_ftrace_filter";
+    let all = "#### all functions enabled ####\n";
+    assert_eq!(show(FILE), all);
+    assert_eq!(show("set_ftrace_notrace"), "");
+    assert_eq!(show("set_graph_function"), all);
+    assert_eq!(
+        show("set_graph_notrace"),
+        "#### no functions disabled ####\n"
+    );
+    let both = ["tracer_inner", "tracer_outer"];
+    echo("tracer_inner", FILE).unwrap();
+    append("tracer_outer", FILE).unwrap();
+    assert_eq!(sorted(FILE), both);
+    append("!tracer_inner", FILE).unwrap();
+    assert_eq!(show(FILE), "tracer_outer\n");
+    echo("tracer_?????", FILE).unwrap();
+    assert_eq!(sorted(FILE), both);
+    // A word that means nothing changes nothing, wherever it is.
+    for words in [
+        "no_such_function",
+        "tracer_slow no_such_*",
+        "!no_such_function",
+        "do_debug",
+    ] {
+        assert_eq!(echo(words, FILE), Err(Errno::EINVAL), "{words}");
+        assert_eq!(append(words, FILE), Err(Errno::EINVAL), "{words}");
+        assert_eq!(sorted(FILE), both, "{words}");
+    }
+    // Without a word, `>` empties it when the file is closed.
+    let file = fs::open(&path(FILE), open::WRONLY | open::TRUNC).unwrap();
+    assert_eq!(sorted(FILE), both);
+    drop(file);
+    assert_eq!(show(FILE), all);
+    // A pattern that all functions match.
+    echo("*", FILE).unwrap();
+    assert!(show(FILE).lines().count() > 1000);
+    end();
+}
+
+/// What a reader of `trace_pipe` gets does not depend on how it reads.
+#[guest_test]
+fn a_pipe_shows_the_same_tree() {
+    begin("function_graph", FUNCTIONS);
+    call(1);
+    let tree = calls();
+    let file = fs::open(&path("trace_pipe"), open::RDONLY | open::NONBLOCK).unwrap();
+    let mut text = Vec::new();
+    let mut chunk = vec![0; 7];
+    loop {
+        match file.read_at(text.len() as u64, &mut chunk) {
+            Ok(len) => text.extend_from_slice(&chunk[..len]),
+            Err(Errno::EAGAIN) => break,
+            Err(errno) => panic!("{errno:?}"),
+        }
+    }
+    assert_eq!(calls_in(&String::from_utf8(text).unwrap()), tree);
+    assert_eq!(calls(), [""; 0]);
+    end();
+}
+
+/// On all CPUs, while tracers, sets and recording change.
+#[guest_test(smp = 4, memory = 512)]
+fn tracers_come_and_go_under_load() {
+    come_and_go(2);
+}
+
+#[guest_test(smp = 4, memory = 512, timeout = 3600, ignore)]
+fn tracers_come_and_go_for_long() {
+    come_and_go(60);
+}
+
+fn come_and_go(rounds: u32) {
+    end();
+    let stop = Arc::new(AtomicBool::new(false));
+    let callers: Vec<_> = (0..smp::online_cpus())
+        .map(|cpu| {
+            let stop = stop.clone();
+            spawn_kthread_on(1 << cpu, "caller", move || {
+                while !stop.load(Relaxed) {
+                    call(3);
+                    assert_eq!(tracer_recursion(5), 5);
+                }
+            })
+            .unwrap()
+        })
+        .collect();
+    for round in 1..=rounds {
+        echo("tracer_*", "set_ftrace_filter").unwrap();
+        echo("function_graph", "current_tracer").unwrap();
+        echo("tracer_outer", "set_graph_function").unwrap();
+        echo("0", "tracing_on").unwrap();
+        echo("function", "current_tracer").unwrap();
+        echo("1", "tracing_on").unwrap();
+        echo("tracer_inner", "set_ftrace_notrace").unwrap();
+        if round % 2 == 0 {
+            // All functions of the kernel, those that change the tracer among them.
+            echo("", "set_ftrace_filter").unwrap();
+            echo("function_graph", "current_tracer").unwrap();
+        }
+        echo("", "set_ftrace_notrace").unwrap();
+        echo("", "set_graph_function").unwrap();
+        echo("nop", "current_tracer").unwrap();
+    }
+    stop.store(true, Relaxed);
+    for caller in callers {
+        caller.wait_released();
+    }
+    end();
+}
+
+/// The books: entries are returns and calls that still go on, on every CPU, and no return is
+/// without its entry.
+#[guest_test(smp = 4)]
+fn each_entry_has_its_return() {
+    const CALLS: u64 = 100;
+    begin("function_graph", FUNCTIONS);
+    let callers: Vec<_> = (0..smp::online_cpus())
+        .map(|cpu| spawn_kthread_on(1 << cpu, "caller", move || (0..CALLS).for_each(call)).unwrap())
+        .collect();
+    let count = callers.len() as u64;
+    for caller in callers {
+        caller.wait_released();
+    }
+    let missed = TRACERS.lock().books().1;
+    assert_eq!(missed, 0);
+    assert_eq!(TRACING.buffer.written(), 2 * 5 * CALLS * count);
+    let tree = [
+        "tracer_outer() {",
+        "  tracer_middle() {",
+        "    tracer_inner();",
+        "  }",
+        "  tracer_middle() {",
+        "    tracer_inner();",
+        "  }",
+        "}",
+    ];
+    for cpu in 0..smp::online_cpus() {
+        let text = show(&format!("per_cpu/cpu{cpu}/trace"));
+        let calls = calls_in(&text);
+        assert_eq!(calls.len() as u64, 8 * CALLS, "{text}");
+        for (at, line) in calls.iter().enumerate() {
+            assert_eq!(line, tree[at % 8], "line {at} of CPU {cpu}");
+        }
+    }
+    end();
+}
+
+/// With all functions of the kernel the trace can be read, and says what was called.
+#[guest_test(smp = 2, memory = 512)]
+fn every_function_is_traced() {
+    for tracer in ["function", "function_graph"] {
+        end();
+        echo(tracer, "current_tracer").unwrap();
+        let functions = TRACERS.lock().books().0;
+        assert!(functions > 3000, "{functions}");
+        call(2);
+        echo("0", "tracing_on").unwrap();
+        let text = read("trace").unwrap();
+        assert!(text.contains("tracer_outer"), "{text}");
+        end();
+    }
+}
