@@ -33,6 +33,10 @@ fn shape(text: &str) -> Vec<String> {
     let masks = Masks::new(&[
         (r"\b0x[0-9a-f]+\b|\b[0-9a-f]{16}\b", "HEX"),
         (r"\b\d+\.\d{6}\b", "TIME"),
+        // A call took longer, and its mark with it.
+        (r"(?m)^ *\d+\)  *[+!#*@$]? *[\d.]+ us +\|", "CPU) TIME |"),
+        (r"(?m)^ *\d+\)  *\|", "CPU) |"),
+        (r"[\d.]+ us +[\d.]+ us +[\d.]+ us", "TIMES"),
         // A tick may have come meanwhile, so that another task is due: the second letter.
         (
             r"-\d+ +\[\d{3}\] ([^ ])[.nNpbB]([^ ]{3}) ",

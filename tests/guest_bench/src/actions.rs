@@ -142,6 +142,7 @@ pub fn measure(suffix: &str) -> Result<(), LoadError> {
         tracer.measure(suffix);
         tracer.start(suffix);
     }
+    profile_of_functions(suffix);
     // Reading is the same however hits come.
     if suffix.is_empty() {
         read_line();
@@ -266,6 +267,27 @@ impl Tracer {
             }
         }
     }
+}
+
+/// The cost of a call in the profile of functions.
+fn profile_of_functions(suffix: &str) {
+    let name = format!("t_profile{suffix}");
+    if !wanted(&name) {
+        return;
+    }
+    write("set_ftrace_filter", TARGET);
+    write("function_profile_enabled", "1");
+    let taken = stopwatch::recorded_calls(Target::named(TARGET), CALLS);
+    write("function_profile_enabled", "0");
+    let mut text = String::new();
+    let shown = FUNCTION_TRACERS.lock().show_profile(0, &mut text);
+    shown.expect("a profile is there");
+    let calls = format!("{}", stopwatch::calls_of(CALLS));
+    let is_counted = text.split_whitespace().any(|word| word == calls);
+    assert!(is_counted, "{name}: {text}");
+    write("set_ftrace_filter", "");
+    tell(Quantity::Cost, &name, taken.ticks, CALLS);
+    tell(Quantity::Traps, &name, taken.traps, CALLS);
 }
 
 /// The text that `ev_str` records.

@@ -41,7 +41,8 @@ pub static SETS: [Set; 5] = [
             "ev_reject_int3", "ev_off_int3", "h_arg_int3", "h_log2_int3",
             "a_by_func_int3", "a_by_func_all_int3",
             "attach_all_int3", "detach_all_int3",
-            "t_function_int3", "t_graph_int3", "t_start_function_int3", "t_start_graph_int3",
+            "t_function_int3", "t_graph_int3", "t_profile_int3",
+            "t_start_function_int3", "t_start_graph_int3",
         ],
     },
     Set {
@@ -56,7 +57,7 @@ pub static SETS: [Set; 5] = [
             "ev_0", "ev_1", "ev_3", "ev_str", "ev_ret", "ev_reject", "ev_off", "h_arg", "h_log2",
             "a_by_func", "a_by_func_all",
             "attach_all", "detach_all", "read_line",
-            "t_function", "t_graph", "t_start_function", "t_start_graph",
+            "t_function", "t_graph", "t_profile", "t_start_function", "t_start_graph",
         ],
     },
     Set {

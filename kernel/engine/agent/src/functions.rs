@@ -2,6 +2,9 @@
 //!
 //! One compiled program serves all functions, because the probed address is at hand in every hit.
 //!
+//! While a script runs, nothing is recorded: the rings are the script's then, and its own records
+//! would find no room in them.
+//!
 //! # Contexts
 //! Tasks that may sleep. The program runs on the hit path, as every compiled program.
 
@@ -26,8 +29,16 @@ pub struct FunctionTracer<A: Agent> {
     probes: Option<AttachedProbes<A>>,
 }
 
-/// The program. `with_stack`: it records the call stack, too.
-fn program(with_stack: bool) -> Result<Source, BuildError> {
+/// What is recorded.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct How<'a> {
+    /// The call stack, too.
+    pub with_stack: bool,
+    /// Calls of the tasks with these numbers only; if there are none, of all.
+    pub tasks: &'a [u32],
+}
+
+fn program<A: Agent>(how: &How<'_>) -> Result<Source, BuildError> {
     const CONTEXT: Reg = Reg::R6;
     const RECORD: Reg = Reg::R7;
     const INTERRUPT_FLAG: i32 = 9;
@@ -41,8 +52,24 @@ fn program(with_stack: bool) -> Result<Source, BuildError> {
             .alu(bpf::AluOp::And, to, 1)
             .alu(bpf::AluOp::Xor, to, 1);
     };
+    let script_runs = core::ptr::from_ref(&A::tracing().runs).addr() as i64;
     builder
         .mov(CONTEXT, Reg::R1)
+        .set(Reg::R0, script_runs)
+        .load(Reg::R0, Reg::R0, 0, Size::B1)
+        .branch(Condition::NotEqual, Reg::R0, 0, end);
+    if !how.tasks.is_empty() {
+        let is_chosen = builder.label();
+        builder
+            .call(Helper::PidTgid)
+            .alu(bpf::AluOp::ShiftLeft, Reg::R0, 32)
+            .alu(bpf::AluOp::ShiftRight, Reg::R0, 32);
+        for task in how.tasks {
+            builder.branch(Condition::Equal, Reg::R0, *task as i32, is_chosen);
+        }
+        builder.jump(end).place(is_chosen);
+    }
+    builder
         .load_map(Reg::R1, ring)
         .mov(Reg::R2, RECORD_BYTES as i32)
         .mov(Reg::R3, 0)
@@ -64,7 +91,7 @@ fn program(with_stack: bool) -> Result<Source, BuildError> {
         .mov(Reg::R1, RECORD)
         .mov(Reg::R2, 0)
         .call(Helper::RingSubmit);
-    if with_stack {
+    if how.with_stack {
         interrupts_off(&mut builder, Reg::R3);
         builder
             .mov(Reg::R1, CONTEXT)
@@ -76,16 +103,15 @@ fn program(with_stack: bool) -> Result<Source, BuildError> {
 }
 
 impl<A: Agent> FunctionTracer<A> {
-    /// Records the calls of the functions that begin at `functions`. `with_stack`: and their
-    /// callers.
+    /// Records the calls of the functions that begin at `functions`.
     ///
     /// # Errors
     /// [`LoadError`]; nothing has changed then.
-    pub fn new(functions: &[u64], with_stack: bool) -> Result<Self, LoadError> {
+    pub fn new(functions: &[u64], how: &How<'_>) -> Result<Self, LoadError> {
         if functions.is_empty() {
             return Ok(Self { probes: None });
         }
-        let program = Program::load(program(with_stack)?)?;
+        let program = Program::load(program::<A>(how)?)?;
         Ok(Self {
             probes: Some(AttachedProbes::new(program, functions)?),
         })

@@ -12,9 +12,12 @@
 //!
 //! # Invariants
 //! GRAPH-1. A call that has a record of its entry has one of its return, unless it never returns,
-//!     the tracer is taken away meanwhile, or recording is off at the return, which is counted
-//!     there. A call whose entry cannot be recorded is not followed.
-//! GRAPH-2. The record of a return has both times: that of the entry in it, and its own. So a duration is right whatever else is lost.
+//!     the tracer is taken away meanwhile, or recording is off at the return, which is counted. A
+//!     call whose entry cannot be recorded is not followed.
+//! GRAPH-2. The record of a return has both times: that of the entry in it, and its own. So a
+//!     duration is right whatever else is lost.
+//! GRAPH-3. While a script runs, no call is followed: the rings are the script's then, and its own
+//!     records would find no room in them.
 //!
 //! # Contexts
 //! The routines: any, with the CPU kept, on the hit path, as [`mod@crate::entry_points`] says.
@@ -65,6 +68,8 @@ struct ReturnRecord {
 pub struct Choice {
     /// Calls that have so many recorded calls around them are not. 0: whatever depth.
     pub most_depth: AtomicU32,
+    /// Calls of these tasks only.
+    pub tasks: Tasks,
     /// Only returns are recorded, of calls that took as many ticks of the time stamp counter or
     /// more. 0: all of them, and entries.
     pub least_ticks: AtomicU64,
@@ -74,8 +79,54 @@ impl Choice {
     pub(crate) const fn all() -> Self {
         Self {
             most_depth: AtomicU32::new(0),
+            tasks: Tasks::all(),
             least_ticks: AtomicU64::new(0),
         }
+    }
+}
+
+/// Tasks by their numbers; none of them: all tasks.
+pub struct Tasks {
+    count: AtomicU32,
+    numbers: [AtomicU32; Self::MOST],
+}
+
+impl Tasks {
+    /// How many tasks can be chosen.
+    pub const MOST: usize = 64;
+
+    const fn all() -> Self {
+        Self {
+            count: AtomicU32::new(0),
+            numbers: [const { AtomicU32::new(0) }; Self::MOST],
+        }
+    }
+
+    /// Chooses the tasks with these numbers, of which those after [`Tasks::MOST`] are left out. A
+    /// call meanwhile may meet some of the old ones. One caller at a time.
+    pub fn choose(&self, numbers: &[u32]) {
+        for (place, number) in self.numbers.iter().zip(numbers) {
+            place.store(*number, Relaxed);
+        }
+        let count = numbers.len().min(Self::MOST);
+        self.count.store(count as u32, Relaxed);
+    }
+
+    /// Whether all tasks are chosen.
+    #[inline(always)]
+    fn are_all(&self) -> bool {
+        self.count.load(Relaxed) == 0
+    }
+
+    /// Whether the running task is one of them. A function of its own, so that the usual way needs
+    /// few registers.
+    #[cold]
+    #[inline(never)]
+    fn have_current<A: Agent>(&self) -> bool {
+        let number = A::this_cpu_tracing().task().0;
+        let count = self.count.load(Relaxed) as usize;
+        let mut chosen = self.numbers.iter().take(count);
+        chosen.any(|place| place.load(Relaxed) == number)
     }
 }
 
@@ -122,6 +173,12 @@ unsafe fn enter<A: Agent>(
     words: *mut u64,
     function: u64,
 ) -> EntryVerdict {
+    let choice = &A::tracing().graph;
+    if A::tracing().runs.load(Relaxed)
+        || !choice.tasks.are_all() && !choice.tasks.have_current::<A>()
+    {
+        return EntryVerdict::Decline;
+    }
     // SAFETY: by the contract.
     let outer = unsafe { A::probes().enclosing_words(instance) };
     let depth = match outer.is_null() {
@@ -138,7 +195,6 @@ unsafe fn enter<A: Agent>(
         unsafe { *words.add(PLACE) = HIDDEN };
         return EntryVerdict::Track;
     }
-    let choice = &A::tracing().graph;
     let most_depth = choice.most_depth.load(Relaxed);
     if most_depth != 0 && depth >= most_depth {
         return EntryVerdict::Decline;

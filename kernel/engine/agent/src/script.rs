@@ -77,6 +77,12 @@ const HEADER_BYTES: usize = 8;
 /// How many records are sent before the reader looks at its timers again.
 const MOST_AT_ONCE: usize = 512;
 
+/// Whether a record is one of a script.
+fn is_of_a_script(record: &[u8]) -> bool {
+    let kind = record.first_chunk().map(|bytes| u16::from_le_bytes(*bytes));
+    kind == Some(RECORD_TYPE)
+}
+
 /// How a script is to run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct How {
@@ -288,7 +294,7 @@ impl<A: Agent> Session<A> {
         for timer in &mut self.timers {
             timer.run_if_due(now);
         }
-        self.send_records(MOST_AT_ONCE, out)
+        self.send_records(u64::MAX, out)
     }
 
     /// When an interval is due next, in nanoseconds since boot.
@@ -306,25 +312,32 @@ impl<A: Agent> Session<A> {
         self.has_ring
     }
 
-    /// Sends records and serves their requests. Returns whether there may be more.
-    fn send_records(&mut self, most: usize, out: &mut dyn Outlet) -> bool {
+    /// Sends records that were written before `end`, by the time stamp counter, and serves their
+    /// requests. Returns whether there may be more. Without an end there may always be: what sends
+    /// them can run through an event.
+    fn send_records(&mut self, end: u64, out: &mut dyn Outlet) -> bool {
         if !self.has_ring || self.how.overwrite {
             return false;
         }
-        let Ok(mut taken) = try_vec(most) else {
+        let Ok(mut taken) = try_vec(MOST_AT_ONCE) else {
             // There may be memory later.
             return false;
         };
-        let mut left = most;
+        let mut left = MOST_AT_ONCE;
+        let mut is_end = false;
         let outcome = A::tracing().buffer.consume_while(None, |item| {
             if let Item::Record { cpu, tsc, bytes } = item {
-                match own_bytes(bytes) {
-                    Ok(bytes) => taken.push((cpu as u32, tsc, bytes)),
-                    Err(_) => self.not_sent += 1,
+                if !is_of_a_script(bytes) {
+                    // Of an event or a tracer that somebody has enabled meanwhile.
+                    is_end = tsc > end;
+                } else if let Ok(bytes) = own_bytes(bytes) {
+                    taken.push((cpu as u32, tsc, bytes));
+                } else {
+                    self.not_sent += 1;
                 }
             }
             left -= 1;
-            left > 0
+            left > 0 && !is_end
         });
         if outcome.is_err() {
             // The records are still in the rings.
@@ -336,7 +349,13 @@ impl<A: Agent> Session<A> {
         for (cpu, tsc, bytes) in taken {
             self.send_record(cpu, tsc, bytes, out);
         }
-        left == 0
+        left == 0 && !is_end
+    }
+
+    /// Sends all records that were written until now.
+    fn send_all(&mut self, out: &mut dyn Outlet) {
+        let now = read_tsc();
+        while self.send_records(now, out) {}
     }
 
     fn send_record(&mut self, cpu: u32, tsc: u64, record: Vec<u8>, out: &mut dyn Outlet) {
@@ -344,13 +363,9 @@ impl<A: Agent> Session<A> {
             let bytes = record.get(at..)?.first_chunk()?;
             Some(u32::from_le_bytes(*bytes))
         };
-        let (Some(kind), Some(tid), Some(request)) = (word(0), word(4), word(HEADER_BYTES)) else {
+        let (Some(tid), Some(request)) = (word(4), word(HEADER_BYTES)) else {
             return;
         };
-        if kind as u16 != RECORD_TYPE {
-            // An event that somebody has enabled meanwhile.
-            return;
-        }
         let status = word(HEADER_BYTES + 4).unwrap_or(0) as i32;
         if self.named.insert(tid) {
             let mut name = String::new();
@@ -442,11 +457,11 @@ impl<A: Agent> Session<A> {
                 *missed += timer.missed();
             }
         }
-        while self.send_records(MOST_AT_ONCE, out) {}
+        self.send_all(out);
         for end in &self.ends {
             end.run(&PtRegs::default());
         }
-        while self.send_records(MOST_AT_ONCE, out) {}
+        self.send_all(out);
         self.send_stacks(out);
         for number in 0..self.maps.len() {
             self.send_map(number as u32, out);

@@ -435,20 +435,8 @@ impl Writer<'_> {
             true => write!(out, "{} ", mark(duration_ns))?,
             false => out.write_str("  ")?,
         }
-        // At most 7 digits, as far as there are microseconds of fewer.
-        let (us, ns) = (duration_ns / 1000, duration_ns % 1000);
-        let mut number = Cut::<24>::new();
-        write!(number, "{us}")?;
-        let digits = number.as_str().len();
-        if digits < 7 {
-            let mut fraction = Cut::<3>::new();
-            write!(fraction, "{ns:03}")?;
-            let shown = (7 - digits).min(3);
-            write!(number, ".{}", &fraction.as_str()[..shown])?;
-        }
-        write!(out, "{} us {:2$}|  ", number.as_str(), "", {
-            8_usize.saturating_sub(number.as_str().len())
-        })
+        write_duration(duration_ns, out)?;
+        out.write_str("|  ")
     }
 }
 
@@ -457,6 +445,26 @@ fn write_name(function: u64, symbols: &dyn Symbols, out: &mut dyn Write) -> fmt:
         Some(symbol) => out.write_str(symbol.name),
         None => write!(out, "{function:#x}"),
     }
+}
+
+/// Writes nanoseconds as microseconds, of which at most 7 digits unless there are more before the
+/// point, and blanks up to the width of a column.
+///
+/// # Errors
+/// That of `out`.
+pub fn write_duration(duration_ns: u64, out: &mut dyn Write) -> fmt::Result {
+    let (us, ns) = (duration_ns / 1000, duration_ns % 1000);
+    let mut number = Cut::<24>::new();
+    write!(number, "{us}")?;
+    let digits = number.as_str().len();
+    if digits < 7 {
+        let mut fraction = Cut::<3>::new();
+        write!(fraction, "{ns:03}")?;
+        let shown = (7 - digits).min(3);
+        write!(number, ".{}", &fraction.as_str()[..shown])?;
+    }
+    let blanks = 8_usize.saturating_sub(number.as_str().len());
+    write!(out, "{} us {:blanks$}", number.as_str(), "")
 }
 
 /// Writes two blanks for each level.

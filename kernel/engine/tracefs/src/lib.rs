@@ -33,6 +33,7 @@ pub mod graph;
 pub mod hist;
 pub mod line;
 mod number;
+pub mod profile;
 pub mod readme;
 pub mod record;
 pub mod refusal;

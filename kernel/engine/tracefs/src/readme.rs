@@ -14,7 +14,17 @@ pub const EVENTS: &str = r#"tracing mini-HOWTO:
   trace			- The static contents of the buffer
 			  To clear the buffer write into this file: echo > trace
   trace_pipe		- A consuming read to see the contents of the buffer
-  current_tracer	- nop, the only tracer
+  current_tracer	- function, function_graph or nop
+  available_tracers	- list of configured tracers for current_tracer
+  available_filter_functions - list of functions that can be filtered on
+  set_ftrace_filter	- echo function name in here to only trace these
+			  functions
+	     accepts: func_full_name or glob-matching-pattern
+  set_ftrace_notrace	- echo function name in here to never trace.
+  set_ftrace_pid	- Write pid(s) to only function trace those pids
+  set_graph_function	- Trace the nested calls of a function (function_graph)
+  set_graph_notrace	- Do not trace the nested calls of a function (function_graph)
+  max_graph_depth	- Trace a limited depth of nested calls (0 is unlimited)
   error_log		- What was wrong with the last commands that were refused
 			  To clear the log write into this file: echo > error_log
   kprobe_profile	- How often each probe was hit and missed

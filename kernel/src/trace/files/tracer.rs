@@ -22,6 +22,7 @@ use super::{
     paths::{READ, WRITE},
 };
 use crate::{
+    arch::smp,
     errno::Errno,
     fs::{
         How, Opened, Special,
@@ -31,7 +32,7 @@ use crate::{
     sync::Mutex,
     trace::{
         TRACING,
-        tracers::{FunctionSet, Kind, TRACERS, Which},
+        tracers::{FunctionSet, Kind, TRACERS, TaskSet, Which},
     },
 };
 
@@ -59,6 +60,12 @@ pub(super) static FILES: &[(&str, u32, Functions)] = &[
                 .lock()
                 .traced(|name| Ok(writeln!(out, "{name} (1)")?))
         }),
+    ),
+    (
+        "function_profile_enabled",
+        READ | WRITE,
+        Functions::shows(|out| Ok(writeln!(out, "{}", u8::from(TRACERS.lock().profiles()))?))
+            .stores(|data| TRACERS.lock().set_profile(switch(data)?)),
     ),
     (
         "max_graph_depth",
@@ -130,7 +137,13 @@ pub(super) fn create(root: &str) -> Result<(), Errno> {
     }
     for (name, which) in Which::FILES {
         let path = alloc::format!("{root}/{name}");
-        pseudo::create_special(&path, READ | WRITE, SetFile(which))?;
+        pseudo::create_special(&path, READ | WRITE, SetFile::Functions(which))?;
+    }
+    let path = alloc::format!("{root}/set_ftrace_pid");
+    pseudo::create_special(&path, READ | WRITE, SetFile::Tasks)?;
+    for cpu in 0..smp::possible_cpus() {
+        let path = alloc::format!("{root}/trace_stat/function{cpu}");
+        pseudo::create(&path, READ, ProfileFile(cpu))?;
     }
     for (name, bit) in Options::NAMES {
         let path = alloc::format!("{root}/options/{name}");
@@ -139,19 +152,89 @@ pub(super) fn create(root: &str) -> Result<(), Errno> {
     Ok(())
 }
 
+/// The profile of a CPU.
+struct ProfileFile(usize);
+
+impl VirtualFile for ProfileFile {
+    fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
+        TRACERS.lock().show_profile(self.0, out)
+    }
+
+    fn store(&self, _: &[u8]) -> Result<(), Errno> {
+        Err(Errno::EINVAL)
+    }
+}
+
 /// The file of a set.
-struct SetFile(Which);
+#[derive(Clone, Copy)]
+enum SetFile {
+    Functions(Which),
+    Tasks,
+}
+
+/// A set as a user of its file has it.
+enum Set {
+    Functions(Which, FunctionSet),
+    Tasks(TaskSet),
+}
+
+impl SetFile {
+    fn empty(self) -> Set {
+        match self {
+            Self::Functions(which) => Set::Functions(which, FunctionSet::empty()),
+            Self::Tasks => Set::Tasks(TaskSet::empty()),
+        }
+    }
+
+    fn copy(self) -> Result<Set, Errno> {
+        let tracers = TRACERS.lock();
+        Ok(match self {
+            Self::Functions(which) => Set::Functions(which, tracers.set(which).copy()?),
+            Self::Tasks => Set::Tasks(tracers.tasks().copy()?),
+        })
+    }
+
+    fn show(self, out: &mut dyn Write) -> Result<(), Errno> {
+        let tracers = TRACERS.lock();
+        match self {
+            Self::Functions(which) => tracers.set(which).show(which, out),
+            Self::Tasks => tracers.tasks().show(out),
+        }
+    }
+}
+
+impl Set {
+    fn copy(&self) -> Result<Self, Errno> {
+        self.changed("")
+    }
+
+    fn changed(&self, text: &str) -> Result<Self, Errno> {
+        Ok(match self {
+            Self::Functions(which, set) => Self::Functions(*which, set.changed(text)?),
+            Self::Tasks(set) => Self::Tasks(set.changed(text)?),
+        })
+    }
+
+    /// Has the tracers use it.
+    fn apply(self) -> Result<(), Errno> {
+        let mut tracers = TRACERS.lock();
+        match self {
+            Self::Functions(which, set) => tracers.replace_set(which, set),
+            Self::Tasks(set) => tracers.replace_tasks(set),
+        }
+    }
+}
 
 impl Special for SetFile {
     fn open(&self, how: How) -> Result<Box<dyn Opened>, Errno> {
         let set = match how.truncate {
-            true => FunctionSet::empty(),
-            false => TRACERS.lock().set(self.0).copy()?,
+            true => self.empty(),
+            false => self.copy()?,
         };
         Ok(try_box(OpenSet {
-            which: self.0,
+            file: *self,
             draft: Mutex::new(Draft {
-                set,
+                set: Some(set),
                 is_due: how.truncate,
             }),
             text: pseudo::Snapshot::default(),
@@ -159,24 +242,22 @@ impl Special for SetFile {
     }
 }
 
-/// The set as its user has it.
 struct Draft {
-    set: FunctionSet,
+    /// None when it is given up, at the end.
+    set: Option<Set>,
     /// The tracers do not have it yet, and are to.
     is_due: bool,
 }
 
 struct OpenSet {
-    which: Which,
+    file: SetFile,
     draft: Mutex<Draft>,
     text: pseudo::Snapshot,
 }
 
 impl Opened for OpenSet {
     fn read(&self, at: u64, buf: &mut [u8]) -> Result<usize, Errno> {
-        self.text.read(at, buf, |out| {
-            TRACERS.lock().set(self.which).show(self.which, out)
-        })
+        self.text.read(at, buf, |out| self.file.show(out))
     }
 
     fn write(&self, _at: u64, data: &[u8]) -> Result<usize, Errno> {
@@ -184,9 +265,11 @@ impl Opened for OpenSet {
         let mut draft = self.draft.lock();
         // If anything fails, what the user has written so far does not count.
         draft.is_due = false;
-        let set = draft.set.changed(text(data)?)?;
-        TRACERS.lock().replace_set(self.which, set.copy()?)?;
-        draft.set = set;
+        if let Some(set) = &draft.set {
+            let set = set.changed(text(data)?)?;
+            set.copy()?.apply()?;
+            draft.set = Some(set);
+        }
         Ok(data.len())
     }
 }
@@ -194,10 +277,11 @@ impl Opened for OpenSet {
 impl Drop for OpenSet {
     fn drop(&mut self) {
         let draft = self.draft.get_mut();
-        if draft.is_due {
-            let set = core::mem::take(&mut draft.set);
+        if draft.is_due
+            && let Some(set) = draft.set.take()
+        {
             // Nobody is there for the error. The old set stays then.
-            let _ = TRACERS.lock().replace_set(self.which, set);
+            let _ = set.apply();
         }
     }
 }

@@ -10,6 +10,8 @@
 //!                          the others ───────── inside a call of a root only
 //! ```
 //!
+//! Of their calls, those of the tasks of `set_ftrace_pid` are recorded; of all, if that is empty.
+//!
 //! # Invariants
 //! TRACER-1. A change that fails changes nothing: the new probes are registered beside the old ones,
 //!     while recording is paused, and the old ones go afterwards. Hits in between are counted as
@@ -19,16 +21,22 @@
 //! # Contexts
 //! Task context, may sleep. One lock, [`TRACERS`], protects all of it.
 
+mod profile;
 mod set;
+mod tasks;
 
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering::Relaxed;
+use core::{fmt::Write, sync::atomic::Ordering::Relaxed};
 
 use fallible::push;
 use trace_agent::{functions, graph};
-use tracefs::line::function;
+use tracefs::{line::function, profile::write_head};
 
-pub use self::set::{FunctionSet, Which};
+use self::profile::Profile;
+pub use self::{
+    set::{FunctionSet, Which},
+    tasks::TaskSet,
+};
 use super::{TRACING, names};
 use crate::{errno::Errno, probes::Kernel, sync::Mutex, time::tsc_hz};
 
@@ -85,7 +93,10 @@ enum Running {
 pub struct Tracers {
     running: Running,
     sets: [FunctionSet; Which::COUNT],
+    tasks: TaskSet,
     with_stack: bool,
+    /// The last one; none: there never was one.
+    profile: Option<Profile>,
     /// The least duration of a call that is recorded, in microseconds.
     least_us: u64,
 }
@@ -94,7 +105,9 @@ pub struct Tracers {
 pub static TRACERS: Mutex<Tracers> = Mutex::new(Tracers {
     running: Running::Nop,
     sets: [const { FunctionSet::empty() }; Which::COUNT],
+    tasks: TaskSet::empty(),
     with_stack: false,
+    profile: None,
     least_us: 0,
 });
 
@@ -148,6 +161,28 @@ impl Tracers {
         result
     }
 
+    /// The tasks whose calls are recorded.
+    pub const fn tasks(&self) -> &TaskSet {
+        &self.tasks
+    }
+
+    /// Puts other tasks in their place.
+    ///
+    /// # Errors
+    /// As [`Tracers::run`].
+    pub fn replace_tasks(&mut self, tasks: TaskSet) -> Result<(), Errno> {
+        let before = core::mem::replace(&mut self.tasks, tasks);
+        let result = match self.running {
+            Running::Function(_) => self.attach(Kind::Function),
+            Running::Nop | Running::Graph(_) => Ok(()),
+        };
+        if result.is_err() {
+            self.tasks = before;
+        }
+        TRACING.graph.tasks.choose(self.tasks.numbers());
+        result
+    }
+
     /// Whether the tracer `function` records call stacks.
     pub const fn with_stack(&self) -> bool {
         self.with_stack
@@ -167,6 +202,39 @@ impl Tracers {
             self.with_stack = before;
         }
         result
+    }
+
+    /// Whether calls are counted for a profile.
+    pub fn profiles(&self) -> bool {
+        self.profile.as_ref().is_some_and(Profile::is_on)
+    }
+
+    /// Starts a profile of the functions that are chosen, with empty rows, or ends it. Its rows
+    /// stay then.
+    ///
+    /// # Errors
+    /// ENOMEM, and the errno of a probe that is refused; nothing has changed then.
+    pub fn set_profile(&mut self, on: bool) -> Result<(), Errno> {
+        match (on, self.profiles()) {
+            (true, false) => {
+                let functions = self.chosen(Kind::Function)?.roots;
+                self.profile = Some(Profile::start(&functions)?);
+            }
+            (false, true) => self.profile.iter_mut().for_each(Profile::stop),
+            (true, true) | (false, false) => {}
+        }
+        Ok(())
+    }
+
+    /// Writes the profile of a CPU.
+    ///
+    /// # Errors
+    /// ENOMEM, and that of `out`.
+    pub fn show_profile(&self, cpu: usize, out: &mut dyn Write) -> Result<(), Errno> {
+        match &self.profile {
+            Some(profile) => profile.show(cpu, out),
+            None => Ok(write_head(out)?),
+        }
     }
 
     /// The least duration of a call that is recorded, in microseconds; 0: any, and entries too.
@@ -243,7 +311,10 @@ impl Tracers {
             Kind::Nop => Running::Nop,
             Kind::Function => Running::Function(functions::FunctionTracer::new(
                 &chosen.roots,
-                self.with_stack,
+                &functions::How {
+                    with_stack: self.with_stack,
+                    tasks: self.tasks.numbers(),
+                },
             )?),
             Kind::Graph => Running::Graph(graph::GraphTracer::new(
                 &graph::Functions {

@@ -10,6 +10,7 @@ use core::{
     sync::atomic::{AtomicU64, Ordering::SeqCst},
 };
 
+use super::trace_files::{clean_up, echo};
 use bpf::{
     AluOp, Builder, Helper, MapDef, MapIndex, MapKind, ProgramKind, Reg::*, Size::B8,
     context::Register,
@@ -266,6 +267,37 @@ fn one_script_runs_at_a_time_and_leaves_the_buffer_as_it_was() {
     first.end(&mut kept);
     assert_eq!(TRACING.buffer.overwrites(), before);
     assert_eq!(run(&script()).len(), 2);
+}
+
+/// The buffers are the script's while it runs: the calls of the kernel would fill them, and what
+/// reads them is among these calls.
+#[guest_test(memory = 512)]
+fn tracers_rest_while_a_script_runs() {
+    for tracer in ["function", "function_graph"] {
+        echo("", "set_ftrace_filter").unwrap();
+        echo(tracer, "current_tracer").unwrap();
+        // Nothing of it is lost, so there was room.
+        assert_eq!(run(&script()), [(5, 0), (5, 0)], "{tracer}");
+        let written = TRACING.buffer.written();
+        assert_eq!(scripted_target(7), 21);
+        assert!(TRACING.buffer.written() > written, "{tracer} goes on");
+        echo("nop", "current_tracer").unwrap();
+    }
+    clean_up();
+}
+
+/// A script ends, also if each of its records, when it is read, leaves one of an event.
+#[guest_test]
+fn an_event_in_the_way_of_records_does_not_keep_a_script() {
+    clean_up();
+    echo(
+        "p:mine/allocate block_heap.BlockHeap.allocate",
+        "kprobe_events",
+    )
+    .unwrap();
+    echo("1", "events/mine/enable").unwrap();
+    assert_eq!(run(&script()), [(5, 0), (5, 0)]);
+    clean_up();
 }
 
 #[guest_test]

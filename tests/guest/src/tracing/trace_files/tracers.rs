@@ -15,12 +15,12 @@ use kernel::{
     errno::Errno,
     fs,
     probes::{Kretprobe, register},
-    task::kthread::spawn_kthread_on,
+    task::{current, kthread::spawn_kthread_on},
     time::delay_ns,
     trace::{TRACING, tracers::TRACERS},
 };
 
-use super::{append, clean_up, echo, path, read, show};
+use super::{append, clean_up, echo, on_cpu, path, read, show};
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -83,7 +83,7 @@ fn end() {
     for set in ["set_ftrace_filter", "set_ftrace_notrace"] {
         echo("", set).unwrap();
     }
-    for set in ["set_graph_function", "set_graph_notrace"] {
+    for set in ["set_graph_function", "set_graph_notrace", "set_ftrace_pid"] {
         echo("", set).unwrap();
     }
     for number in ["max_graph_depth", "tracing_thresh"] {
@@ -295,6 +295,82 @@ fn functions_are_left_out() {
     call(1);
     assert_eq!(calls(), [""; 0]);
     end();
+}
+
+/// The profile has each function with its calls and their time on its CPU.
+#[guest_test(smp = 2)]
+fn a_profile_counts_calls_and_their_time() {
+    end();
+    let head = show("trace_stat/function0");
+    assert_eq!(head.lines().count(), 2);
+    echo("tracer_slow tracer_inner", "set_ftrace_filter").unwrap();
+    for round in 0..2 {
+        // A new one has no rows.
+        echo("1", "function_profile_enabled").unwrap();
+        assert_eq!(show("function_profile_enabled"), "1\n");
+        assert_eq!(show("trace_stat/function1"), head, "{round}");
+        on_cpu(1, || {
+            (1..=4).for_each(|_| call(1));
+            for us in [100, 200, 300] {
+                tracer_slow(us);
+            }
+        });
+        on_cpu(0, || _ = tracer_slow(500));
+        echo("0", "function_profile_enabled").unwrap();
+        on_cpu(1, || call(1));
+        let rows = |cpu: usize| -> Vec<Vec<String>> {
+            let text = show(&format!("trace_stat/function{cpu}"));
+            let rows = text.lines().skip(2);
+            rows.map(|row| row.split_whitespace().map(String::from).collect())
+                .collect()
+        };
+        let first = rows(1);
+        let names: Vec<_> = first.iter().map(|row| (&*row[0], &*row[1])).collect();
+        assert_eq!(names, [("tracer_slow", "3"), ("tracer_inner", "8")]);
+        let number = |text: &str| text.parse::<f64>().unwrap();
+        let (time, average) = (number(&first[0][2]), number(&first[0][4]));
+        assert!(time >= 600., "{first:?}");
+        assert!((time / 3. - average).abs() < 0.01, "{first:?}");
+        // That of 100, 200 and 300 is 10,000; what disturbs a call can change it.
+        assert!(number(&first[0][6]) > 100., "{first:?}");
+        let other = rows(0);
+        assert_eq!(
+            (other.len(), &*other[0][0], &*other[0][1]),
+            (1, "tracer_slow", "1")
+        );
+        assert_eq!(other[0][6], "0.000", "the variance of one call");
+    }
+    assert_eq!(echo("2", "function_profile_enabled"), Err(Errno::EINVAL));
+    end();
+}
+
+/// Calls of the chosen tasks only, by both tracers.
+#[guest_test]
+fn tasks_are_chosen_by_their_numbers() {
+    for tracer in ["function", "function_graph"] {
+        begin(tracer, "tracer_inner");
+        assert_eq!(show("set_ftrace_pid"), "no pid\n");
+        let own = current().pid();
+        echo(&format!("{own} 3000"), "set_ftrace_pid").unwrap();
+        append("3000 3001", "set_ftrace_pid").unwrap();
+        assert_eq!(show("set_ftrace_pid"), format!("{own}\n3000\n3001\n"));
+        call(1);
+        on_cpu(0, || call(1));
+        let written = TRACING.buffer.written();
+        assert_eq!(written, if tracer == "function" { 2 } else { 4 });
+        for words in ["x", "-1", "3002 4294967296"] {
+            assert_eq!(echo(words, "set_ftrace_pid"), Err(Errno::EINVAL), "{words}");
+        }
+        let many: Vec<String> = (5000..5065).map(|number| format!("{number}")).collect();
+        assert_eq!(echo(&many.join(" "), "set_ftrace_pid"), Err(Errno::ENOSPC));
+        echo("3000", "set_ftrace_pid").unwrap();
+        call(1);
+        assert_eq!(TRACING.buffer.written(), written);
+        echo("", "set_ftrace_pid").unwrap();
+        on_cpu(0, || call(1));
+        assert_eq!(TRACING.buffer.written(), 2 * written);
+        end();
+    }
 }
 
 #[guest_test]
