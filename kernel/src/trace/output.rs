@@ -10,7 +10,7 @@ use core::fmt::{self, Write};
 
 use fallible::{Text, written};
 use tracefs::{
-    graph::{self, Call, Lines, Options, Return},
+    graph::{self, Call, CallReturn, Lines, Options},
     line::{self, Origin, function, stack},
 };
 
@@ -18,10 +18,9 @@ use super::{
     TRACING,
     buffer::{Item, Which},
     events::{EVENTS, Layouts},
-    files::graph_options,
     names::CachedSymbols,
     shared::try_vec,
-    tracers::{Kind, TRACERS},
+    tracers::{TRACERS, TracerKind, graph_options},
 };
 use crate::{
     arch::smp,
@@ -33,7 +32,7 @@ use crate::{
 /// The events that records may belong to, and the names of tasks that were asked for.
 pub struct Printer {
     /// The tracer whose lines these are.
-    kind: Kind,
+    kind: TracerKind,
     /// The calls that it has missed.
     missed: u64,
     options: Options,
@@ -97,7 +96,7 @@ impl Printer {
         let pid = word(4).map_or(0, |bytes| i32::from_le_bytes(*bytes));
         let time_ns = time::tsc_to_ns(cpu, tsc);
         self.line.clear();
-        if self.kind == Kind::Graph {
+        if self.kind == TracerKind::Graph {
             let origin = graph::Origin {
                 cpu: cpu as u32,
                 pid,
@@ -176,7 +175,7 @@ impl Printer {
     /// Writes the head of the tracer.
     fn head(&mut self, unread: u64, written: u64, out: &mut dyn Write) -> fmt::Result {
         match self.kind {
-            Kind::Graph => {
+            TracerKind::Graph => {
                 self.line.clear();
                 self.writer(|writer, text| writer.head(text))?;
                 out.write_str(&self.line)
@@ -191,7 +190,7 @@ impl Printer {
 }
 
 /// How long a call took. Its CPU may have changed.
-fn duration_ns(end: &Return, origin: &graph::Origin) -> u64 {
+fn duration_ns(end: &CallReturn, origin: &graph::Origin) -> u64 {
     (origin.time_ns).saturating_sub(time::tsc_to_ns(end.entry_cpu as usize, end.entered))
 }
 

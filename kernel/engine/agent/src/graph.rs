@@ -180,7 +180,7 @@ unsafe fn enter<A: Agent>(
         return EntryVerdict::Decline;
     }
     // SAFETY: by the contract.
-    let outer = unsafe { A::probes().enclosing_words(instance) };
+    let outer = unsafe { CallAction::enclosing_words::<A>(instance) };
     let depth = match outer.is_null() {
         true if role == Role::Inner => return EntryVerdict::Decline,
         true => 0,

@@ -61,13 +61,13 @@ impl Options {
 /// The record of an entry or a return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    Entry(Entry),
-    Return(Return),
+    Entry(CallEntry),
+    Return(CallReturn),
 }
 
 /// See [`Call`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct CallEntry {
     /// The function's address.
     pub function: u64,
     /// How many calls are around this one.
@@ -76,7 +76,7 @@ pub struct Entry {
 
 /// See [`Call`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Return {
+pub struct CallReturn {
     /// The function's address.
     pub function: u64,
     /// The register of the result.
@@ -97,11 +97,11 @@ impl Call {
             Some(u64::from_le_bytes(*bytes))
         };
         Some(match id {
-            ENTRY_ID => Self::Entry(Entry {
+            ENTRY_ID => Self::Entry(CallEntry {
                 function: word(8)?,
                 depth: word(16)? as u32,
             }),
-            RETURN_ID => Self::Return(Return {
+            RETURN_ID => Self::Return(CallReturn {
                 function: word(8)?,
                 result: word(16)?,
                 depth: word(24)? as u32,
@@ -153,7 +153,7 @@ pub struct Writer<'a> {
 pub struct Lines {
     last_pid: Option<i32>,
     /// An entry that waits for what follows it.
-    waiting: Option<(Entry, Origin)>,
+    waiting: Option<(CallEntry, Origin)>,
     /// The depth that comments are shown at; -1 outside of all calls.
     depth: i32,
     /// The functions whose entries were shown, by depth.
@@ -309,8 +309,8 @@ impl Writer<'_> {
     fn leaf(
         &self,
         lines: &mut Lines,
-        entry: &Entry,
-        end: &Return,
+        entry: &CallEntry,
+        end: &CallReturn,
         origin: &Origin,
         duration_ns: u64,
         out: &mut dyn Write,
@@ -332,7 +332,7 @@ impl Writer<'_> {
     fn closed(
         &self,
         lines: &mut Lines,
-        end: &Return,
+        end: &CallReturn,
         origin: &Origin,
         duration_ns: u64,
         out: &mut dyn Write,

@@ -30,6 +30,7 @@ use core::{
 
 use crate::{
     data::{
+        action::CallAction,
         instance::{self, Instance, TaskCell, oldest},
         kprobe::Kprobe,
         kretprobe::{EntryVerdict, KretprobeCore},
@@ -88,40 +89,6 @@ impl<P: Platform> Hits<P> {
         compiler_fence(SeqCst);
         // SAFETY: the slot is where it was.
         unsafe { slot.write_unaligned(kretprobe.trampoline.load(Relaxed)) };
-    }
-
-    /// The shared words of the newest call of the current task that the same routine follows to its
-    /// return as that of `instance`: the call that encloses this one. Null if there is none. Calls
-    /// of other kretprobes are passed over, and so are those whose kretprobe was unregistered.
-    ///
-    /// # Safety
-    /// The routine [`CallAction::entry`](crate::CallAction::entry) asks, of the instance that it was given, before it
-    /// returns. The words are those of a call that goes on: they are read and written on this CPU
-    /// only, and as many as its own action says.
-    #[inline(always)]
-    pub unsafe fn enclosing_words(&self, instance: *const ()) -> *mut u64 {
-        let action = |instance: &Instance| {
-            // SAFETY: the instance is in hand or on the list, so its holder is live, and so is the
-            // action of a kretprobe that a holder names.
-            unsafe { &*(*instance.holder).kretprobe_or_retired().action }
-        };
-        let Some(cell) = P::this_cpu().cell() else {
-            return null_mut();
-        };
-        // SAFETY: by the contract.
-        let entered = unsafe { &*instance.cast::<Instance>() };
-        let routine = action(entered).on_return as *const ();
-        let mut link = cell.head.load(Relaxed);
-        // SAFETY: the list of the current task is only changed by this CPU, in strict nesting.
-        while let Some(outer) = unsafe { Instance::at(link) } {
-            // The call that is entered may be on the list already.
-            let is_entered = core::ptr::eq(outer, entered);
-            if !is_entered && core::ptr::eq(action(outer).on_return as *const (), routine) {
-                return core::ptr::from_mut(outer).wrapping_add(1).cast();
-            }
-            link = outer.next.load(Relaxed);
-        }
-        null_mut()
     }
 
     /// Handles the return of a probed call and tells its true return address. The guard keeps task
@@ -255,6 +222,42 @@ impl<P: Platform> Hits<P> {
             "kretprobe BUG!: Processing kretprobe {probe:p} @ {slot:#x}: \
              no instance knows where this call came from"
         ))
+    }
+}
+
+impl CallAction {
+    /// The shared words of the newest call of the current task that the same routine follows to its
+    /// return as that of `instance`: the call that encloses this one. Null if there is none. Calls
+    /// of other kretprobes are passed over, and so are those whose kretprobe was unregistered.
+    ///
+    /// # Safety
+    /// [`CallAction::entry`] asks, of the instance that it was given,
+    /// before it returns. The words are those of a call that goes on: they are read and written on
+    /// this CPU only, and as many as its own action says.
+    #[inline(always)]
+    pub unsafe fn enclosing_words<P: Platform>(instance: *const ()) -> *mut u64 {
+        let action = |instance: &Instance| {
+            // SAFETY: the instance is in hand or on the list, so its holder is live, and so is the
+            // action of a kretprobe that a holder names.
+            unsafe { &*(*instance.holder).kretprobe_or_retired().action }
+        };
+        let Some(cell) = P::this_cpu().cell() else {
+            return null_mut();
+        };
+        // SAFETY: by the contract.
+        let entered = unsafe { &*instance.cast::<Instance>() };
+        let routine = action(entered).on_return as *const ();
+        let mut link = cell.head.load(Relaxed);
+        // SAFETY: the list of the current task is only changed by this CPU, in strict nesting.
+        while let Some(outer) = unsafe { Instance::at(link) } {
+            // The call that is entered may be on the list already.
+            let is_entered = core::ptr::eq(outer, entered);
+            if !is_entered && core::ptr::eq(action(outer).on_return as *const (), routine) {
+                return core::ptr::from_mut(outer).wrapping_add(1).cast();
+            }
+            link = outer.next.load(Relaxed);
+        }
+        null_mut()
     }
 }
 

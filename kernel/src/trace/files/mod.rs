@@ -22,6 +22,7 @@
 //! | [`buffer`] | files of the trace buffer, of all CPUs and of each |
 //! | [`event`] | files of each event and group, which come and go with the event |
 //! | [`tracer`] | files of the tracers of all functions |
+//! | [`functions`] | a file of plain functions |
 //! | [`input`], [`paths`] | what is written, as values; where the files are |
 //!
 //! # Contexts
@@ -32,6 +33,7 @@
 
 mod buffer;
 mod event;
+mod functions;
 mod input;
 mod paths;
 mod tracer;
@@ -41,9 +43,9 @@ use core::{fmt::Write, sync::atomic::Ordering};
 
 use tracefs::{definition::File, graph, readme, trigger};
 
-pub use self::tracer::graph_options;
 use self::{
     buffer::PAUSE_ON_TRACE,
+    functions::Functions,
     input::{number, switch, text},
     paths::{READ, ROOTS, WRITE},
     tracer::GraphOption,
@@ -59,10 +61,7 @@ use super::{
 use crate::{
     arch::smp,
     errno::Errno,
-    fs::{
-        How,
-        pseudo::{self, VirtualFile},
-    },
+    fs::pseudo::{self, VirtualFile},
     mm::{
         frame::{self, FRAME_SIZE},
         user_space::KERNEL_RESERVE,
@@ -308,63 +307,6 @@ fn set_event(data: &[u8]) -> Result<(), Errno> {
         events.enable(enabled, select)?;
     }
     Ok(())
-}
-
-/// A file of functions.
-struct Functions {
-    show: fn(&mut dyn Write) -> Result<(), Errno>,
-    store: fn(&[u8]) -> Result<(), Errno>,
-    /// Content is to be dropped.
-    truncate: fn() -> Result<(), Errno>,
-    of_lines: bool,
-}
-
-impl Functions {
-    const fn shows(show: fn(&mut dyn Write) -> Result<(), Errno>) -> Self {
-        Self {
-            show,
-            store: |_| Err(Errno::EINVAL),
-            truncate: || Ok(()),
-            of_lines: false,
-        }
-    }
-
-    const fn stores(mut self, store: fn(&[u8]) -> Result<(), Errno>) -> Self {
-        self.store = store;
-        self
-    }
-
-    const fn truncates(mut self, truncate: fn() -> Result<(), Errno>) -> Self {
-        self.truncate = truncate;
-        self
-    }
-
-    const fn of_lines(mut self) -> Self {
-        self.of_lines = true;
-        self
-    }
-}
-
-impl VirtualFile for &'static Functions {
-    fn open(&self, how: How) -> Result<(), Errno> {
-        if how.truncate {
-            (self.truncate)()
-        } else {
-            Ok(())
-        }
-    }
-
-    fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
-        (self.show)(out)
-    }
-
-    fn store(&self, data: &[u8]) -> Result<(), Errno> {
-        (self.store)(data)
-    }
-
-    fn is_of_lines(&self) -> bool {
-        self.of_lines
-    }
 }
 
 impl VirtualFile for &'static TraceOption {

@@ -9,15 +9,12 @@
 //! Task context, may sleep.
 
 use alloc::boxed::Box;
-use core::{
-    fmt::Write,
-    sync::atomic::{AtomicU32, Ordering::Relaxed},
-};
+use core::{fmt::Write, sync::atomic::Ordering::Relaxed};
 
 use tracefs::graph::Options;
 
 use super::{
-    Functions,
+    functions::Functions,
     input::{number, switch, text},
     paths::{READ, WRITE},
 };
@@ -32,7 +29,7 @@ use crate::{
     sync::Mutex,
     trace::{
         TRACING,
-        tracers::{FunctionSet, Kind, TRACERS, TaskSet, Which},
+        tracers::{self, FunctionSet, TRACERS, TaskSet, TracerKind, Which},
     },
 };
 
@@ -42,7 +39,7 @@ pub(super) static FILES: &[(&str, u32, Functions)] = &[
         "available_tracers",
         READ,
         Functions::shows(|out| {
-            let [first, second, third] = Kind::ALL.map(Kind::name);
+            let [first, second, third] = TracerKind::ALL.map(TracerKind::name);
             Ok(writeln!(out, "{first} {second} {third}")?)
         }),
     ),
@@ -50,7 +47,7 @@ pub(super) static FILES: &[(&str, u32, Functions)] = &[
         "current_tracer",
         READ | WRITE,
         Functions::shows(|out| Ok(writeln!(out, "{}", TRACERS.lock().kind().name())?))
-            .stores(|data| TRACERS.lock().run(Kind::named(text(data)?)?)),
+            .stores(|data| TRACERS.lock().run(TracerKind::named(text(data)?)?)),
     ),
     (
         "enabled_functions",
@@ -91,27 +88,19 @@ pub(super) static FILES: &[(&str, u32, Functions)] = &[
     ),
 ];
 
-/// The options of `function_graph` that are on.
-static GRAPH_OPTIONS: AtomicU32 = AtomicU32::new(Options::DEFAULT.0);
-
-/// What the lines of `function_graph` show.
-pub fn graph_options() -> Options {
-    Options(GRAPH_OPTIONS.load(Relaxed))
-}
-
 /// An option of the lines of `function_graph`, by its bit.
 #[derive(Clone, Copy)]
 pub(super) struct GraphOption(pub(super) u32);
 
 impl GraphOption {
     pub(super) fn get(self) -> bool {
-        GRAPH_OPTIONS.load(Relaxed) & self.0 != 0
+        tracers::GRAPH_OPTIONS.load(Relaxed) & self.0 != 0
     }
 
     pub(super) fn set(self, on: bool) {
         match on {
-            true => GRAPH_OPTIONS.fetch_or(self.0, Relaxed),
-            false => GRAPH_OPTIONS.fetch_and(!self.0, Relaxed),
+            true => tracers::GRAPH_OPTIONS.fetch_or(self.0, Relaxed),
+            false => tracers::GRAPH_OPTIONS.fetch_and(!self.0, Relaxed),
         };
     }
 }

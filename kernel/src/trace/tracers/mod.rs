@@ -13,9 +13,9 @@
 //! Of their calls, those of the tasks of `set_ftrace_pid` are recorded; of all, if that is empty.
 //!
 //! # Invariants
-//! TRACER-1. A change that fails changes nothing: the new probes are registered beside the old ones,
-//!     while recording is paused, and the old ones go afterwards. Hits in between are counted as
-//!     those of a time when recording was off.
+//! TRACER-1. A change that fails changes nothing: the new probes are registered beside the old
+//!     ones, while recording is paused, and the old ones go afterwards. Hits in between are counted
+//!     as those of a time when recording was off.
 //! TRACER-2. The probes follow the sets and options at once.
 //!
 //! # Contexts
@@ -26,11 +26,14 @@ mod set;
 mod tasks;
 
 use alloc::vec::Vec;
-use core::{fmt::Write, sync::atomic::Ordering::Relaxed};
+use core::{
+    fmt::Write,
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+};
 
 use fallible::push;
 use trace_agent::{functions, graph};
-use tracefs::{line::function, profile::write_head};
+use tracefs::{graph::Options, line::function, profile::write_head};
 
 use self::profile::Profile;
 pub use self::{
@@ -53,13 +56,13 @@ const MAXACTIVE: i32 = 16;
 
 /// A tracer by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum TracerKind {
     Nop,
     Function,
     Graph,
 }
 
-impl Kind {
+impl TracerKind {
     /// All of them, as `available_tracers` lists them.
     pub const ALL: [Self; 3] = [Self::Graph, Self::Function, Self::Nop];
 
@@ -111,6 +114,14 @@ pub static TRACERS: Mutex<Tracers> = Mutex::new(Tracers {
     least_us: 0,
 });
 
+/// The options of `function_graph` that are on.
+pub static GRAPH_OPTIONS: AtomicU32 = AtomicU32::new(Options::DEFAULT.0);
+
+/// What the lines of `function_graph` show.
+pub fn graph_options() -> Options {
+    Options(GRAPH_OPTIONS.load(Relaxed))
+}
+
 /// The functions of a tracer, by what is recorded of them.
 #[derive(Default)]
 struct Chosen {
@@ -121,11 +132,11 @@ struct Chosen {
 
 impl Tracers {
     /// The tracer that runs.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> TracerKind {
         match self.running {
-            Running::Nop => Kind::Nop,
-            Running::Function(_) => Kind::Function,
-            Running::Graph(_) => Kind::Graph,
+            Running::Nop => TracerKind::Nop,
+            Running::Function(_) => TracerKind::Function,
+            Running::Graph(_) => TracerKind::Graph,
         }
     }
 
@@ -133,7 +144,7 @@ impl Tracers {
     ///
     /// # Errors
     /// ENOMEM, and the errno of a probe that is refused; nothing has changed then.
-    pub fn run(&mut self, kind: Kind) -> Result<(), Errno> {
+    pub fn run(&mut self, kind: TracerKind) -> Result<(), Errno> {
         if self.kind() == kind {
             return Ok(());
         }
@@ -173,7 +184,7 @@ impl Tracers {
     pub fn replace_tasks(&mut self, tasks: TaskSet) -> Result<(), Errno> {
         let before = core::mem::replace(&mut self.tasks, tasks);
         let result = match self.running {
-            Running::Function(_) => self.attach(Kind::Function),
+            Running::Function(_) => self.attach(TracerKind::Function),
             Running::Nop | Running::Graph(_) => Ok(()),
         };
         if result.is_err() {
@@ -195,7 +206,7 @@ impl Tracers {
     pub fn set_with_stack(&mut self, with_stack: bool) -> Result<(), Errno> {
         let before = core::mem::replace(&mut self.with_stack, with_stack);
         let result = match self.running {
-            Running::Function(_) => self.attach(Kind::Function),
+            Running::Function(_) => self.attach(TracerKind::Function),
             Running::Nop | Running::Graph(_) => Ok(()),
         };
         if result.is_err() {
@@ -217,7 +228,7 @@ impl Tracers {
     pub fn set_profile(&mut self, on: bool) -> Result<(), Errno> {
         match (on, self.profiles()) {
             (true, false) => {
-                let functions = self.chosen(Kind::Function)?.roots;
+                let functions = self.chosen(TracerKind::Function)?.roots;
                 self.profile = Some(Profile::start(&functions)?);
             }
             (false, true) => self.profile.iter_mut().for_each(Profile::stop),
@@ -264,7 +275,7 @@ impl Tracers {
     /// # Errors
     /// ENOMEM, and those of `visit`.
     pub fn traced(&self, mut visit: impl FnMut(&str) -> Result<(), Errno>) -> Result<(), Errno> {
-        if self.kind() == Kind::Nop {
+        if self.kind() == TracerKind::Nop {
             return Ok(());
         }
         for (address, name) in names::traceable()? {
@@ -280,7 +291,7 @@ impl Tracers {
         (filter.is_empty() || filter.has(address)) && !self.set(Which::Notrace).has(address)
     }
 
-    fn chosen(&self, kind: Kind) -> Result<Chosen, Errno> {
+    fn chosen(&self, kind: TracerKind) -> Result<Chosen, Errno> {
         let mut chosen = Chosen::default();
         let roots = self.set(Which::GraphFunction);
         let mut before = 0;
@@ -291,11 +302,13 @@ impl Tracers {
             }
             let to = match kind {
                 _ if !self.is_chosen(address) => continue,
-                Kind::Nop => continue,
-                Kind::Function => &mut chosen.roots,
-                Kind::Graph if self.set(Which::GraphNotrace).has(address) => &mut chosen.hidden,
-                Kind::Graph if roots.is_empty() || roots.has(address) => &mut chosen.roots,
-                Kind::Graph => &mut chosen.inner,
+                TracerKind::Nop => continue,
+                TracerKind::Function => &mut chosen.roots,
+                TracerKind::Graph if self.set(Which::GraphNotrace).has(address) => {
+                    &mut chosen.hidden
+                }
+                TracerKind::Graph if roots.is_empty() || roots.has(address) => &mut chosen.roots,
+                TracerKind::Graph => &mut chosen.inner,
             };
             push(to, address)?;
         }
@@ -303,20 +316,20 @@ impl Tracers {
     }
 
     /// Puts the probes of a tracer, as sets and options are now, in place of those that are there.
-    fn attach(&mut self, kind: Kind) -> Result<(), Errno> {
+    fn attach(&mut self, kind: TracerKind) -> Result<(), Errno> {
         let chosen = self.chosen(kind)?;
         TRACING.buffer.ready()?;
         let _pause = Pause::begin();
         let next = match kind {
-            Kind::Nop => Running::Nop,
-            Kind::Function => Running::Function(functions::FunctionTracer::new(
+            TracerKind::Nop => Running::Nop,
+            TracerKind::Function => Running::Function(functions::FunctionTracer::new(
                 &chosen.roots,
                 &functions::How {
                     with_stack: self.with_stack,
                     tasks: self.tasks.numbers(),
                 },
             )?),
-            Kind::Graph => Running::Graph(graph::GraphTracer::new(
+            TracerKind::Graph => Running::Graph(graph::GraphTracer::new(
                 &graph::Functions {
                     roots: &chosen.roots,
                     inner: &chosen.inner,

@@ -1,8 +1,9 @@
 //! The files of tracing: events are defined, enabled, hit, read and deleted through them.
 //!
 //! The rules of definitions are in [`definitions`], those of fetched values in [`arguments`], those
-//! of the files that are read in [`reading`], those of call stacks in [`triggers`], and those of
-//! the second buffer in [`snapshots`], those of tracers of all functions in [`tracers`]. In [`scripts`] are the steps of scripts that others run.
+//! of the files that are read in [`reading`], those of call stacks in [`triggers`], those of
+//! the second buffer in [`snapshots`], and those of tracers of all functions in [`tracers`]. In
+//! [`scripts`] are the steps of scripts that others run.
 
 mod arguments;
 mod definitions;

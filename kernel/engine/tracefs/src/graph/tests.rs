@@ -1,3 +1,8 @@
+//! Calls as text: each line is compared to the blank.
+//!
+//! The expected lines follow the format of Linux. Where it is a matter of digits (durations), each
+//! number of digits has a case.
+
 use std::string::String;
 
 use super::*;
@@ -44,11 +49,11 @@ fn writer(options: u32) -> Writer<'static> {
 }
 
 fn entry(function: u64, depth: u32) -> Call {
-    Call::Entry(Entry { function, depth })
+    Call::Entry(CallEntry { function, depth })
 }
 
 fn end(function: u64, depth: u32, result: u64) -> Call {
-    Call::Return(Return {
+    Call::Return(CallReturn {
         function,
         result,
         depth,

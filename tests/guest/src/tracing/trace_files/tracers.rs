@@ -1,5 +1,8 @@
 //! The tracers of all functions: which calls they record, in which order, and how the files that
 //! choose functions behave.
+//!
+//! A chain of calls of the tests' own is what is traced, so each line is known. Under load, and
+//! with all functions of the kernel, the books have to add up.
 
 use core::{
     hint::black_box,
