@@ -33,7 +33,7 @@ const GROUPS: [(char, usize); 14] = [
     ('A', 14),
     ('L', 27),
     ('W', 10),
-    ('F', 13),
+    ('F', 14),
 ];
 
 /// How many items say that something is missing. The number is exact, so that each change is seen.

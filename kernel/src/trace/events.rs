@@ -11,7 +11,7 @@
 #![forbid(unsafe_code)]
 
 use alloc::{boxed::Box, string::String, vec::Vec};
-use core::fmt::Write;
+use core::{fmt::Write, sync::atomic::AtomicU64};
 
 use fallible::{copied, push, written};
 use tracefs::{
@@ -451,6 +451,22 @@ impl Events {
             .iter_mut()
             .find(is_it)
             .map(|found| &mut found.event)
+    }
+
+    /// The switch of an event, for something that turns it on or off at hits: one more has it, or
+    /// one less.
+    ///
+    /// # Errors
+    /// EINVAL if there is no such event, and as [`Event::apply`].
+    pub fn share_switch_of(
+        &mut self,
+        group: &str,
+        event: &str,
+        more: bool,
+    ) -> Result<Shared<AtomicU64>, Errno> {
+        let event = self.called(group, event).ok_or(Errno::EINVAL)?;
+        event.share_switch(more)?;
+        Ok(event.switch().clone())
     }
 
     /// A trigger is gone. It gives back what it had: another event's switch, or the rings of

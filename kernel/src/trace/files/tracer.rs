@@ -8,9 +8,10 @@
 //! # Contexts
 //! Task context, may sleep.
 
-use alloc::boxed::Box;
+use alloc::{boxed::Box, vec::Vec};
 use core::{fmt::Write, sync::atomic::Ordering::Relaxed};
 
+use fallible::push;
 use tracefs::graph::Options;
 
 use super::{
@@ -29,7 +30,7 @@ use crate::{
     sync::Mutex,
     trace::{
         TRACING,
-        tracers::{self, FunctionSet, TRACERS, TaskSet, TracerKind, Which},
+        tracers::{self, CommandWord, FunctionSet, TRACERS, TaskSet, TracerKind, Which},
     },
 };
 
@@ -186,7 +187,13 @@ impl SetFile {
     fn show(self, out: &mut dyn Write) -> Result<(), Errno> {
         let tracers = TRACERS.lock();
         match self {
-            Self::Functions(which) => tracers.set(which).show(which, out),
+            Self::Functions(which) => {
+                tracers.set(which).show(which, out)?;
+                match which {
+                    Which::Filter => tracers.show_commands(out),
+                    _ => Ok(()),
+                }
+            }
             Self::Tasks => tracers.tasks().show(out),
         }
     }
@@ -254,10 +261,22 @@ impl Opened for OpenSet {
         let mut draft = self.draft.lock();
         // If anything fails, what the user has written so far does not count.
         draft.is_due = false;
-        if let Some(set) = &draft.set {
-            let set = set.changed(text(data)?)?;
-            set.copy()?.apply()?;
-            draft.set = Some(set);
+        let Some(set) = &draft.set else {
+            return Err(Errno::EINVAL);
+        };
+        let (mut set, mut commands) = (set.copy()?, Vec::new());
+        for word in text(data)?.split_ascii_whitespace() {
+            match (self.file, CommandWord::parse(word)) {
+                (SetFile::Functions(Which::Filter), Some(command)) => {
+                    push(&mut commands, command?)?;
+                }
+                _ => set = set.changed(word)?,
+            }
+        }
+        set.copy()?.apply()?;
+        draft.set = Some(set);
+        for command in commands {
+            TRACERS.lock().command(&command)?;
         }
         Ok(data.len())
     }

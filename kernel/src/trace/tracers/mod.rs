@@ -21,6 +21,7 @@
 //! # Contexts
 //! Task context, may sleep. One lock, [`TRACERS`], protects all of it.
 
+mod commands;
 mod profile;
 mod set;
 mod tasks;
@@ -35,7 +36,8 @@ use fallible::push;
 use trace_agent::{functions, graph};
 use tracefs::{graph::Options, line::function, profile::write_head};
 
-use self::profile::Profile;
+pub use self::commands::CommandWord;
+use self::{commands::Command, profile::Profile};
 pub use self::{
     set::{FunctionSet, Which},
     tasks::TaskSet,
@@ -97,6 +99,7 @@ pub struct Tracers {
     running: Running,
     sets: [FunctionSet; Which::COUNT],
     tasks: TaskSet,
+    commands: Vec<Command>,
     with_stack: bool,
     /// The last one; none: there never was one.
     profile: Option<Profile>,
@@ -109,6 +112,7 @@ pub static TRACERS: Mutex<Tracers> = Mutex::new(Tracers {
     running: Running::Nop,
     sets: [const { FunctionSet::empty() }; Which::COUNT],
     tasks: TaskSet::empty(),
+    commands: Vec::new(),
     with_stack: false,
     profile: None,
     least_us: 0,
@@ -170,6 +174,38 @@ impl Tracers {
             self.sets[which as usize] = before;
         }
         result
+    }
+
+    /// Puts a command on its functions, or takes it away.
+    ///
+    /// # Errors
+    /// EINVAL if there is no such function, event or command; EEXIST if the command is there;
+    /// ENOSPC, ENOMEM. Nothing has changed then.
+    pub fn command(&mut self, word: &CommandWord<'_>) -> Result<(), Errno> {
+        let place = self
+            .commands
+            .iter()
+            .position(|known| known.is_meant_by(word));
+        match (place, word.is_removal) {
+            (Some(place), true) => drop(self.commands.remove(place)),
+            (Some(_), false) => return Err(Errno::EEXIST),
+            (None, true) => return Err(Errno::EINVAL),
+            (None, false) => {
+                self.commands.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+                self.commands.push(Command::new(word)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the commands on functions.
+    ///
+    /// # Errors
+    /// That of `out`.
+    pub fn show_commands(&self, out: &mut dyn Write) -> Result<(), Errno> {
+        self.commands
+            .iter()
+            .try_for_each(|command| command.show(out))
     }
 
     /// The tasks whose calls are recorded.

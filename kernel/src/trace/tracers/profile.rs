@@ -26,14 +26,12 @@ use fallible::push;
 use trace_maps::Map;
 use tracefs::profile::{Calls, variance, write_head, write_row};
 
+use super::set::function_name;
 use crate::{
     errno::Errno,
     mm::shared::Shared,
     time::tsc_hz,
-    trace::{
-        names::symbol_at,
-        program::{AttachedCalls, LoadError, Program},
-    },
+    trace::program::{AttachedCalls, LoadError, Program},
 };
 
 /// The table of rows, by function.
@@ -193,7 +191,7 @@ impl Profile {
         rows.sort_unstable_by(|a, b| b.cmp(a));
         write_head(out)?;
         for row in rows {
-            let name = symbol_at(row.function).map_or("?", |symbol| symbol.name);
+            let name = function_name(row.function);
             let in_ticks = u128::from(variance(row.hits, row.shifted, row.squares.into()));
             let hz = u128::from(tsc_hz());
             let unit = NSEC_PER_SEC << SHIFT;

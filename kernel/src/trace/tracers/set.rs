@@ -10,11 +10,11 @@
 use alloc::vec::Vec;
 use core::fmt::Write;
 
-use fallible::{push, try_vec};
+use fallible::{OutOfMemory, push, try_vec};
 use names::glob;
 use tracefs::field::Symbols;
 
-use super::super::names::{KernelSymbols, traceable};
+use super::super::names::{KernelSymbols, symbol_at, traceable};
 use crate::errno::Errno;
 
 /// The sets of the tracers.
@@ -50,6 +50,56 @@ impl Which {
             Self::GraphNotrace => "#### no functions disabled ####\n",
         }
     }
+}
+
+/// What a name or a pattern means.
+pub(super) struct Names<'a> {
+    name: &'a str,
+    is_pattern: bool,
+    /// The function with that name of the linker's.
+    address: Option<u64>,
+}
+
+impl<'a> Names<'a> {
+    /// Of a word.
+    pub(super) fn of(name: &'a str) -> Self {
+        let is_pattern = name.contains(['*', '?']);
+        let address = match is_pattern {
+            true => None,
+            false => KernelSymbols.address(name).ok(),
+        };
+        Self {
+            name,
+            is_pattern,
+            address,
+        }
+    }
+
+    /// Calls `visit` with the beginning of each function that is meant and can be traced, by
+    /// address.
+    ///
+    /// # Errors
+    /// ENOMEM, and those of `visit`.
+    pub(super) fn for_each(
+        &self,
+        mut visit: impl FnMut(u64) -> Result<(), OutOfMemory>,
+    ) -> Result<(), Errno> {
+        for (start, known) in traceable()? {
+            let is_meant = match self.is_pattern {
+                true => glob(self.name, known),
+                false => known == self.name || self.address == Some(start),
+            };
+            if is_meant {
+                visit(start)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The name of the function that begins at `address`, as the files show it.
+pub(super) fn function_name(address: u64) -> &'static str {
+    symbol_at(address).map_or("?", |symbol| symbol.name)
 }
 
 /// See the module's text.
@@ -103,20 +153,8 @@ impl FunctionSet {
     }
 
     fn change(&mut self, name: &str, is_added: bool) -> Result<(), Errno> {
-        let is_pattern = name.contains(['*', '?']);
-        let address = match is_pattern {
-            true => None,
-            false => KernelSymbols.address(name).ok(),
-        };
         let mut is_known = false;
-        for (start, known) in traceable()? {
-            let is_meant = match is_pattern {
-                true => glob(name, known),
-                false => known == name || address == Some(start),
-            };
-            if !is_meant {
-                continue;
-            }
+        Names::of(name).for_each(|start| {
             is_known = true;
             match (self.addresses.binary_search(&start), is_added) {
                 (Err(place), true) => {
@@ -126,7 +164,8 @@ impl FunctionSet {
                 (Ok(place), false) => _ = self.addresses.remove(place),
                 (Ok(_), true) | (Err(_), false) => {}
             }
-        }
+            Ok(())
+        })?;
         match is_known {
             true => Ok(()),
             false => Err(Errno::EINVAL),

@@ -519,6 +519,106 @@ fn a_set_is_changed_word_by_word() {
     end();
 }
 
+/// A command acts at each call of its functions, as often as its count says, whatever tracer runs.
+#[guest_test]
+fn commands_act_at_calls_of_functions() {
+    const FILE: &str = "set_ftrace_filter";
+    end();
+    let all = "#### all functions enabled ####\n";
+    append("tracer_inner:traceoff", FILE).unwrap();
+    assert_eq!(
+        show(FILE),
+        format!("{all}tracer_inner:traceoff:unlimited\n")
+    );
+    assert_eq!(show("tracing_on"), "1\n");
+    call(1);
+    assert_eq!(show("tracing_on"), "0\n");
+    // Others are on it, too, and a count is kept as long as nothing is to be done.
+    append("tracer_outer:traceon:2", FILE).unwrap();
+    for left in [1, 0, 0] {
+        call(1);
+        assert_eq!(show("tracing_on"), "0\n");
+        assert!(show(FILE).ends_with(&format!("tracer_outer:traceon:count={left}\n")));
+    }
+    assert_eq!(append("tracer_inner:traceoff:7", FILE), Err(Errno::EEXIST));
+    append("!tracer_inner:traceoff", FILE).unwrap();
+    append("!tracer_outer:traceon", FILE).unwrap();
+    assert_eq!(show(FILE), all);
+    echo("1", "tracing_on").unwrap();
+
+    append("tracer_inn*:stacktrace:3", FILE).unwrap();
+    call(1);
+    call(1);
+    let stacks = show("trace")
+        .matches("<stack trace>\n => tracer_inner\n")
+        .count();
+    assert_eq!(stacks, 3);
+    append("!tracer_inn*:stacktrace", FILE).unwrap();
+    echo("", "trace").unwrap();
+
+    append("p:mine/inner tracer_inner", "kprobe_events").unwrap();
+    append("tracer_outer:enable_event:mine:inner", FILE).unwrap();
+    assert!(show(FILE).contains("tracer_outer:enable_event:mine:inner:unlimited\n"));
+    tracer_inner(1);
+    assert_eq!(TRACING.buffer.written(), 0);
+    call(1);
+    tracer_inner(1);
+    assert_eq!(TRACING.buffer.written(), 3);
+    // It is in use.
+    assert_eq!(append("-:mine/inner", "kprobe_events"), Err(Errno::EBUSY));
+    // The event stays as the command has left it.
+    append("!tracer_outer:enable_event:mine:inner", FILE).unwrap();
+    tracer_inner(1);
+    assert_eq!(TRACING.buffer.written(), 4);
+
+    append("tracer_outer:snapshot:1", FILE).unwrap();
+    call(1);
+    // The calls of the other function come after it.
+    assert_eq!(TRACING.buffer.written(), 2);
+    assert_eq!(show("snapshot").matches(": inner: (").count(), 4);
+    assert_eq!(echo("0", "snapshot"), Err(Errno::EBUSY));
+    append("!tracer_outer:snapshot", FILE).unwrap();
+    echo("0", "snapshot").unwrap();
+    end();
+}
+
+/// What is wrong in a command changes nothing.
+#[guest_test]
+fn commands_that_cannot_be_are_refused() {
+    end();
+    for word in [
+        "tracer_inner:",
+        "tracer_inner:dump",
+        "tracer_inner:traceoff:",
+        "tracer_inner:traceoff:-1",
+        "tracer_inner:traceoff:1:2",
+        "no_such_function:traceoff",
+        "no_such_*:traceoff",
+        "!tracer_inner:traceoff",
+        "tracer_inner:enable_event",
+        "tracer_inner:enable_event:mine",
+        "tracer_inner:enable_event:mine:none",
+        ":traceoff",
+        "tracer_outer tracer_inner:dump",
+    ] {
+        assert_eq!(
+            append(word, "set_ftrace_filter"),
+            Err(Errno::EINVAL),
+            "{word}"
+        );
+        assert_eq!(
+            show("set_ftrace_filter"),
+            "#### all functions enabled ####\n",
+            "{word}"
+        );
+    }
+    assert_eq!(
+        append("tracer_inner:traceoff", "set_ftrace_notrace"),
+        Err(Errno::EINVAL)
+    );
+    end();
+}
+
 /// What a reader of `trace_pipe` gets does not depend on how it reads.
 #[guest_test]
 fn a_pipe_shows_the_same_tree() {
