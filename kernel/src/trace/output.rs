@@ -20,7 +20,7 @@ use super::{
     events::{EVENTS, Layouts},
     names::CachedSymbols,
     shared::try_vec,
-    tracers::{TRACERS, TracerKind, graph_options},
+    tracers::{self, TRACERS, TracerKind, graph_options},
 };
 use crate::{
     arch::smp,
@@ -36,6 +36,8 @@ pub struct Printer {
     /// The calls that it has missed.
     missed: u64,
     options: Options,
+    /// The function that interrupts call.
+    interrupt: Option<u64>,
     layouts: Layouts,
     comms: Vec<(Pid, String)>,
     symbols: CachedSymbols,
@@ -57,6 +59,7 @@ impl Printer {
             kind,
             missed,
             options: graph_options(),
+            interrupt: tracers::interrupt_function(),
             layouts: EVENTS.lock().layouts()?,
             comms: Vec::new(),
             symbols: CachedSymbols::empty(),
@@ -149,6 +152,7 @@ impl Printer {
         let writer = graph::Writer {
             options: self.options,
             cpus: smp::online_cpus() as u32,
+            interrupt: self.interrupt,
             symbols: &self.symbols,
             write_comm: &|pid, out| write!(out, "{}", comms::of(pid)),
         };

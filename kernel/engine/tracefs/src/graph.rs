@@ -143,6 +143,8 @@ pub struct Writer<'a> {
     pub options: Options,
     /// How many CPUs there are.
     pub cpus: u32,
+    /// The function that interrupts call. Arrows show where one comes and goes.
+    pub interrupt: Option<u64>,
     pub symbols: &'a dyn Symbols,
     /// Writes the name of a task.
     pub write_comm: &'a dyn Fn(i32, &mut dyn Write) -> fmt::Result,
@@ -276,6 +278,7 @@ impl Writer<'_> {
         let Some((entry, origin)) = lines.waiting.take() else {
             return Ok(());
         };
+        self.arrow(lines, entry.function, "==========>", &origin, out)?;
         self.prologue(lines, &origin, out)?;
         self.no_duration(out)?;
         indent(entry.depth, out)?;
@@ -315,6 +318,7 @@ impl Writer<'_> {
         duration_ns: u64,
         out: &mut dyn Write,
     ) -> fmt::Result {
+        self.arrow(lines, entry.function, "==========>", origin, out)?;
         self.prologue(lines, origin, out)?;
         self.duration(duration_ns, out)?;
         indent(entry.depth, out)?;
@@ -326,7 +330,8 @@ impl Writer<'_> {
             out.write_str(" */")?;
         }
         lines.depth = entry.depth as i32 - 1;
-        out.write_char('\n')
+        out.write_char('\n')?;
+        self.arrow(lines, entry.function, "<==========", origin, out)
     }
 
     fn closed(
@@ -354,7 +359,27 @@ impl Writer<'_> {
         }
         lines.open(end.depth, 0);
         lines.depth = end.depth as i32 - 1;
-        out.write_char('\n')
+        out.write_char('\n')?;
+        self.arrow(lines, end.function, "<==========", origin, out)
+    }
+
+    /// Writes an arrow in a line of its own, if it is the function of interrupts.
+    fn arrow(
+        &self,
+        lines: &mut Lines,
+        function: u64,
+        arrow: &str,
+        origin: &Origin,
+        out: &mut dyn Write,
+    ) -> fmt::Result {
+        if self.interrupt != Some(function) {
+            return Ok(());
+        }
+        self.prologue(lines, origin, out)?;
+        match self.options.has(Options::DURATION) {
+            true => writeln!(out, "  {arrow} |"),
+            false => writeln!(out, "{arrow}"),
+        }
     }
 
     /// Writes a result: a negated errno as a number, anything else in hexadecimal.

@@ -209,6 +209,13 @@ static OPTIONS: &[(&str, TraceOption)] = &[
         },
     ),
     (
+        "funcgraph-irqs",
+        TraceOption {
+            get: || TRACERS.lock().with_interrupts(),
+            set: |on| TRACERS.lock().set_with_interrupts(on),
+        },
+    ),
+    (
         "func_stack_trace",
         TraceOption {
             get: || TRACERS.lock().with_stack(),

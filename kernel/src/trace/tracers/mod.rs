@@ -34,7 +34,7 @@ use core::{
 
 use fallible::push;
 use trace_agent::{functions, graph};
-use tracefs::{graph::Options, line::function, profile::write_head};
+use tracefs::{field::Symbols, graph::Options, line::function, profile::write_head};
 
 pub use self::commands::CommandWord;
 use self::{commands::Command, profile::Profile};
@@ -101,6 +101,8 @@ pub struct Tracers {
     tasks: TaskSet,
     commands: Vec<Command>,
     with_stack: bool,
+    /// Whether the tracer of calls shows those of interrupts.
+    with_interrupts: bool,
     /// The last one; none: there never was one.
     profile: Option<Profile>,
     /// The least duration of a call that is recorded, in microseconds.
@@ -114,6 +116,7 @@ pub static TRACERS: Mutex<Tracers> = Mutex::new(Tracers {
     tasks: TaskSet::empty(),
     commands: Vec::new(),
     with_stack: false,
+    with_interrupts: true,
     profile: None,
     least_us: 0,
 });
@@ -124,6 +127,11 @@ pub static GRAPH_OPTIONS: AtomicU32 = AtomicU32::new(Options::DEFAULT.0);
 /// What the lines of `function_graph` show.
 pub fn graph_options() -> Options {
     Options(GRAPH_OPTIONS.load(Relaxed))
+}
+
+/// The function that interrupts call. Arrows mark it in the tree of calls.
+pub fn interrupt_function() -> Option<u64> {
+    names::KernelSymbols.address("do_interrupt").ok()
 }
 
 /// The functions of a tracer, by what is recorded of them.
@@ -251,6 +259,27 @@ impl Tracers {
         result
     }
 
+    /// Whether the tracer of calls shows those of interrupts.
+    pub const fn with_interrupts(&self) -> bool {
+        self.with_interrupts
+    }
+
+    /// Sets that.
+    ///
+    /// # Errors
+    /// As [`Tracers::run`].
+    pub fn set_with_interrupts(&mut self, with_interrupts: bool) -> Result<(), Errno> {
+        let before = core::mem::replace(&mut self.with_interrupts, with_interrupts);
+        let result = match self.running {
+            Running::Graph(_) => self.attach(TracerKind::Graph),
+            Running::Nop | Running::Function(_) => Ok(()),
+        };
+        if result.is_err() {
+            self.with_interrupts = before;
+        }
+        result
+    }
+
     /// Whether calls are counted for a profile.
     pub fn profiles(&self) -> bool {
         self.profile.as_ref().is_some_and(Profile::is_on)
@@ -330,6 +359,10 @@ impl Tracers {
     fn chosen(&self, kind: TracerKind) -> Result<Chosen, Errno> {
         let mut chosen = Chosen::default();
         let roots = self.set(Which::GraphFunction);
+        let hidden = match self.with_interrupts {
+            true => None,
+            false => interrupt_function(),
+        };
         let mut before = 0;
         for (address, _) in names::traceable()? {
             // The linker gives equal functions one place, under all their names.
@@ -340,6 +373,7 @@ impl Tracers {
                 _ if !self.is_chosen(address) => continue,
                 TracerKind::Nop => continue,
                 TracerKind::Function => &mut chosen.roots,
+                TracerKind::Graph if hidden == Some(address) => &mut chosen.hidden,
                 TracerKind::Graph if self.set(Which::GraphNotrace).has(address) => {
                     &mut chosen.hidden
                 }

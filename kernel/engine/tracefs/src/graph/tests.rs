@@ -43,6 +43,7 @@ fn writer(options: u32) -> Writer<'static> {
     Writer {
         options: Options(options),
         cpus: 4,
+        interrupt: None,
         symbols: &Table,
         write_comm: &comm,
     }
@@ -240,6 +241,48 @@ fn each_option_has_its_column() {
             "#\n",
             "#     TIME                      FUNCTION CALLS\n",
             "#      |                        |   |   |   |\n",
+        )
+    );
+}
+
+/// Arrows stand around the function of interrupts, whether it calls others or not.
+#[test]
+fn an_interrupt_comes_and_goes_by_arrows() {
+    let writer = Writer {
+        interrupt: Some(0x3000),
+        ..writer(DEFAULT)
+    };
+    let (mut cpu, mut out) = (Lines::new(), String::new());
+    let origin = Origin {
+        cpu: 0,
+        pid: 7,
+        time_ns: 0,
+    };
+    for call in [
+        entry(0x1000, 0),
+        entry(0x3000, 1),
+        end(0x3000, 1, 0),
+        entry(0x3000, 1),
+        entry(0x2000, 2),
+        end(0x2000, 2, 0),
+        end(0x3000, 1, 0),
+        end(0x1000, 0, 0),
+    ] {
+        writer.call(&mut cpu, &call, &origin, 1, &mut out).unwrap();
+    }
+    assert_eq!(
+        out,
+        concat!(
+            " 0)               |  sys_mkdir() {\n",
+            " 0)   ==========> |\n",
+            " 0)   0.001 us    |    vfs_mkdir();\n",
+            " 0)   <========== |\n",
+            " 0)   ==========> |\n",
+            " 0)               |    vfs_mkdir() {\n",
+            " 0)   0.001 us    |      copy_path();\n",
+            " 0)   0.001 us    |    }\n",
+            " 0)   <========== |\n",
+            " 0)   0.001 us    |  }\n",
         )
     );
 }

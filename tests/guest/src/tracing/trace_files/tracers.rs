@@ -93,6 +93,7 @@ fn end() {
         echo("0", number).unwrap();
     }
     echo("nofunc_stack_trace", "trace_options").unwrap();
+    echo("funcgraph-irqs", "trace_options").unwrap();
     echo("nofuncgraph-retval", "trace_options").unwrap();
     clean_up();
 }
@@ -344,6 +345,33 @@ fn a_profile_counts_calls_and_their_time() {
         assert_eq!(other[0][6], "0.000", "the variance of one call");
     }
     assert_eq!(echo("2", "function_profile_enabled"), Err(Errno::EINVAL));
+    end();
+}
+
+/// The calls of an interrupt are between arrows, or not there.
+#[guest_test(smp = 1)]
+fn interrupts_come_and_go_by_arrows() {
+    begin("function_graph", "tracer_slow do_interrupt handle_irq");
+    tracer_slow(50_000);
+    let text = show("trace");
+    let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    let first = lines
+        .iter()
+        .position(|line| line.contains("tracer_slow() {"))
+        .unwrap();
+    assert!(lines[first + 1].ends_with("==========> |"), "{text}");
+    assert!(
+        lines[first + 2].ends_with("|    do_interrupt() {"),
+        "{text}"
+    );
+    assert!(lines[first + 3].contains("      handle_irq("), "{text}");
+    let comes = text.matches("==========> |\n").count();
+    assert!(comes > 0);
+    assert_eq!(comes, text.matches("<========== |\n").count());
+    echo("nofuncgraph-irqs", "trace_options").unwrap();
+    echo("", "trace").unwrap();
+    tracer_slow(50_000);
+    assert_eq!(calls(), ["tracer_slow();"]);
     end();
 }
 
