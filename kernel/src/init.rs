@@ -69,6 +69,7 @@ fn create_symbols_file() -> Result<(), Errno> {
 /// The part of the work that comes after the boot. `early_loaded`: the early modules are loaded.
 fn kernel_init(early_loaded: bool) -> ! {
     init_text::free(|range| PROBES.text_freed(range));
+    trace::tracers::start_at_boot();
     if let Some(runner) = test_runner::requested() {
         runner();
     }

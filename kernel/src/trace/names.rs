@@ -22,6 +22,7 @@ use tracefs::field::{self, LookupError, SymbolAt, Symbols};
 use crate::{
     errno::Errno,
     fs::{File, NodeRef},
+    mm::init_text,
     probes::{ProbeError, survey},
     symbols::{self, Symbol, SymbolKind},
 };
@@ -233,13 +234,14 @@ pub fn functions(mut visit: impl FnMut(&str) -> Result<(), Errno>) -> Result<(),
 /// # Errors
 /// [`Errno::ENOMEM`].
 pub fn traceable() -> Result<impl Iterator<Item = (u64, &'static str)>, Errno> {
-    /// Their places in the table. Those that can be probed stay the same after the boot.
+    /// Their places in the table. They stay the same, because init text is left out.
     static TRACEABLE: Once<Vec<u32>> = Once::new();
     let names = names();
     let found = TRACEABLE.try_call_once(|| {
         let mut found = Vec::new();
         for (place, named) in (0..).zip(&names.by_address) {
-            if named.kind != SymbolKind::Text || named.size == 0 {
+            let is_init = init_text::range().contains(&named.start);
+            if named.kind != SymbolKind::Text || named.size == 0 || is_init {
                 continue;
             }
             match survey::entry(named.start..named.start + named.size) {

@@ -43,7 +43,7 @@ pub use self::{
     tasks::TaskSet,
 };
 use super::{TRACING, names};
-use crate::{errno::Errno, probes::Kernel, sync::Mutex, time::tsc_hz};
+use crate::{cmdline, errno::Errno, probes::Kernel, sync::Mutex, time::tsc_hz};
 
 // The records of the agent are lines of `trace`.
 const _: () = assert!(
@@ -259,6 +259,15 @@ impl Tracers {
         result
     }
 
+    /// Obeys a boot parameter: a list of words with commas between them for a set.
+    fn change_set(&mut self, which: Which, words: &str) -> Result<(), Errno> {
+        let mut set = self.set(which).copy()?;
+        for word in words.split(',') {
+            set = set.changed(word)?;
+        }
+        self.replace_set(which, set)
+    }
+
     /// Whether the tracer of calls shows those of interrupts.
     pub const fn with_interrupts(&self) -> bool {
         self.with_interrupts
@@ -411,6 +420,31 @@ impl Tracers {
         // The old ones go here.
         self.running = next;
         Ok(())
+    }
+}
+
+/// Obeys the boot parameters: `ftrace=TRACER`, and sets of functions, with commas between words.
+/// What is wrong is told in the log. Once, after init text is gone.
+pub fn start_at_boot() {
+    let tell = |name: &str, value: &str, result: Result<(), Errno>| {
+        if let Err(errno) = result {
+            crate::pr_warn!("{name}: {value}: {errno}");
+        }
+    };
+    let mut tracers = TRACERS.lock();
+    for (name, which) in [
+        ("ftrace_filter", Which::Filter),
+        ("ftrace_notrace", Which::Notrace),
+        ("ftrace_graph_filter", Which::GraphFunction),
+        ("ftrace_graph_notrace", Which::GraphNotrace),
+    ] {
+        if let Some(words) = cmdline::get(name) {
+            tell(name, words, tracers.change_set(which, words));
+        }
+    }
+    if let Some(name) = cmdline::get("ftrace") {
+        let result = TracerKind::named(name).and_then(|kind| tracers.run(kind));
+        tell("ftrace", name, result);
     }
 }
 
