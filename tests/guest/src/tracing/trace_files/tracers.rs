@@ -328,10 +328,16 @@ fn a_profile_counts_calls_and_their_time() {
             rows.map(|row| row.split_whitespace().map(String::from).collect())
                 .collect()
         };
-        let first = rows(1);
+        let number = |text: &str| text.parse::<f64>().unwrap();
+        let mut first = rows(1);
+        // Those of the longest time first. Which those are is not known: any call may be disturbed.
+        assert!(
+            first.is_sorted_by(|a, b| number(&a[2]) >= number(&b[2])),
+            "{first:?}"
+        );
+        first.sort_by(|a, b| b[0].cmp(&a[0]));
         let names: Vec<_> = first.iter().map(|row| (&*row[0], &*row[1])).collect();
         assert_eq!(names, [("tracer_slow", "3"), ("tracer_inner", "8")]);
-        let number = |text: &str| text.parse::<f64>().unwrap();
         let (time, average) = (number(&first[0][2]), number(&first[0][4]));
         assert!(time >= 600., "{first:?}");
         // A long time has no digits after the point.
@@ -394,8 +400,9 @@ fn interrupts_come_and_go_by_arrows() {
     );
     assert!(lines[first + 3].contains("      handle_irq("), "{text}");
     let comes = text.matches("==========> |\n").count();
-    assert!(comes > 0);
-    assert_eq!(comes, text.matches("<========== |\n").count());
+    let goes = text.matches("<========== |\n").count();
+    // A task that an interrupt has switched away from has not come back from it yet.
+    assert!((1..=comes).contains(&goes), "{text}");
     echo("nofuncgraph-irqs", "trace_options").unwrap();
     echo("", "trace").unwrap();
     tracer_slow(50_000);
