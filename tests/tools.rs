@@ -569,8 +569,8 @@ fn funcslower_shows_calls() {
 /// Each call ends at the depth at which it began, and the outermost ones are those of the function.
 #[test]
 fn funcgraph_shows_calls_in_calls() {
-    let said = answer(&["--smp", "1", "funcgraph", "sys_getpid"]);
-    let calls = Answers::of(&["kprobe:sys_getpid { @ = count(); }"]);
+    let said = answer(&["--smp", "1", "funcgraph", "sys_rmdir"]);
+    let calls = Answers::of(&["kprobe:sys_rmdir { @ = count(); }"]);
     let (mut open, mut outermost, mut inner) = (Vec::new(), 0, 0);
     for line in said.lines().filter(|line| line.starts_with("  0 ")) {
         // The number of the CPU, the task's name and the time take 31 columns with the blanks
@@ -582,8 +582,9 @@ fn funcgraph_shows_calls_in_calls() {
             Some(function) => {
                 assert_eq!(depth, open.len(), "{line}");
                 outermost += u64::from(depth == 0);
-                inner += u64::from(function == "kernel::task::current" && depth == 1);
-                let is_outermost = function == "kernel::syscall::tasks::sys_getpid";
+                inner +=
+                    u64::from(function == "kernel::mm::uaccess::strndup_from_user" && depth == 1);
+                let is_outermost = function == "kernel::syscall::paths::sys_rmdir";
                 assert_eq!(is_outermost, depth == 0, "{line}");
                 open.push(function.to_owned());
             }
