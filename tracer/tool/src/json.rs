@@ -237,6 +237,33 @@ mod tests {
         );
     }
 
+    /// What is zero and rarely otherwise is left out.
+    #[test]
+    fn books_have_each_loss_by_its_reason() {
+        let mut totals = Totals {
+            hits: 12,
+            missed: 1,
+            kept_out: 0,
+            lost: Vec::new(),
+            bad_loads: 0,
+            stopped: Vec::new(),
+        };
+        assert_eq!(
+            books(&totals),
+            "{\"data\":{\"bad_loads\":0,\"dropped\":{},\"hits\":12,\"missed\":1},\
+             \"type\":\"books\"}\n"
+        );
+        totals.kept_out = 5;
+        totals.lost.push(("no room".into(), 3));
+        totals.bad_loads = 2;
+        totals.stopped.push(("loop 1".into(), 4));
+        assert_eq!(
+            books(&totals),
+            "{\"data\":{\"bad_loads\":2,\"dropped\":{\"no room\":3},\"hits\":12,\"kept_out\":5,\
+             \"loops_ended_early\":{\"loop 1\":4},\"missed\":1},\"type\":\"books\"}\n"
+        );
+    }
+
     #[test]
     fn what_is_printed_has_the_type_of_what_printed_it() {
         let record = |by, values| Recorded {
