@@ -244,16 +244,21 @@ impl CallAction {
         let Some(cell) = P::this_cpu().cell() else {
             return null_mut();
         };
+        let entered: *mut Instance = instance.cast_mut().cast();
         // SAFETY: by the contract.
-        let entered = unsafe { &*instance.cast::<Instance>() };
-        let routine = action(entered).on_return as *const ();
+        let routine = action(unsafe { &*entered }).on_return as *const ();
         let mut link = cell.head.load(Relaxed);
-        // SAFETY: the list of the current task is only changed by this CPU, in strict nesting.
-        while let Some(outer) = unsafe { Instance::at(link) } {
-            // The call that is entered may be on the list already.
-            let is_entered = core::ptr::eq(outer, entered);
-            if !is_entered && core::ptr::eq(action(outer).on_return as *const (), routine) {
-                return core::ptr::from_mut(outer).wrapping_add(1).cast();
+        // The call that is entered may be on the list already.
+        if link == entered {
+            // SAFETY: as above.
+            link = unsafe { (*link).next.load(Relaxed) };
+        }
+        while link != oldest() {
+            // SAFETY: a link of the list of the current task, which is only changed by this CPU, in
+            // strict nesting.
+            let outer = unsafe { &*link };
+            if core::ptr::eq(action(outer).on_return as *const (), routine) {
+                return link.wrapping_add(1).cast();
             }
             link = outer.next.load(Relaxed);
         }
