@@ -396,10 +396,6 @@ impl Tracers {
 
     /// Puts the probes of a tracer, as sets and options are now, in place of those that are there.
     fn attach(&mut self, kind: TracerKind) -> Result<(), Errno> {
-        if kind == TracerKind::Nop {
-            self.running = Running::Nop;
-            return Ok(());
-        }
         let chosen = self.chosen(kind)?;
         TRACING.buffer.ready()?;
         let _pause = Pause::begin();
