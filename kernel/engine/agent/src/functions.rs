@@ -9,13 +9,14 @@
 //! Tasks that may sleep. The program runs on the hit path, as every compiled program.
 
 use bpf::{
-    BuildError, Builder, Condition, Helper, MapDef, Program as Source, ProgramKind, Reg, Size,
-    context::Register,
+    AluOp, BuildError, Builder, Condition, Helper, MapDef, Program as Source, ProgramKind, Reg,
+    Size, context::Register,
 };
 
 use crate::{
     Agent,
     program::{AttachedProbes, LoadError, Program},
+    tasks::TaskChoice,
 };
 
 /// The type of its record, as in Linux.
@@ -34,40 +35,39 @@ pub struct FunctionTracer<A: Agent> {
 pub struct How<'a> {
     /// The call stack, too.
     pub with_stack: bool,
-    /// Calls of the tasks with these numbers only; if there are none, of all.
-    pub tasks: &'a [u32],
+    /// Calls of these tasks.
+    pub tasks: TaskChoice<'a>,
 }
 
 fn program<A: Agent>(how: &How<'_>) -> Result<Source, BuildError> {
     const CONTEXT: Reg = Reg::R6;
     const RECORD: Reg = Reg::R7;
-    const INTERRUPT_FLAG: i32 = 9;
     let mut builder = Builder::new(ProgramKind::Probe);
     let ring = builder.map(MapDef::ring("trace"));
     let end = builder.label();
-    let interrupts_off = |builder: &mut Builder, to: Reg| {
-        builder
-            .load(to, CONTEXT, Register::Flags.offset(), Size::B8)
-            .alu(bpf::AluOp::ShiftRight, to, INTERRUPT_FLAG)
-            .alu(bpf::AluOp::And, to, 1)
-            .alu(bpf::AluOp::Xor, to, 1);
-    };
     let script_runs = core::ptr::from_ref(&A::tracing().runs).addr() as i64;
     builder
         .mov(CONTEXT, Reg::R1)
         .set(Reg::R0, script_runs)
         .load(Reg::R0, Reg::R0, 0, Size::B1)
         .branch(Condition::NotEqual, Reg::R0, 0, end);
-    if !how.tasks.is_empty() {
+    let TaskChoice { only, without } = how.tasks;
+    if !only.is_empty() || !without.is_empty() {
         let is_chosen = builder.label();
         builder
             .call(Helper::PidTgid)
-            .alu(bpf::AluOp::ShiftLeft, Reg::R0, 32)
-            .alu(bpf::AluOp::ShiftRight, Reg::R0, 32);
-        for task in how.tasks {
+            .alu(AluOp::ShiftLeft, Reg::R0, 32)
+            .alu(AluOp::ShiftRight, Reg::R0, 32);
+        for task in without {
+            builder.branch(Condition::Equal, Reg::R0, *task as i32, end);
+        }
+        for task in only {
             builder.branch(Condition::Equal, Reg::R0, *task as i32, is_chosen);
         }
-        builder.jump(end).place(is_chosen);
+        if !only.is_empty() {
+            builder.jump(end);
+        }
+        builder.place(is_chosen);
     }
     builder
         .load_map(Reg::R1, ring)
@@ -76,11 +76,10 @@ fn program<A: Agent>(how: &How<'_>) -> Result<Source, BuildError> {
         .mov(Reg::R4, i32::from(RECORD_TYPE))
         .call(Helper::EventReserve)
         .branch(Condition::Equal, Reg::R0, 0, end)
-        .mov(RECORD, Reg::R0);
-    interrupts_off(&mut builder, Reg::R0);
-    builder
+        .mov(RECORD, Reg::R0)
+        .interrupts_off(Reg::R0, CONTEXT)
         .load(Reg::R1, RECORD, 2, Size::B1)
-        .alu(bpf::AluOp::Or, Reg::R1, Reg::R0)
+        .alu(AluOp::Or, Reg::R1, Reg::R0)
         .store(RECORD, 2, Size::B1, Reg::R1)
         .mov(Reg::R1, CONTEXT)
         .call(Helper::FuncIp)
@@ -92,8 +91,8 @@ fn program<A: Agent>(how: &How<'_>) -> Result<Source, BuildError> {
         .mov(Reg::R2, 0)
         .call(Helper::RingSubmit);
     if how.with_stack {
-        interrupts_off(&mut builder, Reg::R3);
         builder
+            .interrupts_off(Reg::R3, CONTEXT)
             .mov(Reg::R1, CONTEXT)
             .load_map(Reg::R2, ring)
             .call(Helper::RecordStack);

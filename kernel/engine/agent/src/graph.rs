@@ -34,6 +34,7 @@ use crate::{
     Agent,
     program::{Batch, LoadError},
     records,
+    tasks::Tasks,
 };
 
 /// The types of the two records, as in Linux.
@@ -68,7 +69,7 @@ struct ReturnRecord {
 pub struct Choice {
     /// Calls that have so many recorded calls around them are not. 0: whatever depth.
     pub most_depth: AtomicU32,
-    /// Calls of these tasks only.
+    /// Calls of these tasks.
     pub tasks: Tasks,
     /// Only returns are recorded, of calls that took as many ticks of the time stamp counter or
     /// more. 0: all of them, and entries.
@@ -82,51 +83,6 @@ impl Choice {
             tasks: Tasks::all(),
             least_ticks: AtomicU64::new(0),
         }
-    }
-}
-
-/// Tasks by their numbers; none of them: all tasks.
-pub struct Tasks {
-    count: AtomicU32,
-    numbers: [AtomicU32; Self::MOST],
-}
-
-impl Tasks {
-    /// How many tasks can be chosen.
-    pub const MOST: usize = 64;
-
-    const fn all() -> Self {
-        Self {
-            count: AtomicU32::new(0),
-            numbers: [const { AtomicU32::new(0) }; Self::MOST],
-        }
-    }
-
-    /// Chooses the tasks with these numbers, of which those after [`Tasks::MOST`] are left out. A
-    /// call meanwhile may meet some of the old ones. One caller at a time.
-    pub fn choose(&self, numbers: &[u32]) {
-        for (place, number) in self.numbers.iter().zip(numbers) {
-            place.store(*number, Relaxed);
-        }
-        let count = numbers.len().min(Self::MOST);
-        self.count.store(count as u32, Relaxed);
-    }
-
-    /// Whether all tasks are chosen.
-    #[inline(always)]
-    fn are_all(&self) -> bool {
-        self.count.load(Relaxed) == 0
-    }
-
-    /// Whether the running task is one of them. A function of its own, so that the usual way needs
-    /// few registers.
-    #[cold]
-    #[inline(never)]
-    fn have_current<A: Agent>(&self) -> bool {
-        let number = A::this_cpu_tracing().task().0;
-        let count = self.count.load(Relaxed) as usize;
-        let mut chosen = self.numbers.iter().take(count);
-        chosen.any(|place| place.load(Relaxed) == number)
     }
 }
 
@@ -174,9 +130,7 @@ unsafe fn enter<A: Agent>(
     function: u64,
 ) -> EntryVerdict {
     let choice = &A::tracing().graph;
-    if A::tracing().runs.load(Relaxed)
-        || !choice.tasks.are_all() && !choice.tasks.have_current::<A>()
-    {
+    if A::tracing().runs.load(Relaxed) || !choice.tasks.have_current::<A>() {
         return EntryVerdict::Decline;
     }
     // SAFETY: by the contract.

@@ -75,6 +75,7 @@ pub mod script;
 pub mod snapshot;
 pub mod stacks;
 pub mod state;
+pub mod tasks;
 
 pub use bpf;
 #[doc(hidden)]

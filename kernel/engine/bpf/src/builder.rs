@@ -156,6 +156,17 @@ impl Builder {
         self.load(dst, Reg::R1, register.offset(), Size::B8)
     }
 
+    /// `dst = ` 1 if interrupts were off at the probe whose context is in `context`, or else 0.
+    /// Only this tells it, because they are off in each hit by a breakpoint.
+    pub fn interrupts_off(&mut self, dst: Reg, context: Reg) -> &mut Self {
+        /// The bit of the interrupt flag among the processor's flags.
+        const INTERRUPT_FLAG: i32 = 9;
+        self.load(dst, context, Register::Flags.offset(), Size::B8)
+            .alu(AluOp::ShiftRight, dst, INTERRUPT_FLAG)
+            .alu(AluOp::And, dst, 1)
+            .alu(AluOp::Xor, dst, 1)
+    }
+
     /// `dst = *(base + offset)`, zero-extended.
     pub fn load(&mut self, dst: Reg, base: Reg, offset: i16, size: Size) -> &mut Self {
         self.push(Insn::Load {

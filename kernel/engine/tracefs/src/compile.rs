@@ -43,7 +43,7 @@ use crate::{
 use alloc::vec::Vec;
 use bpf::{
     AluOp, BuildError, Builder, Condition, Helper, Label, MOST_RECORD_BYTES, MapDef, MapIndex,
-    Program, ProgramKind, Reg, Size, context::Register,
+    Program, ProgramKind, Reg, Size,
 };
 use core::{error::Error, fmt};
 
@@ -401,30 +401,18 @@ impl<'a> EventProgram<'a> {
 
     /// Writes a record of the call stack.
     pub fn record_stack(&mut self) {
-        self.interrupts_off(Reg::R3);
         self.builder
+            .interrupts_off(Reg::R3, Values::CONTEXT)
             .mov(Reg::R1, Values::CONTEXT)
             .load_map(Reg::R2, RING)
             .call(Helper::RecordStack);
     }
 
-    /// `dst = ` the flag of a record that says whether interrupts were off at the probe. The helper
-    /// that begins a record cannot know, because a breakpoint turns them off.
-    fn interrupts_off(&mut self, dst: Reg) {
-        const INTERRUPT_FLAG: i32 = 9;
-        const _: () = assert!(flags::IRQS_OFF == 1);
-        let register = Register::Flags.offset();
-        self.builder
-            .load(dst, Values::CONTEXT, register, Size::B8)
-            .alu(AluOp::ShiftRight, dst, INTERRUPT_FLAG)
-            .alu(AluOp::And, dst, i32::from(flags::IRQS_OFF))
-            .alu(AluOp::Xor, dst, i32::from(flags::IRQS_OFF));
-    }
-
-    /// Adds [`Self::interrupts_off`] to the flags of the record.
+    /// Adds to the flags of the record whether interrupts were off at the probe.
     fn note_interrupts_off(&mut self) {
-        self.interrupts_off(Reg::R0);
+        const _: () = assert!(flags::IRQS_OFF == 1);
         self.builder
+            .interrupts_off(Reg::R0, Values::CONTEXT)
             .load(Reg::R1, RECORD, COMMON_FLAGS, Size::B1)
             .alu(AluOp::Or, Reg::R1, Reg::R0)
             .store(RECORD, COMMON_FLAGS, Size::B1, Reg::R1);

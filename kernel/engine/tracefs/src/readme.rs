@@ -22,6 +22,7 @@ pub const EVENTS: &str = r#"tracing mini-HOWTO:
 	     accepts: func_full_name or glob-matching-pattern
   set_ftrace_notrace	- echo function name in here to never trace.
   set_ftrace_pid	- Write pid(s) to only function trace those pids
+  set_ftrace_notrace_pid - Write pid(s) to not function trace those pids
   set_graph_function	- Trace the nested calls of a function (function_graph)
   set_graph_notrace	- Do not trace the nested calls of a function (function_graph)
   max_graph_depth	- Trace a limited depth of nested calls (0 is unlimited)

@@ -30,7 +30,7 @@ use crate::{
     sync::Mutex,
     trace::{
         TRACING,
-        tracers::{self, CommandWord, FunctionSet, TRACERS, TaskSet, TracerKind, Which},
+        tracers::{self, CommandWord, FunctionSet, TRACERS, TaskList, TaskSet, TracerKind, Which},
     },
 };
 
@@ -129,8 +129,10 @@ pub(super) fn create(root: &str) -> Result<(), Errno> {
         let path = alloc::format!("{root}/{name}");
         pseudo::create_special(&path, READ | WRITE, SetFile::Functions(which))?;
     }
-    let path = alloc::format!("{root}/set_ftrace_pid");
-    pseudo::create_special(&path, READ | WRITE, SetFile::Tasks)?;
+    for (name, list) in TaskList::FILES {
+        let path = alloc::format!("{root}/{name}");
+        pseudo::create_special(&path, READ | WRITE, SetFile::Tasks(list))?;
+    }
     for cpu in 0..smp::possible_cpus() {
         let path = alloc::format!("{root}/trace_stat/function{cpu}");
         pseudo::create(&path, READ, ProfileFile(cpu))?;
@@ -159,20 +161,20 @@ impl VirtualFile for ProfileFile {
 #[derive(Clone, Copy)]
 enum SetFile {
     Functions(Which),
-    Tasks,
+    Tasks(TaskList),
 }
 
 /// A set as a user of its file has it.
 enum Set {
     Functions(Which, FunctionSet),
-    Tasks(TaskSet),
+    Tasks(TaskList, TaskSet),
 }
 
 impl SetFile {
     fn empty(self) -> Set {
         match self {
             Self::Functions(which) => Set::Functions(which, FunctionSet::empty()),
-            Self::Tasks => Set::Tasks(TaskSet::empty()),
+            Self::Tasks(list) => Set::Tasks(list, TaskSet::empty()),
         }
     }
 
@@ -180,7 +182,7 @@ impl SetFile {
         let tracers = TRACERS.lock();
         Ok(match self {
             Self::Functions(which) => Set::Functions(which, tracers.set(which).copy()?),
-            Self::Tasks => Set::Tasks(tracers.tasks().copy()?),
+            Self::Tasks(list) => Set::Tasks(list, tracers.tasks(list).copy()?),
         })
     }
 
@@ -194,21 +196,24 @@ impl SetFile {
                     _ => Ok(()),
                 }
             }
-            Self::Tasks => tracers.tasks().show(out),
+            Self::Tasks(list) => tracers.tasks(list).show(out),
         }
     }
 }
 
 impl Set {
     fn copy(&self) -> Result<Self, Errno> {
-        self.changed("")
+        Ok(match self {
+            Self::Functions(which, set) => Self::Functions(*which, set.copy()?),
+            Self::Tasks(list, set) => Self::Tasks(*list, set.copy()?),
+        })
     }
 
-    fn changed(&self, text: &str) -> Result<Self, Errno> {
-        Ok(match self {
-            Self::Functions(which, set) => Self::Functions(*which, set.changed(text)?),
-            Self::Tasks(set) => Self::Tasks(set.changed(text)?),
-        })
+    fn change(&mut self, word: &str) -> Result<(), Errno> {
+        match self {
+            Self::Functions(_, set) => set.change(word),
+            Self::Tasks(_, set) => set.change(word),
+        }
     }
 
     /// Has the tracers use it.
@@ -216,7 +221,7 @@ impl Set {
         let mut tracers = TRACERS.lock();
         match self {
             Self::Functions(which, set) => tracers.replace_set(which, set),
-            Self::Tasks(set) => tracers.replace_tasks(set),
+            Self::Tasks(list, set) => tracers.replace_tasks(list, set),
         }
     }
 }
@@ -270,7 +275,7 @@ impl Opened for OpenSet {
                 (SetFile::Functions(Which::Filter), Some(command)) => {
                     push(&mut commands, command?)?;
                 }
-                _ => set = set.changed(word)?,
+                _ => set.change(word)?,
             }
         }
         set.copy()?.apply()?;

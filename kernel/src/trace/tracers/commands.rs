@@ -11,10 +11,7 @@
 use alloc::{string::String, vec::Vec};
 use core::fmt::Write;
 
-use bpf::{
-    AluOp, BuildError, Builder, Condition, Helper, MapDef, Program as Source, ProgramKind, Reg,
-    Size, context::Register,
-};
+use bpf::{BuildError, Builder, Condition, Helper, MapDef, Program as Source, ProgramKind, Reg};
 use fallible::{copied, push};
 
 use super::set::{Names, function_name};
@@ -130,7 +127,6 @@ impl Drop for Share {
 
 fn program(deed: Deed, slot: i32) -> Result<Source, BuildError> {
     const CONTEXT: Reg = Reg::R6;
-    const INTERRUPT_FLAG: i32 = 9;
     let mut builder = Builder::new(ProgramKind::Probe);
     let ring = builder.map(MapDef::ring("trace"));
     let end = builder.label();
@@ -141,10 +137,7 @@ fn program(deed: Deed, slot: i32) -> Result<Source, BuildError> {
     if deed == Deed::StackTrace {
         builder
             .branch(Condition::Equal, Reg::R0, 0, end)
-            .load(Reg::R3, CONTEXT, Register::Flags.offset(), Size::B8)
-            .alu(AluOp::ShiftRight, Reg::R3, INTERRUPT_FLAG)
-            .alu(AluOp::And, Reg::R3, 1)
-            .alu(AluOp::Xor, Reg::R3, 1)
+            .interrupts_off(Reg::R3, CONTEXT)
             .mov(Reg::R1, CONTEXT)
             .load_map(Reg::R2, ring)
             .call(Helper::RecordStack);

@@ -10,7 +10,8 @@
 //!                          the others ───────── inside a call of a root only
 //! ```
 //!
-//! Of their calls, those of the tasks of `set_ftrace_pid` are recorded; of all, if that is empty.
+//! Of their calls, those of the tasks of `set_ftrace_pid` are recorded, or of all tasks if that is
+//! empty, but not those of the tasks of `set_ftrace_notrace_pid`.
 //!
 //! # Invariants
 //! TRACER-1. A change that fails changes nothing: the new probes are registered beside the old
@@ -29,18 +30,19 @@ mod tasks;
 use alloc::vec::Vec;
 use core::{
     fmt::Write,
+    mem,
     sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
 use fallible::push;
-use trace_agent::{functions, graph};
+use trace_agent::{functions, graph, tasks::TaskChoice};
 use tracefs::{field::Symbols, graph::Options, line::function, profile::write_head};
 
 pub use self::commands::CommandWord;
 use self::{commands::Command, profile::Profile};
 pub use self::{
     set::{FunctionSet, Which},
-    tasks::TaskSet,
+    tasks::{TaskList, TaskSet},
 };
 use super::{TRACING, names};
 use crate::{cmdline, errno::Errno, probes::Kernel, sync::Mutex, time::tsc_hz};
@@ -98,7 +100,7 @@ enum Running {
 pub struct Tracers {
     running: Running,
     sets: [FunctionSet; Which::COUNT],
-    tasks: TaskSet,
+    tasks: [TaskSet; TaskList::COUNT],
     commands: Vec<Command>,
     with_stack: bool,
     /// Whether the tracer of calls shows those of interrupts.
@@ -113,7 +115,7 @@ pub struct Tracers {
 pub static TRACERS: Mutex<Tracers> = Mutex::new(Tracers {
     running: Running::Nop,
     sets: [const { FunctionSet::empty() }; Which::COUNT],
-    tasks: TaskSet::empty(),
+    tasks: [const { TaskSet::empty() }; TaskList::COUNT],
     commands: Vec::new(),
     with_stack: false,
     with_interrupts: true,
@@ -176,12 +178,25 @@ impl Tracers {
     /// # Errors
     /// As [`Tracers::run`].
     pub fn replace_set(&mut self, which: Which, set: FunctionSet) -> Result<(), Errno> {
-        let before = core::mem::replace(&mut self.sets[which as usize], set);
-        let result = self.attach(self.kind());
-        if result.is_err() {
-            self.sets[which as usize] = before;
+        let mut other = set;
+        self.exchange(which.users(), |tracers| {
+            mem::swap(&mut tracers.sets[which as usize], &mut other);
+        })
+    }
+
+    /// Makes the change that is an exchange, which counts at once for the tracers `users`. If a
+    /// probe is refused, exchanges once more, and so takes it back.
+    fn exchange(
+        &mut self,
+        users: &[TracerKind],
+        mut exchange: impl FnMut(&mut Self),
+    ) -> Result<(), Errno> {
+        exchange(self);
+        let kind = self.kind();
+        if !users.contains(&kind) {
+            return Ok(());
         }
-        result
+        self.attach(kind).inspect_err(|_| exchange(self))
     }
 
     /// Puts a command on its functions, or takes it away.
@@ -216,26 +231,29 @@ impl Tracers {
             .try_for_each(|command| command.show(out))
     }
 
-    /// The tasks whose calls are recorded.
-    pub const fn tasks(&self) -> &TaskSet {
-        &self.tasks
+    /// The set of tasks in that file.
+    pub const fn tasks(&self, list: TaskList) -> &TaskSet {
+        &self.tasks[list as usize]
     }
 
     /// Puts other tasks in their place.
     ///
     /// # Errors
     /// As [`Tracers::run`].
-    pub fn replace_tasks(&mut self, tasks: TaskSet) -> Result<(), Errno> {
-        let before = core::mem::replace(&mut self.tasks, tasks);
-        let result = match self.running {
-            Running::Function(_) => self.attach(TracerKind::Function),
-            Running::Nop | Running::Graph(_) => Ok(()),
-        };
-        if result.is_err() {
-            self.tasks = before;
-        }
-        TRACING.graph.tasks.choose(self.tasks.numbers());
+    pub fn replace_tasks(&mut self, list: TaskList, tasks: TaskSet) -> Result<(), Errno> {
+        let mut other = tasks;
+        let result = self.exchange(&[TracerKind::Function], |tracers| {
+            mem::swap(&mut tracers.tasks[list as usize], &mut other);
+        });
+        TRACING.graph.tasks.choose(&self.task_choice());
         result
+    }
+
+    fn task_choice(&self) -> TaskChoice<'_> {
+        TaskChoice {
+            only: self.tasks(TaskList::Only).numbers(),
+            without: self.tasks(TaskList::Without).numbers(),
+        }
     }
 
     /// Whether the tracer `function` records call stacks.
@@ -248,22 +266,17 @@ impl Tracers {
     /// # Errors
     /// As [`Tracers::run`].
     pub fn set_with_stack(&mut self, with_stack: bool) -> Result<(), Errno> {
-        let before = core::mem::replace(&mut self.with_stack, with_stack);
-        let result = match self.running {
-            Running::Function(_) => self.attach(TracerKind::Function),
-            Running::Nop | Running::Graph(_) => Ok(()),
-        };
-        if result.is_err() {
-            self.with_stack = before;
-        }
-        result
+        let mut other = with_stack;
+        self.exchange(&[TracerKind::Function], |tracers| {
+            mem::swap(&mut tracers.with_stack, &mut other);
+        })
     }
 
     /// Obeys a boot parameter: a list of words with commas between them for a set.
     fn change_set(&mut self, which: Which, words: &str) -> Result<(), Errno> {
         let mut set = self.set(which).copy()?;
-        for word in words.split(',') {
-            set = set.changed(word)?;
+        for word in words.split(',').filter(|word| !word.is_empty()) {
+            set.change(word)?;
         }
         self.replace_set(which, set)
     }
@@ -278,15 +291,10 @@ impl Tracers {
     /// # Errors
     /// As [`Tracers::run`].
     pub fn set_with_interrupts(&mut self, with_interrupts: bool) -> Result<(), Errno> {
-        let before = core::mem::replace(&mut self.with_interrupts, with_interrupts);
-        let result = match self.running {
-            Running::Graph(_) => self.attach(TracerKind::Graph),
-            Running::Nop | Running::Function(_) => Ok(()),
-        };
-        if result.is_err() {
-            self.with_interrupts = before;
-        }
-        result
+        let mut other = with_interrupts;
+        self.exchange(&[TracerKind::Graph], |tracers| {
+            mem::swap(&mut tracers.with_interrupts, &mut other);
+        })
     }
 
     /// Whether calls are counted for a profile.
@@ -375,7 +383,7 @@ impl Tracers {
         let mut before = 0;
         for (address, _) in names::traceable()? {
             // The linker gives equal functions one place, under all their names.
-            if core::mem::replace(&mut before, address) == address {
+            if mem::replace(&mut before, address) == address {
                 continue;
             }
             let to = match kind {
@@ -405,7 +413,7 @@ impl Tracers {
                 &chosen.roots,
                 &functions::How {
                     with_stack: self.with_stack,
-                    tasks: self.tasks.numbers(),
+                    tasks: self.task_choice(),
                 },
             )?),
             TracerKind::Graph => Running::Graph(graph::GraphTracer::new(

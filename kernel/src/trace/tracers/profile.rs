@@ -30,7 +30,7 @@ use super::set::function_name;
 use crate::{
     errno::Errno,
     mm::shared::Shared,
-    time::tsc_hz,
+    time::{self, tsc_hz},
     trace::program::{AttachedCalls, LoadError, Program},
 };
 
@@ -38,7 +38,7 @@ use crate::{
 const ROWS: MapIndex = MapIndex(0);
 /// The shift of ticks whose squares are added up.
 const SHIFT: i32 = 5;
-const NSEC_PER_SEC: u128 = 1_000_000_000;
+const NSEC_PER_SEC: u128 = time::NSEC_PER_SEC as u128;
 /// The most functions that have rows.
 const MOST_FUNCTIONS: u32 = 16384;
 

@@ -14,7 +14,10 @@ use fallible::{OutOfMemory, push, try_vec};
 use names::glob;
 use tracefs::field::Symbols;
 
-use super::super::names::{KernelSymbols, symbol_at, traceable};
+use super::{
+    super::names::{KernelSymbols, symbol_at, traceable},
+    TracerKind,
+};
 use crate::errno::Errno;
 
 /// The sets of the tracers.
@@ -41,6 +44,14 @@ impl Which {
         ("set_graph_function", Self::GraphFunction),
         ("set_graph_notrace", Self::GraphNotrace),
     ];
+
+    /// The tracers that go by the set.
+    pub(super) const fn users(self) -> &'static [TracerKind] {
+        match self {
+            Self::Filter | Self::Notrace => &[TracerKind::Function, TracerKind::Graph],
+            Self::GraphFunction | Self::GraphNotrace => &[TracerKind::Graph],
+        }
+    }
 
     /// What the file says while the set is empty.
     const fn when_empty(self) -> &'static str {
@@ -137,22 +148,16 @@ impl FunctionSet {
         Ok(Self { addresses })
     }
 
-    /// The set after the changes of `text`, of which no word means no change.
+    /// Changes the set as `word` says.
     ///
     /// # Errors
-    /// EINVAL if a word means no function that can be traced; ENOMEM.
-    pub fn changed(&self, text: &str) -> Result<Self, Errno> {
-        let mut set = self.copy()?;
-        for word in text.split_ascii_whitespace() {
-            match word.strip_prefix('!') {
-                Some(name) => set.change(name, false)?,
-                None => set.change(word, true)?,
-            }
-        }
-        Ok(set)
-    }
-
-    fn change(&mut self, name: &str, is_added: bool) -> Result<(), Errno> {
+    /// EINVAL if the word means no function that can be traced; ENOMEM, and part of the change is
+    /// made then.
+    pub fn change(&mut self, word: &str) -> Result<(), Errno> {
+        let (name, is_added) = match word.strip_prefix('!') {
+            Some(name) => (name, false),
+            None => (word, true),
+        };
         let mut is_known = false;
         Names::of(name).for_each(|start| {
             is_known = true;

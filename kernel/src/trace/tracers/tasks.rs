@@ -1,4 +1,4 @@
-//! A set of tasks, as `set_ftrace_pid` holds it.
+//! The sets of tasks, as `set_ftrace_pid` and `set_ftrace_notrace_pid` hold them.
 //!
 //! # Contexts
 //! Task context.
@@ -7,9 +7,29 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 
 use fallible::{push, try_vec};
-use trace_agent::graph::Tasks;
+use trace_agent::tasks::Tasks;
 
 use crate::errno::Errno;
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskList {
+    /// Calls of these tasks only.
+    Only,
+    /// Not those of these.
+    Without,
+}
+
+impl TaskList {
+    /// How many sets there are.
+    pub const COUNT: usize = 2;
+
+    /// Each with the name of its file.
+    pub const FILES: [(&str, Self); Self::COUNT] = [
+        ("set_ftrace_pid", Self::Only),
+        ("set_ftrace_notrace_pid", Self::Without),
+    ];
+}
 
 /// The numbers of the tasks, in the order in which they were written.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -18,7 +38,7 @@ pub struct TaskSet {
 }
 
 impl TaskSet {
-    /// The set without tasks, which stands for all.
+    /// The set without tasks, which leaves none out.
     pub const fn empty() -> Self {
         Self {
             numbers: Vec::new(),
@@ -40,25 +60,22 @@ impl TaskSet {
         Ok(Self { numbers })
     }
 
-    /// The set with the numbers of `text`, too.
+    /// Adds the number that `word` is.
     ///
     /// # Errors
-    /// EINVAL if a word is no number of a task; ENOSPC for more than [`Tasks::MOST`]; ENOMEM.
-    pub fn changed(&self, text: &str) -> Result<Self, Errno> {
-        let mut set = self.copy()?;
-        for word in text.split_ascii_whitespace() {
-            let number = word.parse::<i32>().ok();
-            let number = number.and_then(|number| u32::try_from(number).ok());
-            let number = number.ok_or(Errno::EINVAL)?;
-            if set.numbers.contains(&number) {
-                continue;
-            }
-            if set.numbers.len() == Tasks::MOST {
-                return Err(Errno::ENOSPC);
-            }
-            push(&mut set.numbers, number)?;
+    /// EINVAL if it is no number of a task; ENOSPC for more than [`Tasks::MOST`]; ENOMEM. Nothing
+    /// has changed then.
+    pub fn change(&mut self, word: &str) -> Result<(), Errno> {
+        let number = word.parse::<i32>().ok();
+        let number = number.and_then(|number| u32::try_from(number).ok());
+        let number = number.ok_or(Errno::EINVAL)?;
+        if self.numbers.contains(&number) {
+            return Ok(());
         }
-        Ok(set)
+        if self.numbers.len() == Tasks::MOST {
+            return Err(Errno::ENOSPC);
+        }
+        Ok(push(&mut self.numbers, number)?)
     }
 
     /// Writes the text of the file.

@@ -17,11 +17,14 @@ use kernel::{
     arch::smp,
     errno::Errno,
     fs,
-    probes::{Kretprobe, register},
+    probes::{Kretprobe, PROBES, register, survey},
+    symbols::{self, SymbolKind},
     task::{current, kthread::spawn_kthread_on},
     time::delay_ns,
     trace::{TRACING, tracers::TRACERS},
 };
+
+use x86_64::instructions::interrupts::without_interrupts;
 
 use super::{append, clean_up, echo, on_cpu, path, read, show};
 
@@ -73,6 +76,21 @@ extern "C" fn tracer_slow(us: u64) -> i64 {
 
 const FUNCTIONS: &str = "tracer_outer tracer_middle tracer_inner";
 
+/// What `function_graph` shows of a call of the first of them.
+const TREE: [&str; 8] = [
+    "tracer_outer() {",
+    "  tracer_middle() {",
+    "    tracer_inner();",
+    "  }",
+    "  tracer_middle() {",
+    "    tracer_inner();",
+    "  }",
+    "}",
+];
+
+/// The files that choose tasks.
+const TASKS: [&str; 2] = ["set_ftrace_pid", "set_ftrace_notrace_pid"];
+
 /// Everything as it was before, and the tracer `tracer` on these functions.
 fn begin(tracer: &str, functions: &str) {
     end();
@@ -86,7 +104,10 @@ fn end() {
     for set in ["set_ftrace_filter", "set_ftrace_notrace"] {
         echo("", set).unwrap();
     }
-    for set in ["set_graph_function", "set_graph_notrace", "set_ftrace_pid"] {
+    for set in ["set_graph_function", "set_graph_notrace"] {
+        echo("", set).unwrap();
+    }
+    for set in TASKS {
         echo("", set).unwrap();
     }
     for number in ["max_graph_depth", "tracing_thresh"] {
@@ -172,6 +193,27 @@ fn a_function_is_recorded_with_its_caller() {
     end();
 }
 
+/// The letter `d` says that interrupts were off, whether a breakpoint or a jump leads to the record.
+#[guest_test]
+fn a_line_says_whether_interrupts_were_off() {
+    begin("function", "tracer_inner");
+    let before = PROBES.optimization();
+    for jumps in [true, false] {
+        PROBES.set_optimization(jumps).unwrap();
+        echo("", "trace").unwrap();
+        tracer_inner(1);
+        without_interrupts(|| tracer_inner(1));
+        let text = show("trace");
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        let letters: Vec<char> = lines
+            .filter_map(|line| line.split_once("] ")?.1.chars().next())
+            .collect();
+        assert_eq!(letters, ['.', 'd'], "{text}");
+    }
+    PROBES.set_optimization(before).unwrap();
+    end();
+}
+
 /// After each function come its callers, of which it is the first.
 #[guest_test]
 fn a_function_can_have_its_stack() {
@@ -195,19 +237,7 @@ fn a_function_can_have_its_stack() {
 fn calls_are_a_tree() {
     begin("function_graph", FUNCTIONS);
     call(1);
-    assert_eq!(
-        calls(),
-        [
-            "tracer_outer() {",
-            "  tracer_middle() {",
-            "    tracer_inner();",
-            "  }",
-            "  tracer_middle() {",
-            "    tracer_inner();",
-            "  }",
-            "}",
-        ]
-    );
+    assert_eq!(calls(), TREE);
     end();
     begin("function_graph", "tracer_recursion");
     const DEPTH: usize = 12;
@@ -435,6 +465,25 @@ fn tasks_are_chosen_by_their_numbers() {
         echo("", "set_ftrace_pid").unwrap();
         on_cpu(0, || call(1));
         assert_eq!(TRACING.buffer.written(), 2 * written);
+
+        // One that is not to be traced is not, even if it is chosen.
+        echo(&format!("{own} 3000"), TASKS[1]).unwrap();
+        assert_eq!(show(TASKS[1]), format!("{own}\n3000\n"));
+        for chosen in [String::new(), format!("{own} 3001")] {
+            echo(&chosen, TASKS[0]).unwrap();
+            call(1);
+            assert_eq!(TRACING.buffer.written(), 2 * written, "{chosen}");
+        }
+        assert_eq!(echo("x", TASKS[1]), Err(Errno::EINVAL));
+        // Others are traced as far as they are chosen.
+        on_cpu(0, || call(1));
+        assert_eq!(TRACING.buffer.written(), 2 * written);
+        echo("", TASKS[0]).unwrap();
+        on_cpu(0, || call(1));
+        assert_eq!(TRACING.buffer.written(), 3 * written);
+        echo("", TASKS[1]).unwrap();
+        call(1);
+        assert_eq!(TRACING.buffer.written(), 4 * written);
         end();
     }
 }
@@ -769,22 +818,12 @@ fn each_entry_has_its_return() {
     let missed = TRACERS.lock().books().1;
     assert_eq!(missed, 0);
     assert_eq!(TRACING.buffer.written(), 2 * 5 * CALLS * count);
-    let tree = [
-        "tracer_outer() {",
-        "  tracer_middle() {",
-        "    tracer_inner();",
-        "  }",
-        "  tracer_middle() {",
-        "    tracer_inner();",
-        "  }",
-        "}",
-    ];
     for cpu in 0..smp::online_cpus() {
         let text = show(&format!("per_cpu/cpu{cpu}/trace"));
         let calls = calls_in(&text);
         assert_eq!(calls.len() as u64, 8 * CALLS, "{text}");
         for (at, line) in calls.iter().enumerate() {
-            assert_eq!(line, tree[at % 8], "line {at} of CPU {cpu}");
+            assert_eq!(line, TREE[at % 8], "line {at} of CPU {cpu}");
         }
     }
     end();
@@ -793,11 +832,20 @@ fn each_entry_has_its_return() {
 /// With all functions of the kernel the trace can be read, and says what was called.
 #[guest_test(smp = 2, memory = 512)]
 fn every_function_is_traced() {
+    let mut probeable: Vec<u64> = symbols::functions()
+        .filter(|symbol| symbol.kind == SymbolKind::Text && symbol.size > 0)
+        .filter(|symbol| survey::entry(symbol.start..symbol.start + symbol.size).is_ok())
+        .map(|symbol| symbol.start)
+        .collect();
+    probeable.sort_unstable();
+    // Equal functions have one place, under all their names.
+    probeable.dedup();
+    let probeable = probeable.len();
+    assert!(probeable > 3000, "{probeable}");
     for tracer in ["function", "function_graph"] {
         end();
         echo(tracer, "current_tracer").unwrap();
-        let functions = TRACERS.lock().books().0;
-        assert!(functions > 3000, "{functions}");
+        assert_eq!(TRACERS.lock().books().0, probeable);
         call(2);
         echo("0", "tracing_on").unwrap();
         let text = read("trace").unwrap();
