@@ -178,8 +178,12 @@ impl Tracers {
     /// # Errors
     /// As [`Tracers::run`].
     pub fn replace_set(&mut self, which: Which, set: FunctionSet) -> Result<(), Errno> {
+        let users: &[TracerKind] = match which {
+            Which::Filter | Which::Notrace => &[TracerKind::Function, TracerKind::Graph],
+            Which::GraphFunction | Which::GraphNotrace => &[TracerKind::Graph],
+        };
         let mut other = set;
-        self.exchange(which.users(), |tracers| {
+        self.exchange(users, |tracers| {
             mem::swap(&mut tracers.sets[which as usize], &mut other);
         })
     }

@@ -14,10 +14,7 @@ use fallible::{OutOfMemory, push, try_vec};
 use names::glob;
 use tracefs::field::Symbols;
 
-use super::{
-    super::names::{KernelSymbols, symbol_at, traceable},
-    TracerKind,
-};
+use super::super::names::{KernelSymbols, symbol_at, traceable};
 use crate::errno::Errno;
 
 /// The sets of the tracers.
@@ -44,14 +41,6 @@ impl Which {
         ("set_graph_function", Self::GraphFunction),
         ("set_graph_notrace", Self::GraphNotrace),
     ];
-
-    /// The tracers that go by the set.
-    pub(super) const fn users(self) -> &'static [TracerKind] {
-        match self {
-            Self::Filter | Self::Notrace => &[TracerKind::Function, TracerKind::Graph],
-            Self::GraphFunction | Self::GraphNotrace => &[TracerKind::Graph],
-        }
-    }
 
     /// What the file says while the set is empty.
     const fn when_empty(self) -> &'static str {

@@ -193,7 +193,7 @@ fn a_function_is_recorded_with_its_caller() {
     end();
 }
 
-/// The letter `d` says that interrupts were off, whether a breakpoint or a jump leads to the record.
+/// The letter `d` says that interrupts were off, whether a jump or a breakpoint is there.
 #[guest_test]
 fn a_line_says_whether_interrupts_were_off() {
     begin("function", "tracer_inner");
