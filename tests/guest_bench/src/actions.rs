@@ -143,8 +143,11 @@ pub fn measure(suffix: &str) -> Result<(), LoadError> {
         tracer.start(suffix);
     }
     profile_of_functions(suffix);
-    // Reading is the same however hits come.
+    // These have one row each, that by jumps.
     if suffix.is_empty() {
+        files("t_files", "nop");
+        files("t_files_function", "function");
+        files("t_files_graph", "function_graph");
         read_line();
     }
     Ok(())
@@ -267,6 +270,31 @@ impl Tracer {
             }
         }
     }
+}
+
+/// The cost of opening a program's file, reading its head and closing it, while the tracer `tracer` is on all
+/// functions of the kernel.
+fn files(row: &str, tracer: &str) {
+    const ROUNDS: u64 = 100;
+    const PATH: &str = "/bin/workload";
+    const MAGIC: &[u8] = b"\x7fELF";
+    if !wanted(row) {
+        return;
+    }
+    write("current_tracer", tracer);
+    let round = || {
+        let mut bytes = [0; 64];
+        let file = fs::open(PATH, open::RDONLY).expect("the program is there");
+        assert_eq!(file.read_at(0, &mut bytes), Ok(bytes.len()));
+        assert!(bytes.starts_with(MAGIC));
+    };
+    round();
+    let before = TRACING.buffer.written();
+    let ticks = stopwatch::ticks_of(|| (0..ROUNDS).for_each(|_| round()));
+    let written = TRACING.buffer.written() - before;
+    assert_eq!(tracer != "nop", written >= 3 * ROUNDS, "{row}: {written}");
+    write("current_tracer", "nop");
+    tell(Quantity::Cost, row, ticks, ROUNDS);
 }
 
 /// The cost of a call in the profile of functions.

@@ -58,6 +58,7 @@ pub static SETS: [Set; 5] = [
             "a_by_func", "a_by_func_all",
             "attach_all", "detach_all", "read_line",
             "t_function", "t_graph", "t_profile", "t_start_function", "t_start_graph",
+            "t_files", "t_files_function", "t_files_graph",
         ],
     },
     Set {
