@@ -272,8 +272,8 @@ impl Tracer {
     }
 }
 
-/// The cost of opening a program's file, reading its head and closing it, while the tracer `tracer` is on all
-/// functions of the kernel.
+/// The cost of opening a program's file, reading its head and closing it, while the tracer `tracer`
+/// is on all functions of the kernel.
 fn files(row: &str, tracer: &str) {
     const ROUNDS: u64 = 100;
     const PATH: &str = "/bin/workload";
