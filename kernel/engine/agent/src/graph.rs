@@ -129,10 +129,52 @@ unsafe fn enter<A: Agent>(
     words: *mut u64,
     function: u64,
 ) -> EntryVerdict {
-    let choice = &A::tracing().graph;
-    if A::tracing().runs.load(Relaxed) || !choice.tasks.have_current::<A>() {
+    if A::tracing().runs.load(Relaxed) {
         return EntryVerdict::Decline;
     }
+    // SAFETY: by the contract.
+    unsafe {
+        match A::tracing().graph.tasks.are_all() {
+            true => follow::<A>(role, instance, regs, words, function),
+            false => follow_if_chosen::<A>(role, instance, regs, words, function),
+        }
+    }
+}
+
+/// [`follow`], if the running task is chosen. A function of its own, so that the usual way calls
+/// nothing for which it would have to save registers.
+///
+/// # Safety
+/// As [`enter`].
+#[cold]
+#[inline(never)]
+unsafe fn follow_if_chosen<A: Agent>(
+    role: Role,
+    instance: *const (),
+    regs: &PtRegs,
+    words: *mut u64,
+    function: u64,
+) -> EntryVerdict {
+    match A::tracing().graph.tasks.have_current::<A>() {
+        // SAFETY: by the contract.
+        true => unsafe { follow::<A>(role, instance, regs, words, function) },
+        false => EntryVerdict::Decline,
+    }
+}
+
+/// The entry of a call in that role, by a task that is chosen.
+///
+/// # Safety
+/// As [`enter`].
+#[inline(always)]
+unsafe fn follow<A: Agent>(
+    role: Role,
+    instance: *const (),
+    regs: &PtRegs,
+    words: *mut u64,
+    function: u64,
+) -> EntryVerdict {
+    let choice = &A::tracing().graph;
     // SAFETY: by the contract.
     let outer = unsafe { CallAction::enclosing_words::<A>(instance) };
     let depth = match outer.is_null() {

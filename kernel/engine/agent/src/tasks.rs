@@ -77,16 +77,14 @@ impl Tasks {
         self.are_chosen.store(are_chosen, Relaxed);
     }
 
-    /// Whether the running task is chosen.
+    /// Whether no task is left out.
     #[inline(always)]
-    pub(crate) fn have_current<A: Agent>(&self) -> bool {
-        !self.are_chosen.load(Relaxed) || self.lists_allow_current::<A>()
+    pub(crate) fn are_all(&self) -> bool {
+        !self.are_chosen.load(Relaxed)
     }
 
-    /// A function of its own, so that the usual way needs few registers.
-    #[cold]
-    #[inline(never)]
-    fn lists_allow_current<A: Agent>(&self) -> bool {
+    /// Whether the running task is chosen.
+    pub(crate) fn have_current<A: Agent>(&self) -> bool {
         let number = A::this_cpu_tracing().task().0;
         !self.without.has(number) && (self.only.is_empty() || self.only.has(number))
     }
