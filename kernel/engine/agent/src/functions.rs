@@ -52,7 +52,7 @@ fn program<A: Agent>(how: &How<'_>) -> Result<Source, BuildError> {
         .load(Reg::R0, Reg::R0, 0, Size::B1)
         .branch(Condition::NotEqual, Reg::R0, 0, end);
     let TaskChoice { only, without } = how.tasks;
-    if !only.is_empty() || !without.is_empty() {
+    if !how.tasks.is_all() {
         let is_chosen = builder.label();
         builder
             .call(Helper::PidTgid)
@@ -77,25 +77,16 @@ fn program<A: Agent>(how: &How<'_>) -> Result<Source, BuildError> {
         .call(Helper::EventReserve)
         .branch(Condition::Equal, Reg::R0, 0, end)
         .mov(RECORD, Reg::R0)
-        .interrupts_off(Reg::R0, CONTEXT)
-        .load(Reg::R1, RECORD, 2, Size::B1)
-        .alu(AluOp::Or, Reg::R1, Reg::R0)
-        .store(RECORD, 2, Size::B1, Reg::R1)
+        .note_interrupts_off(RECORD, CONTEXT)
         .mov(Reg::R1, CONTEXT)
         .call(Helper::FuncIp)
         .store(RECORD, 8, Size::B8, Reg::R0)
         .load(Reg::R1, CONTEXT, Register::Sp.offset(), Size::B8)
         .load(Reg::R1, Reg::R1, 0, Size::B8)
         .store(RECORD, 16, Size::B8, Reg::R1)
-        .mov(Reg::R1, RECORD)
-        .mov(Reg::R2, 0)
-        .call(Helper::RingSubmit);
+        .submit(RECORD);
     if how.with_stack {
-        builder
-            .interrupts_off(Reg::R3, CONTEXT)
-            .mov(Reg::R1, CONTEXT)
-            .load_map(Reg::R2, ring)
-            .call(Helper::RecordStack);
+        builder.record_stack(ring, CONTEXT);
     }
     builder.place(end).exit(0);
     builder.finish()

@@ -16,10 +16,17 @@ pub struct TaskChoice<'a> {
     pub without: &'a [u32],
 }
 
+impl TaskChoice<'_> {
+    /// Whether no task is left out.
+    pub(crate) const fn is_all(&self) -> bool {
+        self.only.is_empty() && self.without.is_empty()
+    }
+}
+
 /// A choice that hits read while it changes.
 pub struct Tasks {
-    /// Whether some task is left out, so that a hit reads one word where none is.
-    are_chosen: AtomicBool,
+    /// Whether no task is left out. Then a hit reads no more than this.
+    are_all: AtomicBool,
     only: Numbers,
     without: Numbers,
 }
@@ -62,7 +69,7 @@ impl Tasks {
 
     pub(crate) const fn all() -> Self {
         Self {
-            are_chosen: AtomicBool::new(false),
+            are_all: AtomicBool::new(true),
             only: Numbers::none(),
             without: Numbers::none(),
         }
@@ -73,14 +80,13 @@ impl Tasks {
     pub fn choose(&self, choice: &TaskChoice<'_>) {
         self.only.replace(choice.only);
         self.without.replace(choice.without);
-        let are_chosen = !self.only.is_empty() || !self.without.is_empty();
-        self.are_chosen.store(are_chosen, Relaxed);
+        self.are_all.store(choice.is_all(), Relaxed);
     }
 
     /// Whether no task is left out.
     #[inline(always)]
     pub(crate) fn are_all(&self) -> bool {
-        !self.are_chosen.load(Relaxed)
+        self.are_all.load(Relaxed)
     }
 
     /// Whether the running task is chosen.

@@ -156,17 +156,6 @@ impl Builder {
         self.load(dst, Reg::R1, register.offset(), Size::B8)
     }
 
-    /// `dst = ` 1 if interrupts were off at the probe whose context is in `context`, or else 0.
-    /// Only this tells it, because they are off in each hit by a breakpoint.
-    pub fn interrupts_off(&mut self, dst: Reg, context: Reg) -> &mut Self {
-        /// The bit of the interrupt flag among the processor's flags.
-        const INTERRUPT_FLAG: i32 = 9;
-        self.load(dst, context, Register::Flags.offset(), Size::B8)
-            .alu(AluOp::ShiftRight, dst, INTERRUPT_FLAG)
-            .alu(AluOp::And, dst, 1)
-            .alu(AluOp::Xor, dst, 1)
-    }
-
     /// `dst = *(base + offset)`, zero-extended.
     pub fn load(&mut self, dst: Reg, base: Reg, offset: i16, size: Size) -> &mut Self {
         self.push(Insn::Load {
@@ -280,6 +269,38 @@ impl Builder {
         self.mov(Reg::R1, record)
             .mov(Reg::R2, 0)
             .call(Helper::RingSubmit)
+    }
+
+    /// `dst = ` 1, the flag of the common header, if interrupts were off at the probe whose context
+    /// the register `context` has, or else 0. [`Helper::EventReserve`] cannot know, because a
+    /// breakpoint turns them off.
+    fn interrupts_off(&mut self, dst: Reg, context: Reg) -> &mut Self {
+        /// The bit of the interrupt flag among the processor's flags.
+        const INTERRUPT_FLAG: i32 = 9;
+        self.load(dst, context, Register::Flags.offset(), Size::B8)
+            .alu(AluOp::ShiftRight, dst, INTERRUPT_FLAG)
+            .alu(AluOp::And, dst, 1)
+            .alu(AluOp::Xor, dst, 1)
+    }
+
+    /// Adds to the flags of a record of [`Helper::EventReserve`] whether interrupts were off at the
+    /// probe. The registers `record` and `context` have the two. `r0` and `r1` are lost.
+    pub fn note_interrupts_off(&mut self, record: Reg, context: Reg) -> &mut Self {
+        /// Where the common header has its flags.
+        const FLAGS: i16 = 2;
+        self.interrupts_off(Reg::R0, context)
+            .load(Reg::R1, record, FLAGS, Size::B1)
+            .alu(AluOp::Or, Reg::R1, Reg::R0)
+            .store(record, FLAGS, Size::B1, Reg::R1)
+    }
+
+    /// Records the call stack of the probe whose context the register `context` has. `r0` to `r5`
+    /// are lost.
+    pub fn record_stack(&mut self, ring: MapIndex, context: Reg) -> &mut Self {
+        self.interrupts_off(Reg::R3, context)
+            .mov(Reg::R1, context)
+            .load_map(Reg::R2, ring)
+            .call(Helper::RecordStack)
     }
 
     /// Ends the program with `result`.

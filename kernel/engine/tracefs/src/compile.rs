@@ -70,8 +70,6 @@ const TEXT: i16 = -FRAME_BYTES;
 const COMM_BYTES: i16 = 16;
 /// The most strings that are measured in one event.
 pub const MOST_STRINGS: usize = ((FRAME_BYTES - TEXT_BYTES + Values::SCRATCH) / 2) as usize;
-/// Where the common header has its flags.
-const COMMON_FLAGS: i16 = 2;
 /// Holds the record, and a value of the filter before there is one.
 const RECORD: Reg = Reg::R7;
 /// Holds the bytes of strings before there is a record, and the address of an array later.
@@ -396,26 +394,13 @@ impl<'a> EventProgram<'a> {
             .call(Helper::EventReserve)
             .branch(Condition::Equal, Reg::R0, 0, end)
             .mov(RECORD, Reg::R0);
-        self.note_interrupts_off();
+        const _: () = assert!(flags::IRQS_OFF == 1);
+        self.builder.note_interrupts_off(RECORD, Values::CONTEXT);
     }
 
     /// Writes a record of the call stack.
     pub fn record_stack(&mut self) {
-        self.builder
-            .interrupts_off(Reg::R3, Values::CONTEXT)
-            .mov(Reg::R1, Values::CONTEXT)
-            .load_map(Reg::R2, RING)
-            .call(Helper::RecordStack);
-    }
-
-    /// Adds to the flags of the record whether interrupts were off at the probe.
-    fn note_interrupts_off(&mut self) {
-        const _: () = assert!(flags::IRQS_OFF == 1);
-        self.builder
-            .interrupts_off(Reg::R0, Values::CONTEXT)
-            .load(Reg::R1, RECORD, COMMON_FLAGS, Size::B1)
-            .alu(AluOp::Or, Reg::R1, Reg::R0)
-            .store(RECORD, COMMON_FLAGS, Size::B1, Reg::R1);
+        self.builder.record_stack(RING, Values::CONTEXT);
     }
 
     fn store_numbers(&mut self, argument: &Argument, field: &Field) -> Result<(), CompileError> {

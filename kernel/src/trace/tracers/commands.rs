@@ -137,10 +137,7 @@ fn program(deed: Deed, slot: i32) -> Result<Source, BuildError> {
     if deed == Deed::StackTrace {
         builder
             .branch(Condition::Equal, Reg::R0, 0, end)
-            .interrupts_off(Reg::R3, CONTEXT)
-            .mov(Reg::R1, CONTEXT)
-            .load_map(Reg::R2, ring)
-            .call(Helper::RecordStack);
+            .record_stack(ring, CONTEXT);
     }
     builder.place(end).exit(0);
     builder.finish()

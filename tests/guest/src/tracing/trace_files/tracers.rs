@@ -17,7 +17,7 @@ use kernel::{
     arch::smp,
     errno::Errno,
     fs,
-    probes::{Kretprobe, PROBES, register, survey},
+    probes::{Kretprobe, register, survey},
     symbols::{self, SymbolKind},
     task::{current, kthread::spawn_kthread_on},
     time::delay_ns,
@@ -25,6 +25,8 @@ use kernel::{
 };
 
 use x86_64::instructions::interrupts::without_interrupts;
+
+use crate::tools::jumps::Optimization;
 
 use super::{append, clean_up, echo, on_cpu, path, read, show};
 
@@ -88,9 +90,6 @@ const TREE: [&str; 8] = [
     "}",
 ];
 
-/// The files that choose tasks.
-const TASKS: [&str; 2] = ["set_ftrace_pid", "set_ftrace_notrace_pid"];
-
 /// Everything as it was before, and the tracer `tracer` on these functions.
 fn begin(tracer: &str, functions: &str) {
     end();
@@ -101,13 +100,14 @@ fn begin(tracer: &str, functions: &str) {
 /// Everything as it was before.
 fn end() {
     echo("nop", "current_tracer").unwrap();
-    for set in ["set_ftrace_filter", "set_ftrace_notrace"] {
-        echo("", set).unwrap();
-    }
-    for set in ["set_graph_function", "set_graph_notrace"] {
-        echo("", set).unwrap();
-    }
-    for set in TASKS {
+    for set in [
+        "set_ftrace_filter",
+        "set_ftrace_notrace",
+        "set_graph_function",
+        "set_graph_notrace",
+        "set_ftrace_pid",
+        "set_ftrace_notrace_pid",
+    ] {
         echo("", set).unwrap();
     }
     for number in ["max_graph_depth", "tracing_thresh"] {
@@ -197,9 +197,8 @@ fn a_function_is_recorded_with_its_caller() {
 #[guest_test]
 fn a_line_says_whether_interrupts_were_off() {
     begin("function", "tracer_inner");
-    let before = PROBES.optimization();
     for jumps in [true, false] {
-        PROBES.set_optimization(jumps).unwrap();
+        let _jumps = Optimization::set(jumps);
         echo("", "trace").unwrap();
         tracer_inner(1);
         without_interrupts(|| tracer_inner(1));
@@ -210,7 +209,6 @@ fn a_line_says_whether_interrupts_were_off() {
             .collect();
         assert_eq!(letters, ['.', 'd'], "{text}");
     }
-    PROBES.set_optimization(before).unwrap();
     end();
 }
 
@@ -467,21 +465,21 @@ fn tasks_are_chosen_by_their_numbers() {
         assert_eq!(TRACING.buffer.written(), 2 * written);
 
         // One that is not to be traced is not, even if it is chosen.
-        echo(&format!("{own} 3000"), TASKS[1]).unwrap();
-        assert_eq!(show(TASKS[1]), format!("{own}\n3000\n"));
+        echo(&format!("{own} 3000"), "set_ftrace_notrace_pid").unwrap();
+        assert_eq!(show("set_ftrace_notrace_pid"), format!("{own}\n3000\n"));
         for chosen in [String::new(), format!("{own} 3001")] {
-            echo(&chosen, TASKS[0]).unwrap();
+            echo(&chosen, "set_ftrace_pid").unwrap();
             call(1);
             assert_eq!(TRACING.buffer.written(), 2 * written, "{chosen}");
         }
-        assert_eq!(echo("x", TASKS[1]), Err(Errno::EINVAL));
+        assert_eq!(echo("x", "set_ftrace_notrace_pid"), Err(Errno::EINVAL));
         // Others are traced as far as they are chosen.
         on_cpu(0, || call(1));
         assert_eq!(TRACING.buffer.written(), 2 * written);
-        echo("", TASKS[0]).unwrap();
+        echo("", "set_ftrace_pid").unwrap();
         on_cpu(0, || call(1));
         assert_eq!(TRACING.buffer.written(), 3 * written);
-        echo("", TASKS[1]).unwrap();
+        echo("", "set_ftrace_notrace_pid").unwrap();
         call(1);
         assert_eq!(TRACING.buffer.written(), 4 * written);
         end();
