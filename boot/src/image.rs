@@ -178,9 +178,10 @@ pub fn programs() -> Result<Vec<(String, PathBuf)>> {
 fn write_initramfs(image: &Path, files: &[(&str, &[u8])]) -> Result<PathBuf> {
     let mut programs = Vec::new();
     for (name, program) in self::programs()? {
-        let stripped = layout::artifacts()?.join(format!("program-{name}"));
+        let stripped = layout::artifacts()?.join(format!("user-{name}"));
         if !layout::is_current(&stripped, &[&program]) {
-            cargo::objcopy(&["--strip-all"], &program, &stripped)?;
+            // The symbols stay, because probes name functions by them.
+            cargo::objcopy(&["--strip-debug"], &program, &stripped)?;
         }
         let content = fs::read(&stripped)
             .with_context(|| format!("cannot read the user program {}", stripped.display()))?;

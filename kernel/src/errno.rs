@@ -88,6 +88,7 @@ errno! {
     EOVERFLOW, "value too large for defined data type";
     EILSEQ, "invalid or incomplete multibyte sequence, or not an instruction boundary";
     EOPNOTSUPP, "operation not supported";
+    EADDRNOTAVAIL, "cannot assign requested address";
     ETIMEDOUT, "connection timed out";
 }
 

@@ -29,6 +29,7 @@ pub mod terminal;
 pub mod test_runner;
 pub mod time;
 pub mod trace;
+pub mod uprobes;
 
 use arch::{apic, cpu, entry, gdt, idt, percpu, pit, start_up, syscall as syscall_entry};
 use bootloader_api::BootInfo;

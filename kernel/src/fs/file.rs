@@ -208,6 +208,11 @@ impl File {
         self.node.attributes()
     }
 
+    /// The node that it was opened on.
+    pub fn node(&self) -> &NodeRef {
+        &self.node
+    }
+
     /// Refuses with EACCES unless the file is a regular one whose mode allows its execution.
     pub fn permit_execution(&self) -> Result<(), Errno> {
         if !matches!(self.object, Object::Regular) {

@@ -141,6 +141,11 @@ impl NodeRef {
         Self::of_retained(&tree, NodeId::ROOT)
     }
 
+    /// The number of the node. No other node has it, or ever had it.
+    pub fn number(&self) -> u64 {
+        self.id.number()
+    }
+
     pub fn attributes(&self) -> Result<Attributes, Errno> {
         Ok(TREE.lock().attributes(self.id)?)
     }

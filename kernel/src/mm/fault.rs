@@ -15,6 +15,7 @@ use super::{
 use crate::{
     arch::{PtRegs, idt::exception_name, percpu},
     pr_info, task,
+    uprobes::hit::original_position,
 };
 use abi::{WaitStatus, signal};
 use x86_64::{
@@ -82,12 +83,11 @@ fn kill_for_page_fault(regs: &PtRegs, error_code: u64, address: u64, error: Faul
         FaultError::Forbidden => "it is not allowed to",
         FaultError::OutOfMemory => "no memory is left for user programs",
     };
+    let (ip, sp) = original_position(regs.ip, regs.sp);
     pr_info!(
-        "{}[{}]: cannot {verb} {address:#x} at ip {:#x}, sp {:#x}: {reason}",
+        "{}[{}]: cannot {verb} {address:#x} at ip {ip:#x}, sp {sp:#x}: {reason}",
         task.comm(),
         task.pid(),
-        regs.ip,
-        regs.sp,
     );
     let signal = match error {
         FaultError::OutOfMemory => signal::KILL,
@@ -99,13 +99,12 @@ fn kill_for_page_fault(regs: &PtRegs, error_code: u64, address: u64, error: Faul
 /// Makes the running user task end, because it raised the exception `vector`. Interrupts on.
 pub fn user_exception(regs: &PtRegs, vector: u8) {
     let task = task::current();
+    let (ip, sp) = original_position(regs.ip, regs.sp);
     pr_info!(
-        "{}[{}]: {} at ip {:#x}, sp {:#x}, error code {:#x}",
+        "{}[{}]: {} at ip {ip:#x}, sp {sp:#x}, error code {:#x}",
         task.comm(),
         task.pid(),
         exception_name(vector),
-        regs.ip,
-        regs.sp,
         regs.orig_ax,
     );
     let signal = match ExceptionVector::try_from(vector) {

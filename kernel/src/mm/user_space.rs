@@ -26,6 +26,9 @@
 //! Task context. Each space has one sleeping lock. Faults take it too, so code that holds it must
 //! not touch user memory. A space is used by one task, or by none yet. So a changed entry is
 //! flushed from the TLB of the current CPU only: a switch to the task on another CPU loads CR3.
+//! [`UserSpace::poke`] alone changes the space of another task, which may be running: its caller
+//! flushes all CPUs, and keeps the old frames until then. [`UserSpace::bring_in`] waits for nothing,
+//! so it may be called where the running program was interrupted.
 //!
 //! # Running out
 //! Programs get no more memory when only [`KERNEL_RESERVE`] frames are free ([`is_memory_short`]):
@@ -40,10 +43,11 @@ use crate::{
         paging::{AddressSpace, Protection, USER_END},
     },
     sync::Mutex,
+    uprobes::space::SpaceProbes,
 };
-use alloc::{collections::BTreeMap, sync::Arc};
+use alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
 use core::ops::Range;
-use x86_64::{PhysAddr, VirtAddr};
+use x86_64::{PhysAddr, VirtAddr, instructions::interrupts};
 
 /// First address that a program may use. Nothing is mapped below it, so a null pointer with a small
 /// offset faults.
@@ -93,7 +97,18 @@ impl Region {
     }
 }
 
+/// Addresses that a part of a file was copied to.
+#[derive(Clone)]
+struct FilePart {
+    /// The number of the file's node.
+    file: u64,
+    offset: u64,
+    memory: Range<u64>,
+}
+
 struct Memory {
+    /// What came from a file.
+    image: Vec<FilePart>,
     /// The areas, by their first address.
     regions: BTreeMap<u64, Region>,
     /// The frames, by the address of the page.
@@ -107,13 +122,15 @@ struct Memory {
 pub struct UserSpace {
     memory: Mutex<Memory>,
     root: PhysAddr,
+    probes: SpaceProbes,
 }
 
 /// Whether programs get no more memory, although the heap has given back what it does not use. Task
-/// context, no spinlock held.
+/// context, no spinlock held. With interrupts off the heap is not asked.
 pub fn is_memory_short() -> bool {
     while frame::free_frames() <= KERNEL_RESERVE {
-        if !heap::give_back() {
+        // All CPUs are waited for.
+        if !interrupts::are_enabled() || !heap::give_back() {
             return true;
         }
     }
@@ -130,6 +147,27 @@ fn user_frame() -> Result<Arc<Frame>, FaultError> {
         .map_err(|_| FaultError::OutOfMemory)
 }
 
+/// The pieces of `len` bytes from `address` on that lie in one page each: the page, where in it the
+/// piece starts, and its bytes.
+fn pieces(address: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
+    let end = address.saturating_add(len as u64);
+    let mut at = address;
+    core::iter::from_fn(move || {
+        let page = at / PAGE * PAGE;
+        let start = at - page;
+        let len = (end - at).min(PAGE - start);
+        at += len;
+        (len > 0).then_some((page, start as usize, len as usize))
+    })
+}
+
+fn errno(error: FaultError) -> Errno {
+    match error {
+        FaultError::OutOfMemory => Errno::ENOMEM,
+        FaultError::Unmapped | FaultError::Forbidden => Errno::EFAULT,
+    }
+}
+
 impl UserSpace {
     /// Makes an empty space; ENOMEM without memory.
     pub fn new() -> Result<Self, Errno> {
@@ -139,7 +177,9 @@ impl UserSpace {
         let tables = AddressSpace::new()?;
         Ok(Self {
             root: tables.root(),
+            probes: SpaceProbes::new(),
             memory: Mutex::new(Memory {
+                image: Vec::new(),
                 regions: BTreeMap::new(),
                 pages: BTreeMap::new(),
                 tables,
@@ -151,6 +191,114 @@ impl UserSpace {
     /// Physical address of the root table, for CR3.
     pub fn root(&self) -> PhysAddr {
         self.root
+    }
+
+    /// What the probes know of the program.
+    pub fn probes(&self) -> &SpaceProbes {
+        &self.probes
+    }
+
+    /// Notes that `memory` has the bytes of the file with the node `file` from `offset` on. ENOMEM
+    /// without memory.
+    pub fn note_file(&self, file: u64, offset: u64, memory: Range<u64>) -> Result<(), Errno> {
+        let image = &mut self.memory.lock().image;
+        image.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        image.push(FilePart {
+            file,
+            offset,
+            memory,
+        });
+        Ok(())
+    }
+
+    /// The address to which the byte at `offset` of the file with the node `file` was copied, if it
+    /// is one that allows `access`.
+    pub fn address_of(&self, file: u64, offset: u64, access: Access) -> Option<u64> {
+        let memory = self.memory.lock();
+        memory.image.iter().find_map(|part| {
+            let distance = offset.checked_sub(part.offset)?;
+            let address = part.memory.start.checked_add(distance)?;
+            let is_there = part.file == file
+                && part.memory.contains(&address)
+                && memory
+                    .region(address)
+                    .is_some_and(|region| region.permits(access));
+            is_there.then_some(address)
+        })
+    }
+
+    /// Lets the program execute `pages` of code that [`UserSpace::poke`] is to write, above all
+    /// that its heap can take. Returns where they are; EINVAL if something else is there.
+    pub fn add_code(&self, after: u64, pages: u64) -> Result<Range<u64>, Errno> {
+        let mut memory = self.memory.lock();
+        let start = match after {
+            // One page stays free behind the heap.
+            0 => memory.heap.start + HEAP_MAX + PAGE,
+            after => after,
+        };
+        let range = start..start + pages * PAGE;
+        memory.add_region(range.clone(), Protection::ReadExecute)?;
+        Ok(range)
+    }
+
+    /// Copies what the program has at `address` into all of `to`. EFAULT if it has nothing there.
+    pub fn peek(&self, address: u64, mut to: &mut [u8]) -> Result<(), Errno> {
+        let memory = self.memory.lock();
+        for (page, start, len) in pieces(address, to.len()) {
+            let (piece, rest) = to.split_at_mut(len);
+            memory.region(page).ok_or(Errno::EFAULT)?;
+            match memory.pages.get(&page) {
+                Some(frame) => piece.copy_from_slice(&frame.bytes()[start..start + len]),
+                // A page that was not touched yet is one of zeros.
+                None => piece.fill(0),
+            }
+            to = rest;
+        }
+        Ok(())
+    }
+
+    /// Stores `bytes` at `address` of a program that may be running, whatever the protection there
+    /// is. A byte is stored at once. A frame that is replaced goes to `replaced`: it must be kept
+    /// until no CPU can use it any more ([`crate::arch::smp::flush_tlb_everywhere`]).
+    ///
+    /// # Errors
+    /// EFAULT if nothing is there, ENOMEM; then some of the bytes may have been stored.
+    pub fn poke(
+        &self,
+        address: u64,
+        mut bytes: &[u8],
+        replaced: &mut Vec<Arc<Frame>>,
+    ) -> Result<(), Errno> {
+        let mut memory = self.memory.lock();
+        replaced.try_reserve(2).map_err(|_| Errno::ENOMEM)?;
+        for (page, start, len) in pieces(address, bytes.len()) {
+            let (piece, rest) = bytes.split_at(len);
+            if let Some(frame) = memory.pages.get(&page)
+                && Arc::strong_count(frame) > 1
+            {
+                replaced.push(frame.clone());
+            }
+            let frame = memory.own_frame(page).map_err(errno)?;
+            frame.bytes_mut()[start..start + len].copy_from_slice(piece);
+            bytes = rest;
+        }
+        Ok(())
+    }
+
+    /// Brings the pages of the running program that hold the `len` bytes from `start` on in, if it
+    /// may access them so. It waits for nothing, so interrupts may be off; the program itself was
+    /// interrupted, or has called the kernel, and holds no lock.
+    ///
+    /// # Errors
+    /// That of the first page; [`FaultError::OutOfMemory`] also if another task looks at this
+    /// memory.
+    pub fn bring_in(&self, start: u64, len: usize, access: Access) -> Result<(), FaultError> {
+        let mut memory = self.memory.try_lock().ok_or(FaultError::OutOfMemory)?;
+        let end = start.checked_add(len as u64).ok_or(FaultError::Unmapped)?;
+        for page in (start / PAGE * PAGE..end).step_by(FRAME_SIZE) {
+            memory.fault(page, access)?;
+        }
+        Ok(())
     }
 
     /// Lets the program touch `range`, as zeros at first. EINVAL if it breaks SPACE-4.
@@ -185,10 +333,7 @@ impl UserSpace {
         while at < range.end {
             let page = at / PAGE * PAGE;
             let end = range.end.min(page + PAGE);
-            let frame = memory.own_frame(page).map_err(|error| match error {
-                FaultError::OutOfMemory => Errno::ENOMEM,
-                FaultError::Unmapped | FaultError::Forbidden => Errno::EFAULT,
-            })?;
+            let frame = memory.own_frame(page).map_err(errno)?;
             let piece = &mut frame.bytes_mut()[(at - page) as usize..(end - page) as usize];
             fill(piece, at - range.start)?;
             at = end;
@@ -235,12 +380,14 @@ impl UserSpace {
         {
             let mut memory = self.memory.lock();
             let Memory {
+                image,
                 regions,
                 pages,
                 tables,
                 heap,
             } = &mut *memory;
             let mut copy = child.memory.lock();
+            copy.image = image.clone();
             copy.regions = regions.clone();
             copy.heap = heap.clone();
             // This keeps SPACE-2 for both: the pages that this task may write to are protected, and

@@ -35,6 +35,7 @@ use crate::{
     },
     pr_debug, task,
     time::TICK_NS,
+    uprobes::registry,
 };
 use abi::{WaitStatus, auxv, open, signal};
 use alloc::{sync::Arc, vec, vec::Vec};
@@ -201,6 +202,11 @@ fn load_segment(space: &UserSpace, file: &File, segment: &Segment) -> Result<(),
     };
     space.add_region(segment.pages(), protection)?;
     let start = segment.memory.start;
+    space.note_file(
+        file.node().number(),
+        segment.file_offset,
+        start..start + segment.file_bytes,
+    )?;
     space.fill(start..start + segment.file_bytes, |piece, at| {
         match file.read_at(segment.file_offset + at, piece)? {
             read if read == piece.len() => Ok(()),
@@ -241,6 +247,7 @@ fn exec(path: &CStr, argv: u64, envp: u64, regs: &mut PtRegs) -> Result<(), Errn
     let task = task::current();
     let arguments = Arguments::from_user(argv, envp)?;
     let loaded = load(&task.process.cwd(), path.to_bytes(), &arguments)?;
+    registry::program_starts(&loaded.space, task.pid())?;
     // SAFETY: (1) by the type of `path`.
     unsafe { begin_new_exec(path.as_ptr(), &loaded, regs) };
     Ok(())
@@ -280,7 +287,10 @@ fn start_in_group(path: &str, args: &[&str], group: Group) -> Result<Pid, Errno>
     let loaded = load(&root, path.as_bytes(), &arguments)?;
     let console = fs::open("/dev/console", open::RDWR)?;
     let process = Process::new(FileTable::with_standard(console), Some(root), group);
+    let space = loaded.space.clone();
     let child = Task::new_user(comm(path.as_bytes()), &loaded.regs, loaded.space, process)?;
+    registry::program_starts(&space, child.pid())?;
+    drop(space);
     process::add(child.clone(), task::current())?;
     let pid = child.pid();
     scheduler::start(child);

@@ -1,7 +1,7 @@
 //! Making a process out of another.
 
 use super::{Task, process, scheduler};
-use crate::{arch::PtRegs, errno::Errno, mm::uaccess, task};
+use crate::{arch::PtRegs, errno::Errno, mm::uaccess, task, uprobes::registry};
 use abi::{clone, signal};
 use alloc::sync::Arc;
 use core::hint::black_box;
@@ -48,7 +48,7 @@ fn fork(
         return Err(Errno::EINVAL);
     }
     let parent = task::current();
-    let space = parent.user_space().ok_or(Errno::EINVAL)?.fork()?;
+    let space = registry::fork(&*parent.user_space().ok_or(Errno::EINVAL)?)?;
     let child_regs = PtRegs {
         ax: 0,
         sp: stack,
@@ -57,10 +57,12 @@ fn fork(
     let child = Task::new_user(
         parent.comm(),
         &child_regs,
-        Arc::new(space),
+        space.clone(),
         parent.process.duplicate(),
     )?;
     let pid = child.pid();
+    registry::child_is(&space, pid);
+    drop(space);
     if flags & clone::CHILD_SETTID != 0
         && let Some(space) = child.user_space()
     {

@@ -86,5 +86,7 @@ pub const EOVERFLOW: i32 = 75;
 pub const EILSEQ: i32 = 84;
 /// Operation not supported.
 pub const EOPNOTSUPP: i32 = 95;
+/// A name that stands for several things.
+pub const EADDRNOTAVAIL: i32 = 99;
 /// Connection timed out.
 pub const ETIMEDOUT: i32 = 110;

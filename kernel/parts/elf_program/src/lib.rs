@@ -20,7 +20,10 @@ extern crate alloc;
 use alloc::vec::Vec;
 use core::{error, fmt, ops::Range};
 use elf::{
-    abi::{EM_X86_64, ET_EXEC, PF_R, PF_W, PF_X, PT_DYNAMIC, PT_INTERP, PT_LOAD},
+    ElfBytes,
+    abi::{
+        EM_X86_64, ET_EXEC, PF_R, PF_W, PF_X, PT_DYNAMIC, PT_INTERP, PT_LOAD, STT_FUNC, STT_OBJECT,
+    },
     endian::LittleEndian,
     file::{Class, FileHeader, parse_ident},
     parse::{ParseAt, ParsingTable},
@@ -118,6 +121,47 @@ impl fmt::Display for Error {
 
 impl error::Error for Error {}
 
+/// A function or an object of a program, as its symbol table has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Symbol<'a> {
+    /// The name in the table: that of a Rust function is mangled.
+    pub name: &'a str,
+    /// The address of its first byte.
+    pub start: u64,
+    /// Its bytes; 0 if the table does not say.
+    pub size: u64,
+}
+
+/// The symbols of one type of the program whose whole file is `file`.
+fn symbols(file: &[u8], symbol_type: u8) -> impl Iterator<Item = Symbol<'_>> {
+    let tables = ElfBytes::<LittleEndian>::minimal_parse(file)
+        .and_then(|elf| elf.symbol_table())
+        .unwrap_or(None);
+    tables.into_iter().flat_map(move |(symbols, names)| {
+        let wanted = symbols
+            .into_iter()
+            .filter(move |symbol| symbol.st_symtype() == symbol_type && !symbol.is_undefined());
+        wanted.filter_map(move |symbol| {
+            Some(Symbol {
+                name: names.get(symbol.st_name as usize).ok()?,
+                start: symbol.st_value,
+                size: symbol.st_size,
+            })
+        })
+    })
+}
+
+/// The functions of the program whose whole file is `file`. A file without symbols, or with a
+/// damaged table of them, has none.
+pub fn functions(file: &[u8]) -> impl Iterator<Item = Symbol<'_>> {
+    symbols(file, STT_FUNC)
+}
+
+/// The same for its objects.
+pub fn objects(file: &[u8]) -> impl Iterator<Item = Symbol<'_>> {
+    symbols(file, STT_OBJECT)
+}
+
 impl Executable {
     /// Checks the headers at the start of a program. `start` holds the file's first bytes, up to a
     /// page of them. Segments must lie in `user`; both ends of it are page boundaries.
@@ -148,6 +192,23 @@ impl Executable {
             return Err(Error::BadEntry);
         }
         Ok(Self { entry, segments })
+    }
+
+    /// The address of the code that stands at `offset` of the file; `None` if that byte of the file
+    /// is no code.
+    pub fn code_address(&self, offset: u64) -> Option<u64> {
+        let has_it =
+            |s: &&Segment| s.access.execute && offset.wrapping_sub(s.file_offset) < s.file_bytes;
+        let segment = self.segments.iter().find(has_it)?;
+        Some(segment.memory.start + (offset - segment.file_offset))
+    }
+
+    /// The offset in the file of the code at `address`; `None` if no byte of the file is code there.
+    pub fn code_offset(&self, address: u64) -> Option<u64> {
+        let has_it =
+            |s: &&Segment| s.access.execute && address.wrapping_sub(s.memory.start) < s.file_bytes;
+        let segment = self.segments.iter().find(has_it)?;
+        Some(segment.file_offset + (address - segment.memory.start))
     }
 
     /// Where the program's memory ends, rounded up to a page: its heap may start there.

@@ -29,7 +29,7 @@ use crate::{
     panic, pr_err, pr_warn,
     probes::{PROBES, hooks, preempt_at_breakpoint},
     task::{self, exit::exit_if_requested, scheduler, sleepers},
-    terminal, test_runner, trace,
+    terminal, test_runner, trace, uprobes,
 };
 use core::{
     arch::asm,
@@ -45,12 +45,15 @@ use x86_64::{
 
 /// #BP that `kprobe_breakpoint` has not served: it is the gate's target, and found no probe at the
 /// address. The probes are asked once more, for breakpoints of theirs that are no probe's (see
-/// [`crate::probes`]). A breakpoint of ring 3 is the program's own.
+/// [`crate::probes`]). A breakpoint of ring 3 is a user probe's, or the program's own.
 pub(super) extern "C" fn do_breakpoint(regs: &mut PtRegs) {
-    if !regs.user_mode() && PROBES.on_breakpoint(regs) {
-        return;
+    let is_ours = match regs.user_mode() {
+        true => uprobes::hit::on_breakpoint(regs),
+        false => PROBES.on_breakpoint(regs),
+    };
+    if !is_ours {
+        unclaimed(regs, vector::BREAKPOINT);
     }
-    unclaimed(regs, vector::BREAKPOINT);
 }
 
 /// #DB that only debug registers have caused, in the order of the bits of `status`. True: it was
@@ -61,7 +64,11 @@ pub(super) extern "C" fn enter_match(regs: &mut PtRegs, status: u64) -> bool {
 
 /// #DB.
 pub(super) extern "C" fn do_debug(regs: &mut PtRegs) {
-    if !regs.user_mode() && hooks::on_debug(regs) {
+    let is_ours = match regs.user_mode() {
+        true => uprobes::hit::on_debug(regs),
+        false => hooks::on_debug(regs),
+    };
+    if is_ours {
         return;
     }
     // A watchpoint may have matched in a displaced instruction.

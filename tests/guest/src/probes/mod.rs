@@ -23,4 +23,5 @@ mod regressions;
 mod several_returns;
 mod shortage;
 mod stores_to_text;
+mod user_probes;
 mod watchpoints;

@@ -10,6 +10,7 @@ mod bad_pointers;
 mod exceptions;
 mod files;
 mod memory;
+mod probed;
 mod registers;
 mod tasks;
 
@@ -55,6 +56,13 @@ fn main(mut args: Args) -> i32 {
         ("block", 0) => tasks::block(),
         ("rounds", 1) => tasks::rounds(args),
         ("fork_limit", 0) => tasks::fork_limit(),
+        ("probed", 1) => probed::run(args),
+        ("probed_deep", 1) => probed::deep(args),
+        ("probed_fault", 0) => return probed::fault(),
+        ("probed_semaphore", 1) => probed::semaphore(args),
+        ("probed_fork", 0) => probed::fork(),
+        ("probed_forever", 0) => return probed::forever(),
+        ("probed_forge", 0) => return probed::forge(),
         (_, given) => {
             eprintln!("exercise: there is no exercise {name:?} with {given} arguments");
             return 2;

@@ -1,0 +1,378 @@
+//! Hits of user probes: from a breakpoint in ring 3 to the displaced instruction, and the returns
+//! of calls that are followed.
+//!
+//! ```text
+//!   int3 in the program ─► handlers, newest first ─► the slot: the instruction, and a jump back
+//!                                                 └► `syscall`, `popfq`: carried out here
+//!   with a post handler ─► the slot with the trap flag ─► #DB, outside the slot: post handlers
+//!   function's entry    ─► the trampoline's address in the return slot, a call noted
+//!   int3 of the trampoline ─► the call is found by its slot, handlers, on to the true address
+//! ```
+//!
+//! A breakpoint costs one trap. The replacement of an instruction uses no stack below the program's
+//! stack pointer (its red zone), except where the instruction itself is a call.
+//!
+//! # Invariants
+//! UHIT-1. Nothing that the program can write is believed: its addresses come from the state that
+//!     the kernel keeps, and a trampoline that no call is noted for is a breakpoint of its own.
+//! UHIT-2. Nothing is held while a system call is carried out, because it may not return.
+//!
+//! # Contexts
+//! The handlers of #BP and #DB that come from ring 3: task context of that task, with interrupts
+//! off, on the empty kernel stack. No lock is held by the interrupted code, so this may take those
+//! that no NMI takes.
+
+use alloc::sync::Arc;
+
+use ::probes::insn::ResumeIp;
+use x86_64::{
+    instructions::interrupts,
+    registers::{debug::Dr6, rflags::RFlags},
+};
+
+use super::{
+    probe::{MAX_CALLS, ProbeRef, Uretprobe, UserCall, UserProbe},
+    space::{How, ProbeList, Step},
+    target,
+};
+use crate::{
+    arch::debug,
+    errno::Errno,
+    mm::{
+        uaccess::{copy_from_user_nofault, copy_to_user_nofault},
+        user_space::{Access, UserSpace},
+    },
+    probes::{EntryVerdict, PreVerdict, PtRegs},
+    syscall::do_syscall,
+    task::{self, Pid},
+};
+
+const TF: u64 = RFlags::TRAP_FLAG.bits();
+const RF: u64 = RFlags::RESUME_FLAG.bits();
+
+/// The running task's number and memory.
+fn running() -> Option<(Pid, Arc<UserSpace>)> {
+    let task = task::running()?;
+    Some((task.pid(), task.user_space()?))
+}
+
+/// Serves a #BP that came from ring 3 and left `regs`. False: it is the program's own.
+// Not inlined, because the hit path of the kernel's probes ends here.
+#[inline(never)]
+pub fn on_breakpoint(regs: &mut PtRegs) -> bool {
+    let Some((pid, space)) = running() else {
+        return false;
+    };
+    let address = regs.ip.wrapping_sub(1);
+    let Some(hit) = space.probes().hit(address) else {
+        return address != 0 && address == space.probes().trampoline() && on_return(&space, regs);
+    };
+    regs.ip = address;
+    let mut has_post = false;
+    if let Some(list) = &hit.probes
+        && !run_handlers(&space, pid, list, regs, &mut has_post)
+    {
+        return true;
+    }
+    match hit.displaced.how {
+        How::PopFlags if pop_flags(regs) => {
+            if has_post {
+                run_post(address, regs);
+            }
+        }
+        How::InSlot | How::PopFlags => {
+            if has_post {
+                begin_step(&space, address, regs);
+            }
+            regs.ip = hit.slot;
+        }
+        How::SystemCall => {
+            drop((hit, space));
+            system_call(address, regs);
+            if has_post {
+                run_post(address, regs);
+            }
+        }
+    }
+    true
+}
+
+/// Runs the handlers at a place. False: one has chosen where the program goes on.
+fn run_handlers(
+    space: &UserSpace,
+    pid: Pid,
+    list: &ProbeList,
+    regs: &mut PtRegs,
+    has_post: &mut bool,
+) -> bool {
+    let address = regs.ip;
+    for probe in list.iter().filter(|probe| probe.common().fires_in(pid)) {
+        match probe {
+            UserProbe::Probe(probe) => {
+                probe.common.count_hit();
+                *has_post |= probe.post.is_some();
+                if let Some(handler) = probe.pre
+                    && handler(probe, regs) == PreVerdict::Resume
+                {
+                    return false;
+                }
+                regs.ip = address;
+            }
+            UserProbe::Return(probe) => {
+                if enter_call(space, probe, regs).is_err() {
+                    probe.common.count_miss();
+                }
+            }
+        }
+    }
+    true
+}
+
+/// Runs the post handlers at `address` of the program that is in memory now.
+fn run_post(address: u64, regs: &mut PtRegs) {
+    let Some((pid, space)) = running() else {
+        return;
+    };
+    let list = space.probes().hit(address).and_then(|hit| hit.probes);
+    for probe in list.iter().flat_map(|list| list.iter()) {
+        if let UserProbe::Probe(probe) = probe
+            && let Some(handler) = probe.post
+            && probe.common.fires_in(pid)
+        {
+            handler(probe, regs);
+        }
+    }
+}
+
+/// Carries out the `syscall` at `address`: as the processor, and the entry of system calls, do it.
+fn system_call(address: u64, regs: &mut PtRegs) {
+    regs.ip = address + 2;
+    regs.cx = regs.ip;
+    regs.r11 = regs.flags;
+    regs.orig_ax = regs.ax;
+    interrupts::enable();
+    do_syscall(regs);
+    interrupts::disable();
+}
+
+/// Carries out `popfq`. False: its word cannot be read, and nothing has changed.
+fn pop_flags(regs: &mut PtRegs) -> bool {
+    let Some(word) = read_word(regs.sp) else {
+        return false;
+    };
+    // What a program may not change is put right on the way back to it. The flag RF is popped as 0.
+    regs.flags = word & !RF;
+    regs.sp += 8;
+    regs.ip += 1;
+    true
+}
+
+/// Lets the program trap after the displaced instruction.
+fn begin_step(space: &UserSpace, address: u64, regs: &mut PtRegs) {
+    space.probes().set_step(Some(Step {
+        address,
+        was_stepped: regs.flags & TF != 0,
+    }));
+    regs.flags |= TF;
+}
+
+/// Serves a #DB that came from ring 3. False: it is the program's own.
+// Not inlined, as `on_breakpoint`.
+#[inline(never)]
+pub fn on_debug(regs: &mut PtRegs) -> bool {
+    let Some((_, space)) = running() else {
+        return false;
+    };
+    let Some(step) = space.probes().step() else {
+        return false;
+    };
+    debug::clear_single_step(Dr6::read_raw());
+    if space
+        .probes()
+        .place_of_slot(regs.ip)
+        .is_some_and(|(at, ..)| at == step.address)
+    {
+        // Between the instructions of the replacement. `popfw` has taken the flag away.
+        regs.flags |= TF;
+        return true;
+    }
+    space.probes().set_step(None);
+    if !step.was_stepped {
+        regs.flags &= !TF;
+        hide_trap_flag(&space, &step, regs);
+    }
+    run_post(step.address, regs);
+    !step.was_stepped
+}
+
+/// Takes the trap flag out of the flags that the program has just pushed.
+fn hide_trap_flag(space: &UserSpace, step: &Step, regs: &PtRegs) {
+    const PUSHF: u8 = 0x9c;
+    let is_pushf = space.probes().hit(step.address).is_some_and(|hit| {
+        let (last, prefixes) = hit.displaced.bytes().split_last().unwrap_or((&0, &[]));
+        // REX and 0x66 are the prefixes that it may have.
+        *last == PUSHF
+            && prefixes
+                .iter()
+                .all(|byte| matches!(byte, 0x40..=0x4f | 0x66))
+    });
+    let mut flags = [0; 2];
+    if is_pushf && copy_from_program(&mut flags, regs.sp).is_ok() {
+        let kept = u16::from_le_bytes(flags) & !(TF as u16);
+        // The page was written a moment ago.
+        let _ = copy_to_program(regs.sp, &kept.to_le_bytes());
+    }
+}
+
+/// No call can be followed here.
+struct Missed;
+
+/// Borrows the return address of the call that begins at `regs`.
+fn enter_call(
+    space: &UserSpace,
+    probe: &ProbeRef<Uretprobe>,
+    regs: &mut PtRegs,
+) -> Result<(), Missed> {
+    let (slot, trampoline) = (regs.sp, space.probes().trampoline());
+    let found = read_word(slot).ok_or(Missed)?;
+    let is_chained = found == trampoline;
+    let return_address = match is_chained {
+        // Another return probe, or a function that ended in a jump to this one, has borrowed it.
+        true => space.probes().return_address(slot).ok_or(Missed)?,
+        false => found,
+    };
+    if !probe.take_call() {
+        drop_abandoned(space, trampoline);
+        if !probe.take_call() {
+            return Err(Missed);
+        }
+    }
+    let mut call = UserCall::new(probe, regs.ip, slot, return_address);
+    if let Some(entry) = probe.entry {
+        let address = regs.ip;
+        let verdict = entry(&mut call, regs);
+        regs.ip = address;
+        if verdict == EntryVerdict::Decline {
+            return Ok(());
+        }
+    }
+    if let Err(call) = space.probes().begin_call(call, is_chained) {
+        drop_abandoned(space, trampoline);
+        space
+            .probes()
+            .begin_call(call, is_chained)
+            .map_err(|_| Missed)?;
+    }
+    if !is_chained && copy_to_program(slot, &trampoline.to_le_bytes()).is_err() {
+        space.probes().drop_calls(slot);
+        return Err(Missed);
+    }
+    Ok(())
+}
+
+/// Drops the calls whose frames were left by another way than their return: their slots have been
+/// written to since.
+#[cold]
+fn drop_abandoned(space: &UserSpace, trampoline: u64) {
+    let mut slots = [0; MAX_CALLS];
+    let count = space.probes().slots(&mut slots);
+    for &slot in &slots[..count] {
+        if read_word(slot) != Some(trampoline) {
+            space.probes().drop_calls(slot);
+        }
+    }
+}
+
+/// Serves the breakpoint of the trampoline.
+fn on_return(space: &UserSpace, regs: &mut PtRegs) -> bool {
+    let Some(mut call) = space.probes().end_call(regs.sp) else {
+        return false;
+    };
+    loop {
+        regs.ip = call.return_address;
+        if call.is_current() && call.probe().common.fires() {
+            call.probe().common.count_hit();
+            if let Some(handler) = call.probe().handler {
+                let (ip, sp) = (regs.ip, regs.sp);
+                handler(&mut call, regs);
+                (regs.ip, regs.sp) = (ip, sp);
+            }
+        }
+        if space.probes().return_address(call.slot).is_none() {
+            return true;
+        }
+        match space.probes().end_call(call.slot + 8) {
+            Some(next) => call = next,
+            None => return true,
+        }
+    }
+}
+
+fn read_word(address: u64) -> Option<u64> {
+    let mut word = [0; 8];
+    copy_from_program(&mut word, address).ok()?;
+    Some(u64::from_le_bytes(word))
+}
+
+/// Copies memory of the running program at `from` into all of `to`. Pages that are the program's
+/// and were not touched yet are brought in. For handlers of user probes.
+///
+/// # Errors
+/// EFAULT; the start of `to` may have changed.
+pub fn copy_from_program(to: &mut [u8], from: u64) -> Result<(), Errno> {
+    with_pages(from, to.len(), Access::Read, || {
+        copy_from_user_nofault(to, from)
+    })
+}
+
+/// Copies all of `from` to memory of the running program at `to`, which it may write. The same
+/// holds as for [`copy_from_program`].
+///
+/// # Errors
+/// EFAULT; the start of it may have been written.
+pub fn copy_to_program(to: u64, from: &[u8]) -> Result<(), Errno> {
+    with_pages(to, from.len(), Access::Write, || {
+        copy_to_user_nofault(to, from)
+    })
+}
+
+/// Tries to `copy`, and once more with the pages brought in.
+fn with_pages(
+    start: u64,
+    len: usize,
+    access: Access,
+    mut copy: impl FnMut() -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    if copy().is_ok() {
+        return Ok(());
+    }
+    let (_, space) = running().ok_or(Errno::EFAULT)?;
+    space
+        .bring_in(start, len, access)
+        .map_err(|_| Errno::EFAULT)?;
+    copy()
+}
+
+/// The address and the stack pointer that the registers `ip` and `sp` of the running program stand
+/// for: those that it would have without probes. Task context, or a handler of an exception of the
+/// program.
+pub fn original_position(ip: u64, sp: u64) -> (u64, u64) {
+    let Some((_, space)) = running() else {
+        return (ip, sp);
+    };
+    let Some((address, displaced, slot)) = space.probes().place_of_slot(ip) else {
+        return (ip, sp);
+    };
+    match target::replacement(&displaced, address, slot) {
+        Ok(replacement) => {
+            let position = replacement.position((ip - slot) as usize);
+            let ip = match position.ip {
+                ResumeIp::Known(ip) => ip,
+                // Only code that ends in a stub has it.
+                ResumeIp::Stacked(_) => address,
+            };
+            (ip, sp.wrapping_add_signed(position.rsp_correction.into()))
+        }
+        Err(_) => (address, sp),
+    }
+}

@@ -1,0 +1,644 @@
+//! The registry: which probes there are, which programs are in memory, and the breakpoints that
+//! follow from the two.
+//!
+//! ```text
+//!   register ─► the instruction of the file ─► site ─┐
+//!                                                    ├─► each program of that file: slot, then int3
+//!   exec, fork ─► program in memory ─────────────────┘
+//! ```
+//!
+//! # Contexts and locks
+//! Tasks that may sleep. One sleeping lock, taken before the locks of files and of a program's
+//! memory. It is not held while files are read to find a place.
+
+use alloc::{
+    collections::BTreeMap,
+    sync::{Arc, Weak},
+    vec::Vec,
+};
+use core::{
+    ops::Deref,
+    ptr,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use ::probes::insn::{MAX_INSN_BYTES, Translation};
+use fallible::push;
+
+use super::{
+    error::UprobeError,
+    probe::{ProbeRef, Uprobe, Uretprobe, UserProbe},
+    space::{Displaced, How, ProbeList, ProbedPlace, fires_in},
+    target::{self, Target},
+};
+use crate::{
+    arch::smp,
+    errno::Errno,
+    fs::NodeRef,
+    mm::{
+        frame::Frame,
+        user_space::{Access, UserSpace},
+    },
+    pr_warn,
+    sync::Mutex,
+    task::{self, Pid},
+};
+
+/// The pages that slots are taken from at once.
+const SLOT_PAGES: u64 = 16;
+/// Slots begin at multiples of this.
+const SLOT_ALIGN: u64 = 16;
+/// The breakpoint.
+const INT3: u8 = 0xcc;
+
+/// A place in a file: the number of its node, and the offset.
+type SiteKey = (u64, u64);
+
+/// An instruction of a file, and its probes.
+struct Site {
+    /// Keeps the file.
+    node: NodeRef,
+    displaced: Displaced,
+    /// In the order of their registration.
+    probes: Vec<UserProbe>,
+}
+
+/// A program in memory.
+struct Program {
+    pid: Pid,
+    space: Weak<UserSpace>,
+}
+
+struct Registry {
+    sites: BTreeMap<SiteKey, Site>,
+    programs: Vec<Program>,
+}
+
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
+    sites: BTreeMap::new(),
+    programs: Vec::new(),
+});
+
+/// What is to be done when a change is complete.
+#[derive(Default)]
+struct Aftermath {
+    /// Frames that some CPU may still use.
+    replaced: Vec<Arc<Frame>>,
+    /// First bytes of instructions that were stored, and where.
+    stores: Vec<(Arc<UserSpace>, u64, u8)>,
+    is_changed: bool,
+}
+
+impl Aftermath {
+    /// Stores the first byte of an instruction of a program that may be running.
+    fn store(&mut self, space: &Arc<UserSpace>, at: u64, byte: u8) -> Result<(), UprobeError> {
+        self.stores
+            .try_reserve(1)
+            .map_err(|_| UprobeError::OutOfMemory)?;
+        poke(space, at, &[byte], self)?;
+        self.stores.push((space.clone(), at, byte));
+        Ok(())
+    }
+
+    /// Waits until every CPU has seen the change. Then no handler runs that is not registered.
+    ///
+    /// QEMU drops the translation of a block before the store to it lands. A CPU that translates
+    /// the block anew in between keeps the old bytes for ever. So every byte is stored once more
+    /// when all CPUs have answered.
+    fn settle(mut self) {
+        if !self.is_changed {
+            return;
+        }
+        smp::flush_tlb_everywhere();
+        if self.stores.is_empty() {
+            return;
+        }
+        for (space, at, byte) in core::mem::take(&mut self.stores) {
+            // The page is this program's alone since the first store.
+            let again = poke(&space, at, &[byte], &mut self);
+            debug_assert_eq!(again, Ok(()), "nothing is needed for it");
+        }
+        smp::flush_tlb_everywhere();
+    }
+}
+
+/// The probes of a site that fire, newest first, as hits see them.
+fn firing(site: &Site) -> Result<Option<ProbeList>, UprobeError> {
+    let firing = site
+        .probes
+        .iter()
+        .rev()
+        .filter(|probe| probe.common().fires());
+    let mut list = Vec::new();
+    for probe in firing {
+        push(&mut list, probe.clone())?;
+    }
+    Ok((!list.is_empty()).then(|| Arc::from(list)))
+}
+
+impl Registry {
+    /// Makes the breakpoints at `key` what they are to be in all programs.
+    fn apply(&mut self, key: SiteKey, after: &mut Aftermath) -> Result<(), UprobeError> {
+        let Some(site) = self.sites.get(&key) else {
+            return Ok(());
+        };
+        let list = firing(site)?;
+        for program in &self.programs {
+            if let Some(space) = program.space.upgrade() {
+                place(&space, program.pid, key, site, list.as_ref(), after)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The site that has a probe.
+    fn site_of(&self, probe: &UserProbe) -> Option<SiteKey> {
+        let key = probe.common().site();
+        let site = self.sites.get(&key)?;
+        site.probes
+            .iter()
+            .any(|other| other.is(probe))
+            .then_some(key)
+    }
+
+    /// Enters a probe, without its breakpoints.
+    fn enter(&mut self, target: Target, probe: UserProbe) -> Result<SiteKey, UprobeError> {
+        if self.site_of(&probe).is_some() {
+            return Err(UprobeError::AlreadyRegistered);
+        }
+        let key = (target.node.number(), target.offset);
+        let site = self.sites.entry(key).or_insert_with(|| Site {
+            node: target.node,
+            displaced: target.displaced,
+            probes: Vec::new(),
+        });
+        if site.displaced != target.displaced {
+            // The file has changed since. The programs that have the old text keep its probes.
+            return Err(UprobeError::FileChanged);
+        }
+        push(&mut site.probes, probe.clone())?;
+        probe.common().begin(key);
+        if let UserProbe::Return(probe) = &probe {
+            probe.forget_calls();
+        }
+        Ok(key)
+    }
+
+    /// Takes out the probes whose holders went where nothing could wait.
+    fn remove_orphans(&mut self, after: &mut Aftermath) {
+        let is_orphan = |probe: &&UserProbe| !probe.common().is_registered();
+        let all = self.sites.values().flat_map(|site| &site.probes);
+        let orphans: Vec<UserProbe> = all.filter(is_orphan).cloned().collect();
+        orphans.iter().for_each(|probe| self.remove(probe, after));
+    }
+
+    /// Takes a probe out, with its breakpoints.
+    fn remove(&mut self, probe: &UserProbe, after: &mut Aftermath) {
+        let Some(key) = self.site_of(probe) else {
+            return;
+        };
+        probe.common().end();
+        let Some(site) = self.sites.get_mut(&key) else {
+            return;
+        };
+        site.probes.retain(|other| !other.is(probe));
+        let is_empty = site.probes.is_empty();
+        self.reduce(key, after);
+        if is_empty {
+            self.sites.remove(&key);
+        }
+    }
+
+    /// [`Registry::apply`] where fewer probes fire. Without memory for the shorter list a hit finds
+    /// the old one, whose probes say themselves that they do not fire; a breakpoint that cannot be
+    /// taken away stays, and does nothing.
+    fn reduce(&mut self, key: SiteKey, after: &mut Aftermath) {
+        after.is_changed = true;
+        if let Err(error) = self.apply(key, after) {
+            pr_warn!("uprobes: a breakpoint stays: {error}");
+        }
+    }
+}
+
+/// Makes the breakpoint of a site in one program what it is to be.
+fn place(
+    space: &Arc<UserSpace>,
+    pid: Pid,
+    key: SiteKey,
+    site: &Site,
+    list: Option<&ProbeList>,
+    after: &mut Aftermath,
+) -> Result<(), UprobeError> {
+    let Some(address) = space.address_of(key.0, key.1, Access::Execute) else {
+        return Ok(());
+    };
+    let list = list.filter(|list| fires_in(list, pid));
+    let probes = space.probes();
+    let armed = probes.armed(address);
+    if armed.is_none() {
+        if list.is_none() {
+            return Ok(());
+        }
+        if !has_text(space, address, &site.displaced) {
+            pr_warn!("uprobes: process {pid} runs another text of the file, which has changed");
+            return Ok(());
+        }
+        enter(space, address, site, after)?;
+    }
+    let is_return = |probe: &UserProbe| matches!(probe, UserProbe::Return(_));
+    if list.is_some_and(|list| list.iter().any(is_return)) && probes.trampoline() == 0 {
+        let trampoline = take_slot(space, 1)?;
+        poke(space, trampoline, &[INT3], after)?;
+        probes.set_trampoline(trampoline)?;
+    }
+    let old = probes.set_probes(address, list.cloned());
+    count_references(space, pid, key.0, (old.as_ref(), list), after)?;
+    let (is, wanted) = (armed == Some(true), list.is_some());
+    if is != wanted {
+        let first = site.displaced.bytes()[0];
+        after.store(space, address, if wanted { INT3 } else { first })?;
+        probes.set_armed(address, wanted);
+    }
+    Ok(())
+}
+
+/// Corrects the words that count the probes of a place, where `lists` are the old probes and the
+/// new ones.
+fn count_references(
+    space: &UserSpace,
+    pid: Pid,
+    file: u64,
+    (old, new): (Option<&ProbeList>, Option<&ProbeList>),
+    after: &mut Aftermath,
+) -> Result<(), UprobeError> {
+    let counted =
+        |list: Option<&ProbeList>, other: Option<&ProbeList>, change: u16, after: &mut _| {
+            for probe in list.iter().flat_map(|list| list.iter()) {
+                let common = probe.common();
+                let is_kept = other.is_some_and(|other| other.iter().any(|other| other.is(probe)));
+                let is_of_process = common.only.is_none_or(|only| only == pid);
+                if let Some(offset) = common.place.reference_counter
+                    && !is_kept
+                    && is_of_process
+                    && let Some(address) = space.address_of(file, offset, Access::Write)
+                {
+                    let mut word = [0; 2];
+                    if space.peek(address, &mut word).is_ok() {
+                        let count = u16::from_le_bytes(word).wrapping_add(change);
+                        poke(space, address, &count.to_le_bytes(), after)?;
+                    }
+                }
+            }
+            Ok(())
+        };
+    counted(old, new, u16::MAX, after)?;
+    counted(new, old, 1, after)
+}
+
+/// Whether the instruction of a site is at `address`.
+fn has_text(space: &UserSpace, address: u64, displaced: &Displaced) -> bool {
+    let mut there = [0; MAX_INSN_BYTES];
+    let there = &mut there[..displaced.bytes().len()];
+    space.peek(address, there).is_ok() && there == displaced.bytes()
+}
+
+/// Makes the place at `address` known, with its slot.
+fn enter(
+    space: &UserSpace,
+    address: u64,
+    site: &Site,
+    after: &mut Aftermath,
+) -> Result<(), UprobeError> {
+    let displaced = site.displaced;
+    let slot = match displaced.how {
+        How::SystemCall => 0..0,
+        How::InSlot | How::PopFlags => {
+            let slot = take_slot(space, Translation::MAX_BYTES as u64)?;
+            let replacement = target::replacement(&displaced, address, slot)?;
+            poke(space, slot, replacement.code(), after)?;
+            slot..slot + replacement.code().len() as u64
+        }
+    };
+    space.probes().enter(ProbedPlace {
+        address,
+        displaced,
+        slot,
+        probes: None,
+        armed: false,
+    })?;
+    Ok(())
+}
+
+/// Takes `bytes` of the addresses for slots.
+fn take_slot(space: &UserSpace, bytes: u64) -> Result<u64, UprobeError> {
+    let bytes = bytes.next_multiple_of(SLOT_ALIGN);
+    let mut area = space.probes().area();
+    if area.end - area.next < bytes {
+        let more = space.add_code(area.end, SLOT_PAGES);
+        let more = more.map_err(|_| UprobeError::NoRoom)?;
+        if area.end == 0 {
+            area.next = more.start;
+        }
+        area.end = more.end;
+    }
+    let slot = area.next;
+    area.next += bytes;
+    space.probes().set_area(area);
+    Ok(slot)
+}
+
+fn poke(
+    space: &UserSpace,
+    address: u64,
+    bytes: &[u8],
+    after: &mut Aftermath,
+) -> Result<(), UprobeError> {
+    after.is_changed = true;
+    space
+        .poke(address, bytes, &mut after.replaced)
+        .map_err(|_| UprobeError::OutOfMemory)
+}
+
+/// A change of what is registered: the registry, and what the change leaves to be done.
+fn change<R>(
+    work: impl FnOnce(&mut Registry, &mut Aftermath) -> Result<R, UprobeError>,
+) -> Result<R, UprobeError> {
+    if !task::may_sleep() {
+        return Err(UprobeError::AtomicContext);
+    }
+    let mut after = Aftermath::default();
+    let mut registry = REGISTRY.lock();
+    if ORPHANS.swap(false, Ordering::Relaxed) {
+        registry.remove_orphans(&mut after);
+    }
+    let result = work(&mut registry, &mut after);
+    // Under the lock: a frame that is replaced next may be one that some CPU still uses.
+    after.settle();
+    drop(registry);
+    result
+}
+
+/// Registers several probes, all or none. Task context, may sleep.
+///
+/// # Errors
+/// That of the first one refused; nothing has changed then.
+pub fn register(probes: &[UserProbe]) -> Result<(), UprobeError> {
+    if probes.is_empty() {
+        return Err(UprobeError::EmptyBatch);
+    }
+    if !task::may_sleep() {
+        return Err(UprobeError::AtomicContext);
+    }
+    let mut targets = Vec::new();
+    let mut files = target::Files::default();
+    for probe in probes {
+        let target = files.resolve(&probe.common().place)?;
+        if matches!(probe, UserProbe::Return(_)) {
+            target.permit_return()?;
+        }
+        push(&mut targets, target)?;
+    }
+    change(|registry, after| {
+        let mut done = 0;
+        let mut keys = Vec::new();
+        let enter_all = || {
+            for (target, probe) in targets.into_iter().zip(probes) {
+                let key = registry.enter(target, probe.clone())?;
+                done += 1;
+                if keys.last() != Some(&key) {
+                    push(&mut keys, key)?;
+                }
+            }
+            keys.iter().try_for_each(|key| registry.apply(*key, after))
+        };
+        let result = enter_all();
+        if result.is_err() {
+            probes[..done]
+                .iter()
+                .for_each(|probe| registry.remove(probe, after));
+        }
+        result
+    })
+}
+
+/// Unregisters several probes. When this returns no handler of them runs or will; those that are
+/// not registered stay so. Task context, may sleep.
+///
+/// # Errors
+/// [`UprobeError::AtomicContext`].
+pub fn unregister(probes: &[UserProbe]) -> Result<(), UprobeError> {
+    change(|registry, after| {
+        probes
+            .iter()
+            .for_each(|probe| registry.remove(probe, after));
+        Ok(())
+    })
+}
+
+/// Lets a probe fire, or keeps it from firing. When this returns no handler of a disabled one runs.
+/// Task context, may sleep.
+///
+/// # Errors
+/// [`UprobeError::NotRegistered`], [`UprobeError::AtomicContext`]; [`UprobeError::OutOfMemory`] if
+/// it cannot be enabled.
+pub fn set_enabled(probe: &UserProbe, enabled: bool) -> Result<(), UprobeError> {
+    change(|registry, after| {
+        let key = registry.site_of(probe).ok_or(UprobeError::NotRegistered)?;
+        probe.common().set_disabled(!enabled);
+        if !enabled {
+            registry.reduce(key, after);
+            return Ok(());
+        }
+        let result = registry.apply(key, after);
+        if result.is_err() {
+            probe.common().set_disabled(true);
+            registry.reduce(key, after);
+        }
+        result
+    })
+}
+
+/// Visits every registered probe: its file's node, its offset there, and the probe. Task context,
+/// may sleep; `visit` must not register or unregister.
+pub fn for_each(mut visit: impl FnMut(&NodeRef, u64, &UserProbe)) {
+    let registry = REGISTRY.lock();
+    for ((_, offset), site) in &registry.sites {
+        for probe in &site.probes {
+            visit(&site.node, *offset, probe);
+        }
+    }
+}
+
+/// The process `pid` is going to run the program in `space`: it gets its breakpoints. Without memory
+/// for one it runs without it. Task context; no task uses the space yet.
+pub fn program_starts(space: &Arc<UserSpace>, pid: Pid) -> Result<(), Errno> {
+    let mut after = Aftermath::default();
+    let mut registry = REGISTRY.lock();
+    registry.note(space, pid)?;
+    for (key, site) in &registry.sites {
+        let placed =
+            firing(site).and_then(|list| place(space, pid, *key, site, list.as_ref(), &mut after));
+        if let Err(error) = placed {
+            pr_warn!("uprobes: process {pid} runs without a breakpoint: {error}");
+        }
+    }
+    Ok(())
+}
+
+/// Makes a copy of the running task's memory for a child, with the breakpoints and the calls that
+/// are followed. [`child_is`] tells its number.
+pub fn fork(parent: &UserSpace) -> Result<Arc<UserSpace>, Errno> {
+    let mut registry = REGISTRY.lock();
+    let child = Arc::new(parent.fork()?);
+    child.probes().copy(parent.probes())?;
+    registry.note(&child, 0)?;
+    Ok(child)
+}
+
+/// The process `pid` runs in `space`, which [`fork`] has made.
+pub fn child_is(space: &Arc<UserSpace>, pid: Pid) {
+    let mut registry = REGISTRY.lock();
+    let is_it = |program: &&mut Program| ptr::eq(program.space.as_ptr(), Arc::as_ptr(space));
+    if let Some(program) = registry.programs.iter_mut().find(is_it) {
+        program.pid = pid;
+    }
+}
+
+impl Registry {
+    /// Notes a program in memory, and forgets those that are gone.
+    fn note(&mut self, space: &Arc<UserSpace>, pid: Pid) -> Result<(), Errno> {
+        self.programs
+            .retain(|program| program.space.strong_count() > 0);
+        let program = Program {
+            pid,
+            space: Arc::downgrade(space),
+        };
+        Ok(push(&mut self.programs, program)?)
+    }
+}
+
+/// There are probes whose holders went where nothing could wait.
+static ORPHANS: AtomicBool = AtomicBool::new(false);
+
+/// A registered probe that this handle owns. Dropping the handle unregisters it. Where that may not
+/// wait (in a handler, with interrupts off), it stops firing at once, and the next change of the
+/// registry takes its breakpoints away.
+pub struct RegisteredUserProbe<T: 'static>
+where
+    ProbeRef<T>: Into<UserProbe>,
+{
+    probe: ProbeRef<T>,
+}
+
+impl<T> RegisteredUserProbe<T>
+where
+    ProbeRef<T>: Into<UserProbe>,
+{
+    /// Registers `probe`. Task context, may sleep.
+    ///
+    /// # Errors
+    /// [`UprobeError`]; the probe is dropped then.
+    pub fn new(probe: T) -> Result<Self, UprobeError> {
+        let probe = ProbeRef::Shared(Arc::new(probe));
+        register(&[probe.clone().into()])?;
+        Ok(Self { probe })
+    }
+}
+
+impl<T> Deref for RegisteredUserProbe<T>
+where
+    ProbeRef<T>: Into<UserProbe>,
+{
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.probe
+    }
+}
+
+impl<T> Drop for RegisteredUserProbe<T>
+where
+    ProbeRef<T>: Into<UserProbe>,
+{
+    fn drop(&mut self) {
+        let probe: UserProbe = self.probe.clone().into();
+        if unregister(core::slice::from_ref(&probe)).is_err() {
+            probe.common().end();
+            ORPHANS.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Defines Linux's functions for one kind of probe.
+macro_rules! linux_api {
+    (
+        $kind:literal, $type:ty;
+        $register:ident $unregister:ident
+        $register_all:ident $unregister_all:ident
+        $enable:ident $disable:ident
+    ) => {
+        #[doc = concat!("Registers a ", $kind, ". Task context, may sleep.")]
+        ///
+        /// # Errors
+        /// [`UprobeError`]; nothing has changed then.
+        pub fn $register(probe: &'static $type) -> Result<(), UprobeError> {
+            register(&[probe.into()])
+        }
+
+        #[doc = concat!("Unregisters a ", $kind, ". No handler of it runs when this returns.")]
+        /// Task context, may sleep.
+        ///
+        /// # Errors
+        /// [`UprobeError::AtomicContext`].
+        pub fn $unregister(probe: &'static $type) -> Result<(), UprobeError> {
+            unregister(&[probe.into()])
+        }
+
+        #[doc = concat!("Registers several ", $kind, "s, all or none. Task context, may sleep.")]
+        ///
+        /// # Errors
+        /// That of the first one refused; nothing has changed then.
+        pub fn $register_all(probes: &[&'static $type]) -> Result<(), UprobeError> {
+            let probes: Vec<UserProbe> = probes.iter().map(|probe| (*probe).into()).collect();
+            register(&probes)
+        }
+
+        #[doc = concat!("Unregisters several ", $kind, "s at once. Task context, may sleep.")]
+        ///
+        /// # Errors
+        /// [`UprobeError::AtomicContext`].
+        pub fn $unregister_all(probes: &[&'static $type]) -> Result<(), UprobeError> {
+            let probes: Vec<UserProbe> = probes.iter().map(|probe| (*probe).into()).collect();
+            unregister(&probes)
+        }
+
+        #[doc = concat!("Lets a disabled ", $kind, " fire again. Task context, may sleep.")]
+        ///
+        /// # Errors
+        /// Those of [`set_enabled`].
+        pub fn $enable(probe: &'static $type) -> Result<(), UprobeError> {
+            set_enabled(&probe.into(), true)
+        }
+
+        #[doc = concat!("Keeps a ", $kind, " from firing. Task context, may sleep.")]
+        ///
+        /// # Errors
+        /// Those of [`set_enabled`].
+        pub fn $disable(probe: &'static $type) -> Result<(), UprobeError> {
+            set_enabled(&probe.into(), false)
+        }
+    };
+}
+
+linux_api!(
+    "uprobe", Uprobe;
+    register_uprobe unregister_uprobe
+    register_uprobes unregister_uprobes
+    enable_uprobe disable_uprobe
+);
+linux_api!(
+    "uretprobe", Uretprobe;
+    register_uretprobe unregister_uretprobe
+    register_uretprobes unregister_uretprobes
+    enable_uretprobe disable_uretprobe
+);

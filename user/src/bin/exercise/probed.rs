@@ -1,0 +1,186 @@
+//! Functions that user probes are put on: each has the instructions of one kind, and a result that
+//! is known. `probed ROUNDS` calls them all and checks what they return, `probed_forge` does what
+//! only a program does that wants to harm the probes.
+
+use crate::SURVIVED;
+use core::{
+    arch::{asm, naked_asm},
+    sync::atomic::{AtomicU16, Ordering},
+};
+use user::{Args, abi::nr, syscall};
+
+/// What a register relative to the instruction pointer finds.
+static VALUE: u64 = 0x1234_5678_9abc_def0;
+
+/// Counts the probes of a place, if they say so. In data of its own, so that its offset in the file
+/// can be told from its address.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = ".data")]
+static PROBED_SEMAPHORE: AtomicU16 = AtomicU16::new(0);
+
+/// Defines functions in assembly.
+macro_rules! functions {
+    ($($(#[$doc:meta])* $name:ident($($argument:ident),*): $($code:literal),+;)+) => {
+        $(
+            $(#[$doc])*
+            #[unsafe(naked)]
+            #[unsafe(no_mangle)]
+            extern "C" fn $name($($argument: u64),*) -> u64 {
+                naked_asm!($($code),+, value = sym VALUE)
+            }
+        )+
+    };
+}
+
+functions! {
+    /// The sum.
+    probed_add(_a, _b): "lea rax, [rdi + rsi]", "ret", "/* {value} */";
+    /// A value that is found relative to the instruction pointer.
+    probed_constant(): "mov rax, [rip + {value}]", "ret";
+    /// The sum, by way of the memory below the stack pointer.
+    probed_red_zone(_a, _b):
+        "mov [rsp - 8], rdi", "mov [rsp - 16], rsi", "mov qword ptr [rsp - 128], 1", "nop",
+        "mov rax, [rsp - 8]", "add rax, [rsp - 16]", "sub rax, [rsp - 128]", "ret",
+        "/* {value} */";
+    /// 1 or -1.
+    probed_sign(_a):
+        "test rdi, rdi", "js 2f", "mov eax, 1", "ret", "2: mov rax, -1", "ret", "/* {value} */";
+    /// Twice the argument.
+    probed_loop(_a):
+        "mov rcx, rdi", "xor eax, eax", "2: add rax, 2", "loop 2b", "ret", "/* {value} */";
+    /// 1 for 0, else 2.
+    probed_jrcxz(_a):
+        "mov rcx, rdi", "mov eax, 1", "jrcxz 2f", "mov eax, 2", "2: ret", "/* {value} */";
+    /// Twice the first plus the second, by three kinds of calls.
+    probed_calls(_a, _b):
+        "push rbx", "mov rbx, rdi",
+        "lea rax, [rip + probed_add]", "call rax",
+        "mov rdi, rax", "mov rsi, rbx", "call probed_add",
+        "lea rcx, [rip + probed_add]", "push rcx", "mov rdi, rax", "xor esi, esi",
+        "call [rsp]", "pop rcx", "pop rbx", "ret", "/* {value} */";
+    /// The sum and 1, by a jump to another function.
+    probed_tail(_a, _b): "add rdi, 1", "jmp probed_add", "/* {value} */";
+    /// 7, by a jump to a register.
+    probed_jump(): "lea rax, [rip + 2f]", "jmp rax", "ud2", "2: mov eax, 7", "ret", "/* {value} */";
+    /// The flags.
+    probed_flags(): "pushfq", "pop rax", "ret", "/* {value} */";
+    /// 1, the carry flag that it sets.
+    probed_restore():
+        "pushfq", "or qword ptr [rsp], 1", "popfq", "setc al", "movzx eax, al", "ret",
+        "/* {value} */";
+    /// The number of the process.
+    probed_pid(): "mov eax, 39", "syscall", "ret", "/* {value} */";
+    /// The factorial.
+    probed_factorial(_n):
+        "cmp rdi, 1", "jbe 2f", "push rdi", "dec rdi", "call probed_factorial", "pop rdi",
+        "imul rax, rdi", "ret", "2: mov eax, 1", "ret", "/* {value} */";
+    /// The sum of two arguments on the stack, which it takes off.
+    probed_pops(): "mov rax, [rsp + 8]", "add rax, [rsp + 16]", "ret 16", "/* {value} */";
+    /// Calls it.
+    probed_pops_caller(_a, _b): "push rdi", "push rsi", "call probed_pops", "ret", "/* {value} */";
+    /// Does not return: it leaves the function that has called it, too.
+    probed_inner(): "mov rsp, rbp", "pop rbp", "mov eax, 5", "ret", "/* {value} */";
+    /// 5, from the function that it calls.
+    probed_outer(): "push rbp", "mov rbp, rsp", "call probed_inner", "ud2", "/* {value} */";
+    /// The length of a text.
+    probed_length(_text):
+        "xor eax, eax", "2: cmp byte ptr [rdi + rax], 0", "je 3f", "inc rax", "jmp 2b", "3: ret",
+        "/* {value} */";
+    /// Reads at an address.
+    probed_read(_address): "nop", "mov rax, [rdi]", "ret", "/* {value} */";
+    /// Its return address, as it is on the stack.
+    probed_own_return(): "mov rax, [rsp]", "ret", "/* {value} */";
+}
+
+/// A text that nothing else touches: its page is brought in by whoever reads it first.
+#[repr(align(4096))]
+struct Untouched([u8; 4096]);
+static UNTOUCHED: Untouched = {
+    let mut bytes = [0; 4096];
+    let text = b"not touched before";
+    let mut at = 0;
+    while at < text.len() {
+        bytes[at] = text[at];
+        at += 1;
+    }
+    Untouched(bytes)
+};
+
+/// Calls all functions so often, and checks what they return.
+pub fn run(mut args: Args) {
+    let rounds: u64 = args.parse_next().expect("a number of rounds");
+    for round in 1..=rounds {
+        assert_eq!(probed_add(round, 2), round + 2);
+        assert_eq!(probed_constant(), VALUE);
+        assert_eq!(probed_red_zone(round, 10), round + 9);
+        assert_eq!(probed_sign(round), 1);
+        assert_eq!(probed_sign(round.wrapping_neg()), u64::MAX);
+        assert_eq!(probed_loop(round), 2 * round);
+        assert_eq!((probed_jrcxz(0), probed_jrcxz(round)), (1, 2));
+        assert_eq!(probed_calls(round, 3), 2 * round + 3);
+        assert_eq!(probed_tail(round, 4), round + 5);
+        assert_eq!(probed_jump(), 7);
+        assert_eq!(probed_flags() & 0x100, 0, "no trap flag");
+        assert_eq!(probed_restore(), 1);
+        assert_eq!(probed_pid(), u64::from(syscall::getpid()));
+        assert_eq!(probed_factorial(10), 3_628_800);
+        assert_eq!(probed_pops_caller(round, 6), round + 6);
+        assert_eq!(probed_outer(), 5);
+    }
+    assert_eq!(probed_length(UNTOUCHED.0.as_ptr() as u64), 18);
+}
+
+/// Recurses as deep as the argument says.
+pub fn deep(mut args: Args) {
+    let depth: u64 = args.parse_next().expect("a depth");
+    assert_ne!(probed_factorial(depth), 1);
+}
+
+/// Reads at address 0 in a function that has a probe.
+pub fn fault() -> i32 {
+    probed_read(0);
+    SURVIVED
+}
+
+/// The word that counts the probes.
+pub fn semaphore(mut args: Args) {
+    let wanted: u16 = args.parse_next().expect("a count");
+    assert_eq!(PROBED_SEMAPHORE.load(Ordering::Relaxed), wanted);
+    probed_add(1, 2);
+}
+
+/// Forks in a call that is followed: both processes return from it.
+pub fn fork() {
+    #[unsafe(naked)]
+    #[unsafe(no_mangle)]
+    extern "C" fn probed_fork() -> u64 {
+        naked_asm!("mov eax, {fork}", "syscall", "ret", fork = const nr::FORK)
+    }
+    match probed_fork() {
+        0 => {
+            assert_eq!(probed_add(20, 3), 23);
+            syscall::exit(23);
+        }
+        child => {
+            let (waited, status) = syscall::wait4(child as i32, 0).expect("wait4");
+            assert_eq!((u64::from(waited), status.code()), (child, Some(23)));
+        }
+    }
+    assert_eq!(probed_add(30, 4), 34);
+}
+
+/// Calls functions until the process is killed.
+pub fn forever() -> i32 {
+    loop {
+        assert_eq!(probed_add(30, 4), 34);
+        assert_eq!(probed_factorial(5), 120);
+        assert_eq!(probed_pid(), u64::from(syscall::getpid()));
+    }
+}
+
+/// Jumps to the address that a call would return to, without a call.
+pub fn forge() -> i32 {
+    let trampoline = probed_own_return();
+    // SAFETY: none. The program is ended there.
+    unsafe { asm!("jmp {}", in(reg) trampoline, options(noreturn)) }
+}
