@@ -267,6 +267,7 @@ unsafe extern "C" fn begin_new_exec(filename: *const c_char, loaded: &Loaded, re
     task.process.files.close_on_exec();
     task.set_comm(comm(path));
     drop(task.set_user_space(Some(loaded.space.clone())));
+    registry::program_ends();
     *regs = PtRegs {
         // The number of the system call, which a tracer reads when it returns.
         orig_ax: regs.orig_ax,

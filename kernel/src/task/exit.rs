@@ -1,7 +1,7 @@
 //! The end of a task.
 
 use super::{process, scheduler};
-use crate::task;
+use crate::{task, uprobes::registry};
 use abi::WaitStatus;
 
 /// Ends the running task; its parent gets `code`, encoded as a [`WaitStatus`]. Interrupts on, no
@@ -17,6 +17,7 @@ pub extern "C" fn do_exit(code: i64) -> ! {
     task.process.release();
     // The space is not loaded any more when its last reference goes.
     drop(task.set_user_space(None));
+    registry::program_ends();
     process::end(task.pid(), WaitStatus(code as i32));
     drop(task);
     scheduler::exit()

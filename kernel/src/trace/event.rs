@@ -18,7 +18,9 @@
 //! # Contexts
 //! Task context, under the lock of the list of events ([`super::events`]).
 
+mod error;
 mod probe;
+mod user;
 
 use alloc::{string::String, vec::Vec};
 use core::{
@@ -39,7 +41,10 @@ use tracefs::{
 };
 
 use self::probe::Loaded;
-pub use self::probe::{Probe, Profile};
+pub use self::{
+    error::ArmError,
+    probe::{Probe, Profile},
+};
 use super::{
     names::KernelSymbols,
     program::{LoadError, LoadedMap, Program},
@@ -87,40 +92,6 @@ enum Extent {
     Now,
     /// All that may ever be wanted, with the triggers and the filter that there are.
     Largest,
-}
-
-/// Why the probes of an event cannot be armed.
-#[derive(Debug)]
-pub enum ArmError {
-    /// There is no program for what is wanted.
-    Program(compile::CompileError),
-    Load(LoadError),
-}
-
-impl ArmError {
-    /// Whether memory was short, so that it may work later.
-    pub fn is_out_of_memory(&self) -> bool {
-        match self {
-            Self::Program(error) => error.is_out_of_memory(),
-            Self::Load(error) => error.is_out_of_memory(),
-        }
-    }
-}
-
-impl<E: Into<LoadError>> From<E> for ArmError {
-    fn from(error: E) -> Self {
-        Self::Load(error.into())
-    }
-}
-
-impl From<ArmError> for Errno {
-    fn from(error: ArmError) -> Self {
-        match error {
-            error if error.is_out_of_memory() => Self::ENOMEM,
-            ArmError::Program(_) => Self::EINVAL,
-            ArmError::Load(error) => error.into(),
-        }
-    }
 }
 
 /// Checks that the programs of a probe can be loaded, and loads nothing.

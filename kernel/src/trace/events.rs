@@ -181,7 +181,7 @@ impl Events {
                 }
             };
             if let Err(refusal) = self.obey_one(file, &words) {
-                self.errors.add_refusal(ktime_get(), &words, &refusal);
+                self.errors.add_refusal(ktime_get(), file, &words, &refusal);
                 return Err(errno(refusal.reason));
             }
         }
@@ -261,27 +261,26 @@ impl Events {
         }
     }
 
-    /// Deletes all events.
+    /// Deletes all events that `file` has.
     ///
     /// # Errors
     /// EBUSY if one of them is in use; then all stay.
-    pub fn clear(&mut self) -> Result<(), Errno> {
-        let mut own =
-            (self.list.iter().map(|entry| &entry.event)).filter(|event| !event.is_fixed());
+    pub fn clear(&mut self, file: File) -> Result<(), Errno> {
+        let mut own = (self.list.iter().map(|entry| &entry.event)).filter(|event| has(file, event));
         if own.any(Event::is_busy) {
             return Err(Errno::EBUSY);
         }
         for at in (0..self.list.len()).rev() {
-            if !self.list[at].event.is_fixed() {
+            if has(file, &self.list[at].event) {
                 self.remove(at);
             }
         }
         Ok(())
     }
 
-    /// The probes of events that were defined, in the order of their definition.
-    fn in_order(&self) -> Result<Vec<&Probe>, Errno> {
-        let events = (self.list.iter().map(|entry| &entry.event)).filter(|event| !event.is_fixed());
+    /// The probes of events that `file` has, in the order of their definition.
+    fn in_order(&self, file: File) -> Result<Vec<&Probe>, Errno> {
+        let events = (self.list.iter().map(|entry| &entry.event)).filter(|event| has(file, event));
         let mut probes = Vec::new();
         for event in events {
             let room = probes.try_reserve(event.probes.len());
@@ -292,24 +291,24 @@ impl Events {
         Ok(probes)
     }
 
-    /// Writes the definitions, so that they can be written back.
+    /// Writes the definitions that `file` has, so that they can be written back.
     ///
     /// # Errors
     /// ENOMEM, or that of `out`.
-    pub fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
-        for probe in self.in_order()? {
+    pub fn show(&self, file: File, out: &mut dyn Write) -> Result<(), Errno> {
+        for probe in self.in_order(file)? {
             let line = probe.definition.with_maxactive(probe.maxactive());
             writeln!(out, "{line}")?;
         }
         Ok(())
     }
 
-    /// Writes hits and misses of each probe.
+    /// Writes hits and misses of each probe of the kernel.
     ///
     /// # Errors
     /// ENOMEM, or that of `out`.
     pub fn show_profile(&self, out: &mut dyn Write) -> Result<(), Errno> {
-        for probe in self.in_order()? {
+        for probe in self.in_order(File::KprobeEvents)? {
             let name = &probe.definition.event;
             let profile = probe.profile();
             writeln!(
@@ -317,6 +316,20 @@ impl Events {
                 "  {name:<44} {:15} {:15}",
                 profile.hits, profile.misses
             )?;
+        }
+        Ok(())
+    }
+
+    /// Writes file and hits of each probe of a program, as Linux does. Beside the event's name it
+    /// writes no misses: a call that is not followed counts in the event's own `profile`.
+    ///
+    /// # Errors
+    /// ENOMEM, or that of `out`.
+    pub fn show_user_profile(&self, out: &mut dyn Write) -> Result<(), Errno> {
+        for probe in self.in_order(File::UprobeEvents)? {
+            let path = probe.definition.place.program().unwrap_or("");
+            let name = &probe.definition.event;
+            writeln!(out, "  {path} {name:<44} {:15}", probe.profile().hits)?;
         }
         Ok(())
     }
@@ -522,6 +535,20 @@ impl Layouts {
         let (_, name, layout) = &self.list[self.last];
         Some((name, layout))
     }
+}
+
+/// Whether `file` has the event: it is one that was defined, of the kernel or of a program.
+fn has(file: File, event: &Event) -> bool {
+    let is_of_program = event
+        .probes
+        .first()
+        .is_some_and(|probe| probe.definition.is_of_program());
+    !event.is_fixed()
+        && match file {
+            File::KprobeEvents => !is_of_program,
+            File::UprobeEvents => is_of_program,
+            File::DynamicEvents => true,
+        }
 }
 
 /// Checks that the definition has a program that can be loaded. So a definition that is too long is

@@ -17,7 +17,7 @@ use core::{cell::Cell, fmt::Write};
 
 use fallible::push;
 use spin::Once;
-use tracefs::field::{self, LookupError, SymbolAt, Symbols};
+use tracefs::field::{self, LookupError, ProgramError, SymbolAt, Symbols};
 
 use crate::{
     errno::Errno,
@@ -25,6 +25,7 @@ use crate::{
     mm::init_text,
     probes::{ProbeError, survey},
     symbols::{self, Symbol, SymbolKind},
+    uprobes::{self, UprobeError},
 };
 
 /// A symbol and its name.
@@ -160,6 +161,26 @@ impl Symbols for KernelSymbols {
             field::Named::File => File::NAME_OFFSET,
             field::Named::Node => NodeRef::NAME_OFFSET,
         } as u32)
+    }
+
+    fn program(&self, path: &str) -> Result<(), ProgramError> {
+        uprobes::check_file(path).map_err(|errno| match errno {
+            Errno::EINVAL => ProgramError::NotRegular,
+            Errno::ENOMEM => ProgramError::OutOfMemory,
+            _ => ProgramError::NotFound,
+        })
+    }
+
+    fn program_offset(&self, path: &str, name: &str) -> Result<u64, LookupError> {
+        uprobes::function_offset(path, name).map_err(|error| match error {
+            UprobeError::AmbiguousSymbol { .. } => LookupError::NotUnique(2),
+            UprobeError::OutOfMemory => LookupError::OutOfMemory,
+            _ => LookupError::NotFound,
+        })
+    }
+
+    fn program_address(&self, path: &str, offset: u64) -> Option<u64> {
+        uprobes::address_in_memory(path, offset)
     }
 
     fn address_in_module(&self, module: &str, name: &str) -> Result<Option<u64>, LookupError> {

@@ -23,6 +23,7 @@
 //! that no NMI takes.
 
 use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use ::probes::insn::ResumeIp;
 use x86_64::{
@@ -36,9 +37,13 @@ use super::{
     target,
 };
 use crate::{
-    arch::debug,
+    arch::{
+        debug,
+        percpu::{self, MAX_CPUS},
+    },
     errno::Errno,
     mm::{
+        paging::USER_END,
         uaccess::{copy_from_user_nofault, copy_to_user_nofault},
         user_space::{Access, UserSpace},
     },
@@ -111,9 +116,7 @@ fn run_handlers(
             UserProbe::Probe(probe) => {
                 probe.common.count_hit();
                 *has_post |= probe.post.is_some();
-                if let Some(handler) = probe.pre
-                    && handler(probe, regs) == PreVerdict::Resume
-                {
+                if probe.run(regs) == PreVerdict::Resume {
                     return false;
                 }
                 regs.ip = address;
@@ -292,11 +295,9 @@ fn on_return(space: &UserSpace, regs: &mut PtRegs) -> bool {
         regs.ip = call.return_address;
         if call.is_current() && call.probe().common.fires() {
             call.probe().common.count_hit();
-            if let Some(handler) = call.probe().handler {
-                let (ip, sp) = (regs.ip, regs.sp);
-                handler(&mut call, regs);
-                (regs.ip, regs.sp) = (ip, sp);
-            }
+            let (ip, sp) = (regs.ip, regs.sp);
+            call.leave(regs);
+            (regs.ip, regs.sp) = (ip, sp);
         }
         if space.probes().return_address(call.slot).is_none() {
             return true;
@@ -335,6 +336,49 @@ pub fn copy_to_program(to: u64, from: &[u8]) -> Result<(), Errno> {
         copy_to_user_nofault(to, from)
     })
 }
+
+/// Whether this CPU runs the program of an event on a program, which reads its memory.
+static READING: [AtomicBool; MAX_CPUS] = [const { AtomicBool::new(false) }; MAX_CPUS];
+
+/// Runs the program of an event for a handler: it may read memory of the running program that was
+/// not touched yet. `work` is nothing but that program, so it holds no lock and cannot be probed.
+pub fn reading_program(work: impl FnOnce()) {
+    let reading = &READING[percpu::cpu_id()];
+    reading.store(true, Relaxed);
+    work();
+    reading.store(false, Relaxed);
+}
+
+/// Whether this CPU is in [`reading_program`]. Any context that keeps its CPU, on the hit path.
+#[inline(always)]
+pub fn is_reading() -> bool {
+    READING
+        .get(percpu::cpu_id())
+        .is_some_and(|reading| reading.load(Relaxed))
+}
+
+/// Brings in the page at `address`, which the program of an event was about to read. False: it is
+/// not the running program's, or an NMI has come in between. Interrupts off, [`is_reading`].
+// Not inlined, because the hit path of the kernel's probes ends here: it may be hit, and then no
+// page is brought in.
+#[inline(never)]
+pub fn bring_in_for_action(error_code: u64, address: u64) -> bool {
+    let is_missing = error_code & (PAGE_PRESENT | PAGE_WRITTEN | PAGE_FETCHED) == 0;
+    if !is_missing || address >= USER_END || percpu::this().nmis_seen() != 0 {
+        return false;
+    }
+    let reading = &READING[percpu::cpu_id()];
+    reading.store(false, Relaxed);
+    let is_there =
+        running().is_some_and(|(_, space)| space.bring_in(address, 1, Access::Read).is_ok());
+    reading.store(true, Relaxed);
+    is_there
+}
+
+/// Bits of the error code of a page fault (Intel SDM vol. 3A, figure 4-12).
+const PAGE_PRESENT: u64 = 1;
+const PAGE_WRITTEN: u64 = 2;
+const PAGE_FETCHED: u64 = 0x10;
 
 /// Tries to `copy`, and once more with the pages brought in.
 fn with_pages(

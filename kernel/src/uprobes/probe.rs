@@ -14,7 +14,7 @@
 //! [`copy_to_program`](super::copy_to_program), which bring in pages that are the program's but were
 //! not touched yet.
 
-use alloc::{borrow::Cow, string::String, sync::Arc};
+use alloc::{borrow::Cow, boxed::Box, string::String, sync::Arc};
 use core::{
     ops::Deref,
     ptr,
@@ -249,10 +249,21 @@ macro_rules! common_methods {
     };
 }
 
+/// A handler: a function, or a closure that owns what it works with.
+pub(super) enum Handler<F, C: ?Sized> {
+    Function(F),
+    Closure(Box<C>),
+}
+
+/// A [`UprobeHandler`] that owns what it works with.
+pub type UprobeClosure = dyn Fn(&Uprobe, &mut PtRegs) -> PreVerdict + Send + Sync;
+/// A [`UretprobeHandler`] that owns what it works with.
+pub type UretprobeClosure = dyn Fn(&mut UserCall, &mut PtRegs) + Send + Sync;
+
 /// A probe on an instruction of a program. See the module's text.
 pub struct Uprobe {
     pub(super) common: Common,
-    pub(super) pre: Option<UprobeHandler>,
+    pre: Option<Handler<UprobeHandler, UprobeClosure>>,
     pub(super) post: Option<UprobePostHandler>,
 }
 
@@ -276,8 +287,24 @@ impl Uprobe {
 
     /// Sets the handler that runs before the instruction.
     pub const fn handler(mut self, handler: UprobeHandler) -> Self {
-        self.pre = Some(handler);
+        // Forgetting is free: nothing owned can be there before a constant builder has run.
+        core::mem::forget(self.pre.replace(Handler::Function(handler)));
         self
+    }
+
+    /// The same for a closure that owns what it works with.
+    pub fn closure(mut self, handler: Box<UprobeClosure>) -> Self {
+        self.pre = Some(Handler::Closure(handler));
+        self
+    }
+
+    /// Runs the handler before the instruction. Without one the instruction is executed.
+    pub(super) fn run(&self, regs: &mut PtRegs) -> PreVerdict {
+        match &self.pre {
+            None => PreVerdict::Execute,
+            Some(Handler::Function(handler)) => handler(self, regs),
+            Some(Handler::Closure(handler)) => handler(self, regs),
+        }
     }
 
     /// Sets the handler that runs after the instruction. A hit then takes a second trap.
@@ -291,7 +318,7 @@ impl Uprobe {
 pub struct Uretprobe {
     pub(super) common: Common,
     pub(super) entry: Option<UretprobeEntryHandler>,
-    pub(super) handler: Option<UretprobeHandler>,
+    handler: Option<Handler<UretprobeHandler, UretprobeClosure>>,
     maxactive: u32,
     /// Calls that are followed now.
     active: AtomicU32,
@@ -319,7 +346,14 @@ impl Uretprobe {
 
     /// Sets the handler that runs when a call has returned.
     pub const fn handler(mut self, handler: UretprobeHandler) -> Self {
-        self.handler = Some(handler);
+        // As for a uprobe.
+        core::mem::forget(self.handler.replace(Handler::Function(handler)));
+        self
+    }
+
+    /// The same for a closure that owns what it works with.
+    pub fn closure(mut self, handler: Box<UretprobeClosure>) -> Self {
+        self.handler = Some(Handler::Closure(handler));
         self
     }
 
@@ -496,6 +530,16 @@ impl UserCall {
     /// Data that the entry handler leaves for the return handler; zeros at first.
     pub fn data(&mut self) -> &mut [u64; MAX_CALL_DATA / 8] {
         &mut self.data
+    }
+
+    /// Runs the handler of the return.
+    pub(super) fn leave(&mut self, regs: &mut PtRegs) {
+        let probe = self.probe.clone();
+        match &probe.handler {
+            None => {}
+            Some(Handler::Function(handler)) => handler(self, regs),
+            Some(Handler::Closure(handler)) => handler(self, regs),
+        }
     }
 
     /// Whether the registration is still there that follows the call.

@@ -504,11 +504,18 @@ pub fn child_is(space: &Arc<UserSpace>, pid: Pid) {
     }
 }
 
+/// A task has left its program, or was ended: forgets the programs that nobody has any more.
+pub fn program_ends() {
+    let programs = &mut REGISTRY.lock().programs;
+    programs.retain(|program| program.space.strong_count() > 0);
+    if programs.capacity() >= 2 * programs.len() {
+        programs.shrink_to_fit();
+    }
+}
+
 impl Registry {
-    /// Notes a program in memory, and forgets those that are gone.
+    /// Notes a program in memory.
     fn note(&mut self, space: &Arc<UserSpace>, pid: Pid) -> Result<(), Errno> {
-        self.programs
-            .retain(|program| program.space.strong_count() > 0);
         let program = Program {
             pid,
             space: Arc::downgrade(space),
@@ -542,6 +549,19 @@ where
         let probe = ProbeRef::Shared(Arc::new(probe));
         register(&[probe.clone().into()])?;
         Ok(Self { probe })
+    }
+}
+
+impl<T> RegisteredUserProbe<T>
+where
+    ProbeRef<T>: Into<UserProbe>,
+{
+    /// Lets the probe fire, or keeps it from firing: [`set_enabled`].
+    ///
+    /// # Errors
+    /// Those of [`set_enabled`].
+    pub fn set_enabled(&self, enabled: bool) -> Result<(), UprobeError> {
+        set_enabled(&self.probe.clone().into(), enabled)
     }
 }
 

@@ -23,7 +23,8 @@ use super::{
     space::{Displaced, How},
 };
 use crate::{
-    fs::{File, NodeRef},
+    errno::Errno,
+    fs::{self, File, FileKind, NodeRef},
     mm::{frame::FRAME_SIZE, paging::USER_END, shared::try_vec, user_space::USER_START},
 };
 
@@ -306,4 +307,34 @@ pub(super) fn replacement(
         Refusal::DisplacementRange => UprobeError::NoRoom,
         refusal => UprobeError::Instruction { addr, refusal },
     })
+}
+
+/// Whether there is a regular file at `path`.
+///
+/// # Errors
+/// ENOENT and others of the file system, EINVAL if it is no regular file.
+pub fn check_file(path: &str) -> Result<(), Errno> {
+    match fs::attributes(&NodeRef::root(), path.as_bytes())?.kind {
+        FileKind::Regular => Ok(()),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// The offset in the file of the program at `path` at which the function called `name` begins.
+///
+/// # Errors
+/// [`UprobeError`].
+pub fn function_offset(path: &str, name: &str) -> Result<u64, UprobeError> {
+    let file = ProgramFile::read(path)?;
+    let start = file.function(name)?.start;
+    let offset = file.program.code_offset(start);
+    offset.ok_or(UprobeError::NotText { offset: 0 })
+}
+
+/// The address at which the program at `path` has the byte at `offset` of its file.
+pub fn address_in_memory(path: &str, offset: u64) -> Option<u64> {
+    let file = ProgramFile::read(path).ok()?;
+    let has_it = |segment: &&Segment| offset.wrapping_sub(segment.file_offset) < segment.file_bytes;
+    let segment = file.program.segments.iter().find(has_it)?;
+    Some(segment.memory.start + (offset - segment.file_offset))
 }

@@ -201,6 +201,8 @@ impl<'a> EventProgram<'a> {
     ) -> Result<Self, CompileError> {
         let values = Values::new(definition, event, symbols)?;
         let kind = match definition.kind {
+            // What the return of a program's function needs is in the registers.
+            _ if definition.is_of_program() => ProgramKind::Probe,
             EventKind::Probe => ProgramKind::Probe,
             EventKind::Return => ProgramKind::Return {
                 data: values.entry_bytes(),
@@ -412,10 +414,16 @@ impl<'a> EventProgram<'a> {
             builder.store(RECORD, offset, size, Reg::R0);
             return Ok(());
         };
-        values.location(builder, &argument.fetch, ROOM)?;
+        let is_user = is_user_text(argument);
+        if !is_user {
+            values.location(builder, &argument.fetch, ROOM)?;
+        }
         for index in 0..i16::from(count) {
             let step = index * size.bytes() as i16;
-            builder.load(Reg::R0, ROOM, step, size);
+            match is_user {
+                true => values.user_element(builder, argument, (step, size), Reg::R0)?,
+                false => drop(builder.load(Reg::R0, ROOM, step, size)),
+            }
             extract(builder, argument.value_type, Reg::R0);
             builder.store(RECORD, offset + step, size, Reg::R0);
         }

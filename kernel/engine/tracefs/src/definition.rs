@@ -1,4 +1,4 @@
-//! Definitions: the commands of `kprobe_events` and `dynamic_events`.
+//! Definitions: the commands of `kprobe_events`, `uprobe_events` and `dynamic_events`.
 //!
 //! ```text
 //!   p[:[GRP/][EVENT]] PLACE [ARGS]      records each time that PLACE is reached
@@ -7,7 +7,9 @@
 //!   !…                                  deletes what the rest defines; in dynamic_events only
 //! ```
 //!
-//! PLACE is `[MOD:]SYM[+OFFS]`, `SYM%return`, or an address.
+//! PLACE is `[MOD:]SYM[+OFFS]`, `SYM%return`, or an address. In a program it is
+//! `PATH:OFFSET[%return][(COUNTER)]`, where OFFSET is one in the file, or `FUNCTION[+OFFS]`, which is
+//! replaced by it.
 //!
 //! # Invariants
 //! DEFINITION-1. The text that a definition prints parses to an equal definition, whatever was
@@ -18,7 +20,7 @@
 use crate::{
     commands::Words,
     fetch::{Argument, Grammar, Parser, Site, automatic_argument_name, is_identifier},
-    field::{Field, LookupError, Symbols},
+    field::{Field, LookupError, ProgramError, Symbols},
     number,
     refusal::{Reason, Refusal, no_memory},
 };
@@ -29,6 +31,8 @@ use fallible::{OutOfMemory, copied, push, written};
 
 /// The group of an event that names none.
 pub const DEFAULT_GROUP: &str = "kprobes";
+/// The group of an event of a program that names none.
+pub const DEFAULT_USER_GROUP: &str = "uprobes";
 /// The name of the file beside the groups, and beside the events of a group. None of them can have
 /// it.
 const FILE_NAME: &str = "enable";
@@ -46,6 +50,8 @@ pub const MOST_ENTRY_ARGUMENTS: usize = bpf::MOST_ENTRY_BYTES as usize / 8;
 pub enum File {
     /// `kprobe_events`.
     KprobeEvents,
+    /// `uprobe_events`.
+    UprobeEvents,
     /// `dynamic_events`, which also takes a leading `!`.
     DynamicEvents,
 }
@@ -90,12 +96,32 @@ pub enum ProbePlace {
         /// The distance in bytes.
         offset: u32,
     },
+    /// A place in a program.
+    Program {
+        /// The absolute path of its file.
+        path: String,
+        /// The place in the file, in bytes.
+        offset: u64,
+        /// The offset in the file of the word that counts probes.
+        counter: Option<u64>,
+    },
 }
 
 impl fmt::Display for ProbePlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(address) => write!(f, "{address:#x}"),
+            Self::Program {
+                path,
+                offset,
+                counter,
+            } => {
+                write!(f, "{path}:{offset:#018x}")?;
+                match counter {
+                    Some(counter) => write!(f, "({counter:#x})"),
+                    None => Ok(()),
+                }
+            }
             Self::Symbol {
                 module,
                 name,
@@ -116,12 +142,24 @@ impl fmt::Display for ProbePlace {
 
 impl ProbePlace {
     /// Parses PLACE. The flag says whether `%return` follows.
-    fn parse(word: &str) -> Result<(Self, bool), (Reason, usize)> {
+    fn parse(
+        word: &str,
+        file: File,
+        symbols: &dyn Symbols,
+    ) -> Result<(Self, bool), (Reason, usize)> {
+        if Self::is_in_program(word)
+            && let Some((path, place)) = word.rsplit_once(':')
+        {
+            return match file {
+                File::KprobeEvents => Err((Reason::UserProbe, 0)),
+                _ => Self::parse_in_program(path, place, symbols),
+            };
+        }
+        if file == File::UprobeEvents {
+            return Err((Reason::KernelProbe, 0));
+        }
         if let Some(address) = number::digits(word) {
             return Ok((Self::Address(address), false));
-        }
-        if word.contains('/') && word.contains(':') {
-            return Err((Reason::UserProbe, 0));
         }
         let (word, is_return) = match word.split_once('%') {
             Some((word, "return")) => (word, true),
@@ -151,10 +189,74 @@ impl ProbePlace {
         ))
     }
 
-    /// Its address; `None` as long as its module is not loaded.
+    /// Whether the word of a place is that of one in a program.
+    pub(crate) fn is_in_program(word: &str) -> bool {
+        word.contains('/') && word.contains(':')
+    }
+
+    /// Parses `PATH` and `OFFSET[%return][(COUNTER)]`, with a colon between them.
+    fn parse_in_program(
+        path: &str,
+        place: &str,
+        symbols: &dyn Symbols,
+    ) -> Result<(Self, bool), (Reason, usize)> {
+        let start = path.len() + 1;
+        symbols.program(path).map_err(|error| match error {
+            ProgramError::NotFound => (Reason::FileNotFound, 0),
+            ProgramError::NotRegular => (Reason::NoRegularFile, 0),
+            ProgramError::OutOfMemory => (Reason::OutOfMemory, 0),
+        })?;
+        let (place, counter) = match place.split_once('(') {
+            Some((place, rest)) => {
+                let rest_start = start + place.len() + 1;
+                let (digits, suffix) = rest
+                    .split_once(')')
+                    .ok_or((Reason::ReferenceCounterNotClosed, rest_start + rest.len()))?;
+                if !suffix.is_empty() {
+                    let column = rest_start + digits.len() + 1;
+                    return Err((Reason::BadReferenceCounterSuffix, column));
+                }
+                let counter = number::digits(digits);
+                (
+                    place,
+                    Some(counter.ok_or((Reason::BadReferenceCounter, rest_start))?),
+                )
+            }
+            None => (place, None),
+        };
+        let (place, is_return) = match place.split_once('%') {
+            Some((place, "return")) => (place, true),
+            Some((place, _)) => return Err((Reason::BadAddressSuffix, start + place.len())),
+            None => (place, false),
+        };
+        let offset = match number::digits(place) {
+            Some(offset) => offset,
+            None => offset_of_function(path, place, symbols).map_err(|reason| (reason, start))?,
+        };
+        Ok((
+            Self::Program {
+                path: copied(path).map_err(no_memory)?,
+                offset,
+                // Linux takes 0 as none.
+                counter: counter.filter(|counter| *counter != 0),
+            },
+            is_return,
+        ))
+    }
+
+    /// The path of the program that it is in, if it is in one.
+    pub fn program(&self) -> Option<&str> {
+        match self {
+            Self::Program { path, .. } => Some(path),
+            _ => None,
+        }
+    }
+
+    /// Its address; `None` as long as its module is not loaded, and for a place in a program.
     pub fn address(&self, symbols: &dyn Symbols) -> Result<Option<u64>, LookupError> {
         match self {
             Self::Address(address) => Ok(Some(*address)),
+            Self::Program { .. } => Ok(None),
             Self::Symbol {
                 module,
                 name,
@@ -177,7 +279,22 @@ impl ProbePlace {
                 .symbol(*address)
                 .is_some_and(|symbol| symbol.offset == 0),
             Self::Symbol { offset, .. } => *offset == 0,
+            Self::Program { .. } => false,
         }
+    }
+}
+
+/// The offset in the file of `FUNCTION[+OFFS]`.
+fn offset_of_function(path: &str, place: &str, symbols: &dyn Symbols) -> Result<u64, Reason> {
+    let (name, offset) = match place.rsplit_once('+') {
+        Some((name, offset)) => (name, number::digits(offset).ok_or(Reason::BadUserOffset)?),
+        None => (place, 0),
+    };
+    match symbols.program_offset(path, name) {
+        Ok(start) => Ok(start.saturating_add(offset)),
+        Err(LookupError::NotFound) => Err(Reason::BadUserOffset),
+        Err(LookupError::NotUnique(_)) => Err(Reason::SymbolNotUnique),
+        Err(LookupError::OutOfMemory) => Err(Reason::OutOfMemory),
     }
 }
 
@@ -203,6 +320,11 @@ pub struct Definition {
 }
 
 impl Definition {
+    /// Whether it is of a program, and not of the kernel.
+    pub const fn is_of_program(&self) -> bool {
+        matches!(self.place, ProbePlace::Program { .. })
+    }
+
     /// Its line, with the number of return instances that is in force.
     pub const fn with_maxactive(&self, maxactive: Option<u16>) -> WithMaxactive<'_> {
         WithMaxactive {
@@ -300,26 +422,26 @@ impl Command {
         let first = words.first();
         let deleted = match file {
             File::DynamicEvents => first.strip_prefix('!'),
-            File::KprobeEvents => None,
+            File::KprobeEvents | File::UprobeEvents => None,
         };
         if let Some(name) = first.strip_prefix('-') {
             let name = name
                 .strip_prefix(':')
                 .ok_or(Refusal::line(Reason::BadDeletion))?;
-            return Deletion::parse(words, name).map(Self::Delete);
+            return Deletion::parse(words, name, symbols).map(Self::Delete);
         }
         if let Some(command) = deleted {
             let (_, name) = command
                 .split_once(':')
                 .ok_or(Refusal::line(Reason::BadDeletion))?;
-            return Deletion::parse(words, name).map(Self::Delete);
+            return Deletion::parse(words, name, symbols).map(Self::Delete);
         }
-        Definition::parse(words, symbols, grammar).map(Self::Create)
+        Definition::parse(words, file, symbols, grammar).map(Self::Create)
     }
 }
 
 impl Deletion {
-    fn parse(words: &Words<'_>, name: &str) -> Result<Self, Refusal> {
+    fn parse(words: &Words<'_>, name: &str, symbols: &dyn Symbols) -> Result<Self, Refusal> {
         let (group, event) = match name.split_once('/') {
             Some((group, event)) => (Some(group), event),
             None => (None, name),
@@ -329,7 +451,7 @@ impl Deletion {
         }
         let place = match words.get(Refusal::PLACE) {
             Some(word) => {
-                let parsed = ProbePlace::parse(word)
+                let parsed = ProbePlace::parse(word, File::DynamicEvents, symbols)
                     .map_err(|(reason, offset)| Refusal::new(reason, Refusal::PLACE, offset))?;
                 Some(parsed.0)
             }
@@ -359,7 +481,8 @@ impl Definition {
     /// [`Refusal`]: a defect of the line.
     pub fn of_kernel(line: &str, symbols: &dyn Symbols) -> Result<Self, Refusal> {
         let words = Words::of(line).ok_or(Refusal::line(Reason::BadCommand))?;
-        let mut definition = Self::parse(&words, symbols, &Grammar::default())?;
+        let file = File::KprobeEvents;
+        let mut definition = Self::parse(&words, file, symbols, &Grammar::default())?;
         definition.fixed = true;
         Ok(definition)
     }
@@ -370,6 +493,7 @@ impl Definition {
     /// [`Refusal`].
     pub fn parse(
         words: &Words<'_>,
+        file: File,
         symbols: &dyn Symbols,
         grammar: &Grammar,
     ) -> Result<Self, Refusal> {
@@ -390,7 +514,7 @@ impl Definition {
         let maxactive = parse_maxactive(kind, number)
             .map_err(|reason| Refusal::new(reason, Refusal::NAME, 1))?;
 
-        let (place, has_suffix) = ProbePlace::parse(place_word)
+        let (place, has_suffix) = ProbePlace::parse(place_word, file, symbols)
             .map_err(|(reason, offset)| Refusal::new(reason, Refusal::PLACE, offset))?;
         let kind = if has_suffix { EventKind::Return } else { kind };
         let site = check_place(&place, kind, symbols).map_err(Refusal::place)?;
@@ -407,7 +531,10 @@ impl Definition {
         let mut definition = Self {
             kind,
             maxactive,
-            group: copied(group.unwrap_or(DEFAULT_GROUP))?,
+            group: copied(group.unwrap_or(match place.program() {
+                Some(_) => DEFAULT_USER_GROUP,
+                None => DEFAULT_GROUP,
+            }))?,
             event,
             place,
             site,
@@ -428,10 +555,15 @@ impl Definition {
         if words.clone().count() > MOST_ARGUMENTS {
             return Err(first(Reason::TooManyArguments));
         }
+        let program = match &self.place {
+            ProbePlace::Program { path, .. } => Some(&**path),
+            _ => None,
+        };
         let parser = Parser {
             grammar,
             site: self.site,
             symbols,
+            program,
         };
         let mut size = self.kind.header_size();
         for (number, word) in words.enumerate() {
@@ -496,6 +628,8 @@ fn check_place(place: &ProbePlace, kind: EventKind, symbols: &dyn Symbols) -> Re
         Err(LookupError::OutOfMemory) => return Err(Reason::OutOfMemory),
     }
     match (kind, place.is_function_entry(symbols)) {
+        // Whether a function begins there is found when the probe is registered.
+        (EventKind::Return, _) if place.program().is_some() => Ok(Site::Return),
         (EventKind::Return, true) => Ok(Site::Return),
         (EventKind::Return, false) => Err(Reason::BadReturnProbe),
         (EventKind::Probe, true) => Ok(Site::Entry),
@@ -538,7 +672,9 @@ fn parse_name(text: &str) -> Result<Names<'_>, (Reason, usize)> {
     }
 }
 
-/// The name of an event that gives none: `p_SYM_OFFSET` or `p_0xADDRESS`.
+/// The name of an event that gives none: `p_SYM_OFFSET` or `p_0xADDRESS`; in a program
+/// `p_NAME_0xOFFSET`, where NAME is that of the file up to a `.`, `-` or `_`, and the letter is `p`
+/// also for a return, as in Linux.
 ///
 /// Every letter that an identifier cannot have becomes `_`, because the name has to be read back. A
 /// name that is too long ends in a hash of all of it. Otherwise two long symbols with the same
@@ -547,6 +683,11 @@ fn automatic_name(kind: EventKind, place: &ProbePlace) -> Result<String, OutOfMe
     let letter = kind.letter();
     let full = match place {
         ProbePlace::Address(address) => written(&format_args!("{letter}_{address:#x}"))?,
+        ProbePlace::Program { path, offset, .. } => {
+            let name = path.rsplit('/').next().unwrap_or(path);
+            let name = name.split(['.', '-', '_']).next().unwrap_or(name);
+            written(&format_args!("p_{name}_{offset:#x}"))?
+        }
         ProbePlace::Symbol {
             module: Some(module),
             name,

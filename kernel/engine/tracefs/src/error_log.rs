@@ -11,6 +11,7 @@
 
 use crate::{
     commands::{BadLine, Words},
+    definition::{File, ProbePlace},
     refusal::Refusal,
 };
 use alloc::{collections::VecDeque, string::String};
@@ -20,6 +21,9 @@ use fallible::written;
 
 /// The name that kprobe events have in the log.
 pub const KPROBE: &str = "trace_kprobe";
+
+/// The name that events of programs have in the log.
+pub const UPROBE: &str = "trace_uprobe";
 
 /// See the module's text.
 #[derive(Clone, Debug, Default)]
@@ -76,11 +80,11 @@ impl ErrorLog {
         }
     }
 
-    /// Adds the refusal of a command of `kprobe_events`.
-    pub fn add_refusal(&mut self, time_ns: u64, words: &Words<'_>, refusal: &Refusal) {
+    /// Adds the refusal of a command of `file`.
+    pub fn add_refusal(&mut self, time_ns: u64, file: File, words: &Words<'_>, refusal: &Refusal) {
         self.add(
             time_ns,
-            KPROBE,
+            source(file, words),
             &refusal.reason,
             words,
             words.column(refusal),
@@ -96,6 +100,18 @@ impl ErrorLog {
     pub fn clear(&mut self) {
         self.entries.clear();
     }
+}
+
+/// The name in the log of the events that a command is about.
+fn source(file: File, words: &Words<'_>) -> &'static str {
+    let is_of_program = match file {
+        File::UprobeEvents => true,
+        File::KprobeEvents => false,
+        File::DynamicEvents => words
+            .get(Refusal::PLACE)
+            .is_some_and(ProbePlace::is_in_program),
+    };
+    if is_of_program { UPROBE } else { KPROBE }
 }
 
 impl fmt::Display for ErrorLog {
@@ -128,7 +144,7 @@ mod tests {
         let mut log = ErrorLog::new();
         let words = Words::of("p  vfs_read\t%rax").unwrap();
         let refusal = Refusal::new(Reason::BadRegister, 2, 0);
-        log.add_refusal(12_345_678_999, &words, &refusal);
+        log.add_refusal(12_345_678_999, File::KprobeEvents, &words, &refusal);
         let text = "[   12.345678] trace_kprobe: error: Invalid register name\n  \
                     Command: p vfs_read %rax\n                      ^\n";
         assert_eq!(log.to_string(), text);

@@ -9,10 +9,14 @@
 //! | `$comm` | the name of the task |
 //! | `\IMM`, `\"TEXT"` | a constant |
 //! | `@ADDR`, `@SYM+N` | the memory there |
+//! | `@+N` | the memory with the byte N of the file, in an event of a program |
 //! | `+N(F)`, `-N(F)` | the memory at the value of F plus or minus N; `+uN(F)` in user space |
 //!
 //! A value of the type `%pD` or `%pd` is the address of an open file or of a node. Its name is
 //! recorded: the string at the address that is in the object ([`Symbols::name_offset`]).
+//!
+//! In an event of a program, all memory is the program's: `+N(F)` is `+uN(F)`, and `$stackN`, `@ADDR`
+//! read it as well.
 //!
 //! # Invariants
 //! FETCH-1. An argument keeps its text, and the text alone is printed. So what is printed parses to
@@ -320,6 +324,8 @@ pub(crate) struct Parser<'a> {
     pub(crate) grammar: &'a Grammar,
     pub(crate) site: Site,
     pub(crate) symbols: &'a dyn Symbols,
+    /// The path of the program that the event is of.
+    pub(crate) program: Option<&'a str>,
 }
 
 impl Parser<'_> {
@@ -400,7 +406,8 @@ impl Parser<'_> {
             },
         };
         let fetch = self.fetch(text, 0)?;
-        check_type(&fetch, value_type, count).map_err(|reason| match reason {
+        let in_program = self.program.is_some();
+        check_type(&fetch, value_type, count, in_program).map_err(|reason| match reason {
             Reason::TooManySteps => (reason, 0),
             _ => at_type((reason, 0)),
         })?;
@@ -432,10 +439,11 @@ impl Parser<'_> {
             Some(b'%') => Register::named(rest)
                 .map(Fetch::Register)
                 .ok_or((Reason::BadRegister, at)),
-            Some(b'@') => self
-                .location(rest)
-                .map(Fetch::Memory)
-                .map_err(|reason| (reason, at)),
+            Some(b'@') => match self.program {
+                Some(path) => self.program_memory(path, rest),
+                None => self.location(rest).map(Fetch::Memory),
+            }
+            .map_err(|reason| (reason, at)),
             Some(b'+' | b'-') => self.dereference(text, at),
             Some(b'\\') => immediate(rest, at + 1),
             Some(byte) if byte.is_ascii_alphabetic() || *byte == b'_' => {
@@ -462,7 +470,14 @@ impl Parser<'_> {
         if let Some(number) = name.strip_prefix("stack") {
             let number = decimal(number).ok_or(Reason::BadVariable)?;
             return match u32::try_from(number) {
-                Ok(word) if number <= self.grammar.stack_words => Ok(Fetch::Stack(word)),
+                Ok(word) if number <= self.grammar.stack_words => match self.program {
+                    Some(_) => Ok(Fetch::Dereference {
+                        user: true,
+                        offset: i64::from(word) * 8,
+                        of: try_box(Fetch::StackPointer)?,
+                    }),
+                    None => Ok(Fetch::Stack(word)),
+                },
                 _ => Err(Reason::BadStackNumber),
             };
         }
@@ -470,13 +485,35 @@ impl Parser<'_> {
             let number = decimal(number).ok_or(Reason::BadVariable)?;
             return match u32::try_from(number) {
                 Ok(argument @ 1..) if number <= self.grammar.stack_words => match self.site {
-                    Site::Entry | Site::Return => Ok(Fetch::Argument(argument)),
-                    Site::Inside => Err(Reason::NotFunctionEntry),
+                    Site::Entry | Site::Return if self.program.is_none() => {
+                        Ok(Fetch::Argument(argument))
+                    }
+                    _ => Err(Reason::NotFunctionEntry),
                 },
                 _ => Err(Reason::BadArgumentNumber),
             };
         }
         Err(Reason::BadVariable)
+    }
+
+    /// Parses what follows an `@` in an event of the program at `path`.
+    fn program_memory(&self, path: &str, text: &str) -> Result<Fetch, Reason> {
+        let address = match text.strip_prefix('+') {
+            Some(offset) => {
+                let offset = number::digits(offset).ok_or(Reason::BadFileOffset)?;
+                let address = self.symbols.program_address(path, offset);
+                address.ok_or(Reason::BadFileOffset)?
+            }
+            None if text.starts_with(|c: char| c.is_ascii_digit()) => {
+                number::digits(text).ok_or(Reason::BadMemoryAddress)?
+            }
+            None => return Err(Reason::SymbolOnUserProbe),
+        };
+        Ok(Fetch::Dereference {
+            user: true,
+            offset: 0,
+            of: try_box(Fetch::Immediate(address))?,
+        })
     }
 
     /// Parses what follows an `@`.
@@ -509,7 +546,7 @@ impl Parser<'_> {
         let (sign, rest) = text.split_at(1);
         let (user, rest) = match rest.strip_prefix('u') {
             Some(rest) => (true, rest),
-            None => (false, rest),
+            None => (self.program.is_some(), rest),
         };
         let (distance, inner) = rest
             .split_once('(')
@@ -625,8 +662,14 @@ fn immediate(text: &str, at: usize) -> Result<Fetch, At> {
         .ok_or((Reason::BadImmediate, at))
 }
 
-/// Checks that a value can have a type.
-fn check_type(fetch: &Fetch, value_type: ValueType, count: Option<u8>) -> Result<(), Reason> {
+/// Checks that a value can have a type. `in_program`: all memory is the program's. For the kernel
+/// Linux has no arrays of user memory.
+fn check_type(
+    fetch: &Fetch,
+    value_type: ValueType,
+    count: Option<u8>,
+    in_program: bool,
+) -> Result<(), Reason> {
     let memory = fetch.is_memory();
     match value_type {
         ValueType::SymbolString => {
@@ -647,7 +690,7 @@ fn check_type(fetch: &Fetch, value_type: ValueType, count: Option<u8>) -> Result
                 return Err(Reason::BadString);
             }
         }
-        _ if count.is_some() && (!memory || fetch.is_user_memory()) => {
+        _ if count.is_some() && (!memory || fetch.is_user_memory() && !in_program) => {
             return Err(Reason::BadString);
         }
         _ => (),

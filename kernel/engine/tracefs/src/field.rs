@@ -27,7 +27,7 @@ use fallible::{OutOfMemory, copied};
 
 pub(crate) use element::print_bytes;
 pub use element::{Element, FAULT, Width};
-pub use symbols::{LookupError, Named, NoSymbols, SymbolAt, Symbols, print_symbol};
+pub use symbols::{LookupError, Named, NoSymbols, ProgramError, SymbolAt, Symbols, print_symbol};
 
 use crate::digits::Ascii;
 use element::{located, string_at};

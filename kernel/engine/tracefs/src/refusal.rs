@@ -12,6 +12,12 @@ use fallible::OutOfMemory;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
     // In Linux's order.
+    FileNotFound,
+    NoRegularFile,
+    BadReferenceCounter,
+    ReferenceCounterNotClosed,
+    BadReferenceCounterSuffix,
+    BadUserOffset,
     BadMaxactiveType,
     BadMaxactive,
     MaxactiveTooBig,
@@ -35,6 +41,8 @@ pub enum Reason {
     BadImmediate,
     StringNotClosed,
     FileOnKprobe,
+    BadFileOffset,
+    SymbolOnUserProbe,
     TooManySteps,
     DereferenceNeedsBrace,
     BadDereferenceOffset,
@@ -79,6 +87,8 @@ pub enum Reason {
     NoPlace,
     /// The place is one of user space.
     UserProbe,
+    /// The place is one of the kernel.
+    KernelProbe,
     /// The name is that of a file beside groups or events.
     NameOfFile,
     /// A deletion without a name.
@@ -95,6 +105,12 @@ impl Reason {
     /// Its text in `error_log`.
     pub const fn text(self) -> &'static str {
         match self {
+            Self::FileNotFound => "Failed to find the given file",
+            Self::NoRegularFile => "Not a regular file",
+            Self::BadReferenceCounter => "Invalid reference counter offset",
+            Self::ReferenceCounterNotClosed => "Reference counter brace is not closed",
+            Self::BadReferenceCounterSuffix => "Reference counter has wrong suffix",
+            Self::BadUserOffset => "Invalid uprobe offset",
             Self::BadMaxactiveType => "Maxactive is only for function exit",
             Self::BadMaxactive => "Invalid maxactive number",
             Self::MaxactiveTooBig => "Maxactive is too big",
@@ -118,6 +134,8 @@ impl Reason {
             Self::BadImmediate => "Invalid immediate value",
             Self::StringNotClosed => "String is not closed with '\"'",
             Self::FileOnKprobe => "File offset is not available with kprobe",
+            Self::BadFileOffset => "Invalid file offset value",
+            Self::SymbolOnUserProbe => "Symbol is not available with uprobe",
             Self::TooManySteps => "Dereference is too much nested",
             Self::DereferenceNeedsBrace => "Dereference needs a brace",
             Self::BadDereferenceOffset => "Invalid dereference offset",
@@ -158,10 +176,15 @@ impl Reason {
             Self::NoPlace => {
                 "No place to probe is given; write SYMBOL, SYMBOL+OFFSET or an address"
             }
-            Self::UserProbe => "Places in user space are not for kprobe_events",
+            Self::UserProbe => {
+                "Places in user space are not for kprobe_events; write to uprobe_events"
+            }
+            Self::KernelProbe => {
+                "Places in the kernel are not for uprobe_events; write PATH:OFFSET"
+            }
             Self::NameOfFile => "A file of tracing has this name; choose another",
             Self::BadDeletion => "A deletion needs a name: -:[<group>/][<event>]",
-            Self::NotFound => "No such event; kprobe_events lists those that are there",
+            Self::NotFound => "No such event; dynamic_events lists those that are there",
             Self::Busy => "Event is in use; disable it and remove its triggers first",
             Self::OutOfMemory => "No memory is left; delete events or shrink buffers",
         }
@@ -170,7 +193,7 @@ impl Reason {
     /// The errno of the write.
     pub const fn errno(self) -> i32 {
         match self {
-            Self::NotFound => errno::ENOENT,
+            Self::NotFound | Self::FileNotFound => errno::ENOENT,
             Self::ArgumentTooLong
             | Self::TooManyArguments
             | Self::TooManyEntryArguments

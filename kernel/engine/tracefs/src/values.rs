@@ -171,6 +171,13 @@ impl<'a> Values<'a> {
     /// `dst = ` the address in the field `name` of the header.
     pub(crate) fn address(&self, builder: &mut Builder, name: &str, dst: Reg) {
         match (self.definition.kind, name) {
+            // The handler has left the address of the function there.
+            (EventKind::Return, PROBE_FUNC) if self.definition.is_of_program() => {
+                self.register(builder, Register::OrigAx, dst);
+            }
+            (EventKind::Return, _) if self.definition.is_of_program() => {
+                self.register(builder, Register::Ip, dst);
+            }
             (EventKind::Probe, _) => {
                 builder.load(dst, Self::CONTEXT, Register::Ip.offset(), Size::B8);
             }
@@ -293,6 +300,20 @@ impl<'a> Values<'a> {
             self.location(builder, &argument.fetch, dst)?;
             read(builder, dst, offset, Size::B8);
         }
+        Ok(())
+    }
+
+    /// `dst = ` the element at `step` bytes of an array of numbers, of which each has `size` bytes.
+    pub(crate) fn user_element(
+        &self,
+        builder: &mut Builder,
+        argument: &Argument,
+        (step, size): (i16, Size),
+        dst: Reg,
+    ) -> Result<(), LookupError> {
+        self.location(builder, &argument.fetch, Reg::R3)?;
+        advance(builder, Reg::R3, step.into());
+        read_user(builder, size, dst);
         Ok(())
     }
 

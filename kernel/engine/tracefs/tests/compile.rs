@@ -7,12 +7,12 @@ mod common;
 
 use bpf::{BuildError, MapIndex, Program, context::Register, verifier::verify};
 use bpf_interpreter::{Space, TestMachine, run};
-use common::{Kernel, VFS_READ, generate};
+use common::{Kernel, PROGRAM, VFS_READ, generate};
 use proptest::prelude::*;
 use tracefs::{
     commands::Words,
     compile::{CompileError, FILTERED, HITS, MOST_STRINGS, Programs, compile},
-    definition::Definition,
+    definition::{Definition, File},
     fetch::Grammar,
     filter::Filter,
     line::write_body,
@@ -29,7 +29,7 @@ const CALLER: u64 = 0xffff_8000_0000_2010;
 
 fn definition(line: &str) -> Definition {
     let words = Words::of(line).unwrap();
-    Definition::parse(&words, &Kernel, &Grammar::default())
+    Definition::parse(&words, File::KprobeEvents, &Kernel, &Grammar::default())
         .unwrap_or_else(|refusal| panic!("{line}: {refusal}"))
 }
 
@@ -130,6 +130,51 @@ fn recorded(line: &str) -> String {
 fn value(fetch: &str, text: &str) {
     let line = recorded(&format!("p vfs_read {fetch}"));
     assert_eq!(line, format!("(vfs_read+0x0/0x120) arg1={text}"), "{fetch}");
+}
+
+/// All memory of an event of a program is the program's.
+#[test]
+fn fetches_of_programs_read_the_programs_memory() {
+    let definition_in = |line: &str| {
+        let words = Words::of(line).unwrap();
+        Definition::parse(&words, File::UprobeEvents, &Kernel, &Grammar::default()).unwrap()
+    };
+    let recorded = |line: &str| {
+        let definition = definition_in(line);
+        let programs = compiled(&definition, None);
+        assert!(programs.entry.is_none());
+        let machine = hit(&programs, |machine| {
+            machine.set_register(Register::Ip, 0x40_1234);
+            machine.set_register(Register::OrigAx, 0x40_1200);
+            machine.set_register(Register::Sp, USER);
+            machine.put(Space::User, 0x40_1008, b"in the file\0");
+        });
+        let [record] = &machine.published[..] else {
+            panic!("{line}: {} records", machine.published.len());
+        };
+        body(&definition, &record.bytes)
+    };
+    let at = |rest: &str| recorded(&format!("p {PROGRAM}:0x234 {rest}"));
+    let user_word = u64::from_le_bytes(*b"/dev/nul");
+    for (fetch, text) in [
+        ("%di", "0x10e".to_owned()),
+        ("+0x10(%si):string", "\"/dev/null\"".to_owned()),
+        ("+u0x10(%si):ustring", "\"/dev/null\"".to_owned()),
+        ("+0x10(%si):x64", format!("{user_word:#x}")),
+        ("+0x10(%si):char[4]", "{'/','d','e','v'}".to_owned()),
+        ("$stack2", format!("{user_word:#x}")),
+        (&format!("@{:#x}:u8", USER + 0x10), "47".to_owned()),
+        ("@+0x1008:string", "\"in the file\"".to_owned()),
+        // The kernel's memory is not read.
+        ("+0x20(%ax):string", "(fault)".to_owned()),
+        ("+0(%ax)", "0x0".to_owned()),
+    ] {
+        assert_eq!(at(fetch), format!("(0x401234) arg1={text}"), "{fetch}");
+    }
+    assert_eq!(
+        recorded(&format!("r {PROGRAM}:0x200 $retval:s8")),
+        "(0x401234 <- 0x401200) arg1=0"
+    );
 }
 
 #[test]
@@ -397,7 +442,7 @@ proptest! {
     #[test]
     fn any_definition_runs_and_reads(line in generate::line(), registers in any::<[u64; 21]>()) {
         let words = Words::of(&line).unwrap();
-        if let Ok(definition) = Definition::parse(&words, &Kernel, &Grammar::default()) {
+        if let Ok(definition) = Definition::parse(&words, File::KprobeEvents, &Kernel, &Grammar::default()) {
             match compile(&definition, EVENT, &Kernel, None) {
                 Ok(_) => {
                     let programs = compiled(&definition, None);

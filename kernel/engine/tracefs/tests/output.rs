@@ -8,7 +8,7 @@ mod common;
 use common::{Kernel, VFS_READ};
 use tracefs::{
     commands::Words,
-    definition::Definition,
+    definition::{Definition, File},
     fetch::Grammar,
     line::{
         Origin, flags, state, write_event, write_frames, write_function, write_header, write_lost,
@@ -20,7 +20,10 @@ use tracefs::{
 
 fn layout(line: &str) -> Layout {
     let words = Words::of(line).unwrap();
-    Layout::of(&Definition::parse(&words, &Kernel, &Grammar::default()).unwrap()).unwrap()
+    Layout::of(
+        &Definition::parse(&words, File::KprobeEvents, &Kernel, &Grammar::default()).unwrap(),
+    )
+    .unwrap()
 }
 
 fn format(layout: &Layout) -> String {

@@ -636,6 +636,95 @@ fn events_have_their_limits() {
     );
 }
 
+/// Parses a line of `uprobe_events` that is refused, with the column marked.
+#[track_caller]
+fn refused_in_program(marked: &str, reason: Reason) {
+    let column = marked.find('^').expect("the line marks its mistake");
+    let line = marked.replacen('^', "", 1);
+    let words = Words::of(&line).unwrap();
+    let refusal = parse_in(File::UprobeEvents, &line).expect_err(&line);
+    assert_eq!(
+        (refusal.reason, words.column(&refusal)),
+        (reason, column),
+        "{marked}"
+    );
+}
+
+/// The lines of Linux's selftest for `uprobe_events`, and ours.
+#[test]
+fn mistakes_in_places_of_programs_have_their_columns() {
+    for (marked, reason) in [
+        ("p ^/non_exist_file:100", Reason::FileNotFound),
+        ("p ^/bin:10", Reason::NoRegularFile),
+        ("p /bin/my-shell:10(^a)", Reason::BadReferenceCounter),
+        ("p /bin/my-shell:10(10^", Reason::ReferenceCounterNotClosed),
+        (
+            "p /bin/my-shell:10(10)^a",
+            Reason::BadReferenceCounterSuffix,
+        ),
+        ("p /bin/my-shell:^-10", Reason::BadUserOffset),
+        ("p /bin/my-shell:^nothing", Reason::BadUserOffset),
+        ("p /bin/my-shell:^main+x", Reason::BadUserOffset),
+        ("p /bin/my-shell:^new", Reason::SymbolNotUnique),
+        ("p /bin/my-shell:10^%hoge", Reason::BadAddressSuffix),
+        (
+            "p /bin/my-shell:10^%return(10",
+            Reason::ReferenceCounterNotClosed,
+        ),
+        ("p /bin/my-shell:10 ^@+ab", Reason::BadFileOffset),
+        ("p /bin/my-shell:10 ^@+0x4000", Reason::BadFileOffset),
+        ("p /bin/my-shell:10 ^@symbol", Reason::SymbolOnUserProbe),
+        ("p /bin/my-shell:10 ^@12x", Reason::BadMemoryAddress),
+        ("p /bin/my-shell:10 ^$arg1", Reason::NotFunctionEntry),
+        ("r /bin/my-shell:10 ^$arg1", Reason::NotFunctionEntry),
+        ("p /bin/my-shell:10 ^$retval", Reason::RetvalOnProbe),
+        ("p ^vfs_read", Reason::KernelProbe),
+        ("p ^0x10", Reason::KernelProbe),
+    ] {
+        let marked = match reason {
+            // The column is after the number.
+            Reason::ReferenceCounterNotClosed => marked.replace('^', "") + "^",
+            _ => marked.to_owned(),
+        };
+        refused_in_program(&marked, reason);
+    }
+}
+
+#[test]
+fn places_of_programs_print_as_linux_prints_them() {
+    for (line, printed) in [
+        (
+            "p /bin/my-shell:0x1234",
+            "p:uprobes/p_my_0x1234 /bin/my-shell:0x0000000000001234",
+        ),
+        (
+            "r /bin/my-shell:main $retval",
+            "r:uprobes/p_my_0x1230 /bin/my-shell:0x0000000000001230 arg1=$retval",
+        ),
+        (
+            "p:g/e /bin/my-shell:main+4%return(0x2010)",
+            "r:g/e /bin/my-shell:0x0000000000001234(0x2010)",
+        ),
+        (
+            "p:e /a:b/c:16(0) %ax +8(%di):u32[2] $stack2 @+0x1008:string",
+            "p:uprobes/e /a:b/c:0x0000000000000010 arg1=%ax arg2=+8(%di):u32[2] arg3=$stack2 \
+             arg4=@+0x1008:string",
+        ),
+    ] {
+        for file in [File::UprobeEvents, File::DynamicEvents] {
+            let Ok(Command::Create(definition)) = parse_in(file, line) else {
+                panic!("{line}");
+            };
+            assert!(definition.is_of_program());
+            assert_eq!(definition.to_string(), printed, "{line}");
+            let Ok(Command::Create(again)) = parse_in(file, printed) else {
+                panic!("{printed}");
+            };
+            assert_eq!(again, definition);
+        }
+    }
+}
+
 #[test]
 fn definitions_print_in_their_full_form() {
     for (line, printed) in [

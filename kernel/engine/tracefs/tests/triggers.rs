@@ -9,7 +9,7 @@ use common::{Kernel, VFS_READ};
 use tracefs::{
     commands::Words,
     compile::EventProgram,
-    definition::Definition,
+    definition::{Definition, File},
     fetch::Grammar,
     field::NoSymbols,
     filter::Frame,
@@ -23,7 +23,8 @@ const TEXT: u64 = 0xffff_c000_0000_0000;
 /// The program of an event that has only the trigger `trigger`, and its maps.
 fn program(event: &str, trigger: &str) -> (Line, Program, Maps) {
     let words = Words::of(event).unwrap();
-    let definition = Definition::parse(&words, &Kernel, &Grammar::default()).unwrap();
+    let definition =
+        Definition::parse(&words, File::KprobeEvents, &Kernel, &Grammar::default()).unwrap();
     let mut program = EventProgram::new(&definition, 7, &Kernel).unwrap();
     let line = Line::parse(trigger, &program.values.layout().fields, &Kernel).unwrap();
     let Action::Hist(hist) = &line.trigger.action else {

@@ -24,7 +24,7 @@ pub const PROBES: Rules<'static> = Rules {
 /// The rules for this kernel's closure.
 pub const KERNEL: Rules<'static> = Rules {
     roots: &joined::<31, 49, 80>(PROBES_ROOTS, ROOTS),
-    ends: &joined::<7, 7, 14>(PROBES_ENDS, ENDS),
+    ends: &joined::<7, 8, 15>(PROBES_ENDS, ENDS),
     callers: &joined::<29, 4, 33>(PROBES_CALLERS, CALLERS),
     stack_switchers: &joined::<1, 4, 5>(PROBES_STACK_SWITCHERS, STACK_SWITCHERS),
 };
@@ -211,7 +211,7 @@ const PROBES_ENDS: [Named; 7] = [
 
 /// The ends of the closure. After them either there was no hit and the kernel has taken over, or
 /// the kernel is at its end. None of them may be inlined into the code before it.
-const ENDS: [Named; 7] = [
+const ENDS: [Named; 8] = [
     (
         "kernel::task::scheduler::preempt_before_breakpoint",
         "another task runs before the hit begins",
@@ -239,6 +239,10 @@ const ENDS: [Named; 7] = [
     (
         "kernel::uprobes::hit::on_debug",
         "a debug trap of a program, which was interrupted without a lock",
+    ),
+    (
+        "kernel::uprobes::hit::bring_in_for_action",
+        "a page of a program comes in; a hit meanwhile brings none in",
     ),
 ];
 

@@ -97,8 +97,13 @@ extern "C" fn do_exception(regs: &mut PtRegs, vector: u8) {
 /// #PF, before any probe can be hit. `address` is the value of CR2. `error_code` is as in Intel SDM
 /// vol. 3A, figure 4-12.
 pub(super) extern "C" fn enter_page_fault(regs: &mut PtRegs, error_code: u64, address: u64) {
-    if !regs.user_mode() && hooks::on_fault(regs, vector::PAGE_FAULT) {
-        return;
+    if !regs.user_mode() {
+        let is_ours = uprobes::hit::is_reading()
+            && uprobes::hit::bring_in_for_action(error_code, address)
+            || hooks::on_fault(regs, vector::PAGE_FAULT);
+        if is_ours {
+            return;
+        }
     }
     do_page_fault(regs, error_code, address);
 }

@@ -18,13 +18,18 @@ use tracefs::{
     refusal::{Reason, Refusal},
 };
 
+use super::{
+    error::ArmError,
+    user::{AttachedToProgram, UserHolder},
+};
 use crate::{
     probes::{Kprobe, Kretprobe, ProbeError, Registered, register},
     trace::{
         names::KernelSymbols,
-        program::{AttachedCall, AttachedProbe, LoadError, Program},
+        program::{AttachedCall, AttachedProbe, Program},
         shared::{Shared, try_box},
     },
+    uprobes::UprobeError,
 };
 
 /// A probe of an event.
@@ -82,6 +87,7 @@ pub(super) enum State {
     Idle(Holder),
     Armed(AttachedProbe),
     ArmedCall(AttachedCall),
+    ArmedInProgram(AttachedToProgram),
     /// A probe of the kernel's own, idle.
     Absent,
 }
@@ -91,6 +97,7 @@ pub(super) enum State {
 pub(super) enum Holder {
     Kprobe(Registered<Box<Kprobe>>),
     Kretprobe(Registered<Box<Kretprobe>>),
+    OfProgram(UserHolder),
 }
 
 /// The address that a definition asks for.
@@ -125,13 +132,7 @@ impl Probe {
     /// # Errors
     /// [`Refusal`].
     pub fn new(definition: Definition, order: u64) -> Result<Self, Refusal> {
-        let state = Self::idle(&definition).map_err(|error| {
-            Refusal::place(match error {
-                ProbeError::MidInstruction { .. } => Reason::BadInstructionBoundary,
-                ProbeError::OutOfMemory => Reason::OutOfMemory,
-                _ => Reason::RegistrationFailed,
-            })
-        })?;
+        let state = Self::idle(&definition).map_err(Refusal::place)?;
         Ok(Self {
             definition,
             order,
@@ -150,16 +151,37 @@ impl Probe {
         }
     }
 
-    fn idle(definition: &Definition) -> Result<State, ProbeError> {
+    fn idle(definition: &Definition) -> Result<State, Reason> {
         if definition.fixed {
             return Ok(State::Absent);
         }
-        Ok(State::Idle(match definition.kind {
+        if definition.is_of_program() {
+            let holder = UserHolder::idle(definition).map_err(|error| match error {
+                UprobeError::MidInstruction { .. } => Reason::BadInstructionBoundary,
+                UprobeError::NotFunctionEntry { .. } => Reason::BadReturnProbe,
+                UprobeError::NotText { .. } => Reason::BadUserOffset,
+                UprobeError::NotCounter { .. } => Reason::BadReferenceCounter,
+                UprobeError::OutOfMemory => Reason::OutOfMemory,
+                _ => Reason::RegistrationFailed,
+            })?;
+            return Ok(State::Idle(Holder::OfProgram(holder)));
+        }
+        Self::idle_in_kernel(definition)
+            .map(State::Idle)
+            .map_err(|error| match error {
+                ProbeError::MidInstruction { .. } => Reason::BadInstructionBoundary,
+                ProbeError::OutOfMemory => Reason::OutOfMemory,
+                _ => Reason::RegistrationFailed,
+            })
+    }
+
+    fn idle_in_kernel(definition: &Definition) -> Result<Holder, ProbeError> {
+        Ok(match definition.kind {
             EventKind::Probe => Holder::Kprobe(register(boxed(kprobe(definition)?.disabled())?)?),
             EventKind::Return => {
                 Holder::Kretprobe(register(boxed(kretprobe(definition)?.disabled())?)?)
             }
-        }))
+        })
     }
 
     /// Hits and misses so far.
@@ -169,6 +191,9 @@ impl Probe {
             State::Idle(_) | State::Absent => {}
             State::Armed(probe) => profile += Profile::of(probe.program(), probe.misses()),
             State::ArmedCall(call) => profile += Profile::of(call.program(), call.misses()),
+            State::ArmedInProgram(probe) => {
+                profile += Profile::of(probe.program(), probe.misses());
+            }
         }
         profile
     }
@@ -187,6 +212,7 @@ impl Probe {
         let (program, misses) = match &self.state {
             State::Armed(probe) => (Some(probe.program().clone()), probe.stop()),
             State::ArmedCall(call) => (Some(call.program().clone()), call.stop()),
+            State::ArmedInProgram(probe) => (Some(probe.program().clone()), probe.stop()),
             State::Idle(_) | State::Absent => (None, 0),
         };
         // This waits until no CPU is in the old program any more. Then its count is final.
@@ -197,6 +223,7 @@ impl Probe {
         match &self.state {
             State::Armed(probe) => probe.start(),
             State::ArmedCall(call) => call.start(),
+            State::ArmedInProgram(probe) => probe.start(),
             State::Idle(_) | State::Absent => {}
         }
     }
@@ -211,12 +238,17 @@ impl Probe {
             // Without memory for another probe, this one keeps the place, disabled.
             (Err(_), State::Armed(probe)) => _ = probe.stop(),
             (Err(_), State::ArmedCall(call)) => _ = call.stop(),
+            (Err(_), State::ArmedInProgram(probe)) => _ = probe.stop(),
             (Err(_), State::Idle(_) | State::Absent) => {}
         }
     }
 
     /// Attaches programs beside what is there, disabled.
-    pub(super) fn attach(&self, loaded: Loaded) -> Result<State, LoadError> {
+    pub(super) fn attach(&self, loaded: Loaded) -> Result<State, ArmError> {
+        if self.definition.is_of_program() {
+            let attached = AttachedToProgram::new(loaded.hit, &self.definition);
+            return Ok(State::ArmedInProgram(attached.map_err(ArmError::User)?));
+        }
         Ok(match self.definition.kind {
             EventKind::Probe => {
                 let probe = kprobe(&self.definition)?.disabled();

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   README, available_events, available_filter_functions, available_tracers
-//!   kprobe_events, dynamic_events, kprobe_profile, error_log, set_event
+//!   kprobe_events, uprobe_events, dynamic_events, kprobe_profile, uprobe_profile, error_log
+//!   set_event
 //!   trace, trace_pipe, snapshot, tracing_on, buffer_size_kb, current_tracer, trace_clock
 //!   trace_options
 //!   set_ftrace_filter, set_ftrace_notrace, set_graph_function, set_graph_notrace
@@ -85,23 +86,39 @@ static FILES: &[(&str, u32, Functions)] = &[
     (
         "kprobe_events",
         READ | WRITE,
-        Functions::shows(|out| EVENTS.lock().show(out))
-            .stores(|data| EVENTS.lock().obey(File::KprobeEvents, data))
-            .truncates(|| EVENTS.lock().clear())
-            .of_lines(),
+        definitions(
+            |out| EVENTS.lock().show(File::KprobeEvents, out),
+            |data| EVENTS.lock().obey(File::KprobeEvents, data),
+            || EVENTS.lock().clear(File::KprobeEvents),
+        ),
+    ),
+    (
+        "uprobe_events",
+        READ | WRITE,
+        definitions(
+            |out| EVENTS.lock().show(File::UprobeEvents, out),
+            |data| EVENTS.lock().obey(File::UprobeEvents, data),
+            || EVENTS.lock().clear(File::UprobeEvents),
+        ),
     ),
     (
         "dynamic_events",
         READ | WRITE,
-        Functions::shows(|out| EVENTS.lock().show(out))
-            .stores(|data| EVENTS.lock().obey(File::DynamicEvents, data))
-            .truncates(|| EVENTS.lock().clear())
-            .of_lines(),
+        definitions(
+            |out| EVENTS.lock().show(File::DynamicEvents, out),
+            |data| EVENTS.lock().obey(File::DynamicEvents, data),
+            || EVENTS.lock().clear(File::DynamicEvents),
+        ),
     ),
     (
         "kprobe_profile",
         READ,
         Functions::shows(|out| EVENTS.lock().show_profile(out)),
+    ),
+    (
+        "uprobe_profile",
+        READ,
+        Functions::shows(|out| EVENTS.lock().show_user_profile(out)),
     ),
     (
         "error_log",
@@ -159,6 +176,18 @@ static FILES: &[(&str, u32, Functions)] = &[
             .stores(|data| EVENTS.lock().enable(switch(data)?, |_| true)),
     ),
 ];
+
+/// A file of definitions.
+const fn definitions(
+    show: fn(&mut dyn Write) -> Result<(), Errno>,
+    store: fn(&[u8]) -> Result<(), Errno>,
+    clear: fn() -> Result<(), Errno>,
+) -> Functions {
+    Functions::shows(show)
+        .stores(store)
+        .truncates(clear)
+        .of_lines()
+}
 
 /// Gives each CPU a buffer of so many KiB. The old ones are freed after the new ones are there, and
 /// what programs and files need stays free.

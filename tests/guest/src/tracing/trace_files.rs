@@ -2,11 +2,13 @@
 //!
 //! The rules of definitions are in [`definitions`], those of fetched values in [`arguments`], those
 //! of the files that are read in [`reading`], those of call stacks in [`triggers`], those of
-//! the second buffer in [`snapshots`], and those of tracers of all functions in [`tracers`]. In
+//! the second buffer in [`snapshots`], and those of tracers of all functions in [`tracers`], and
+//! events of programs in [`programs`]. In
 //! [`scripts`] are the steps of scripts that others run.
 
 mod arguments;
 mod definitions;
+mod programs;
 mod reading;
 mod scripts;
 mod snapshots;

@@ -66,6 +66,42 @@ pub trait Symbols {
         let _ = (module, name);
         Ok(None)
     }
+
+    /// Whether `path` is the file of a program that user probes may be on.
+    ///
+    /// # Errors
+    /// [`ProgramError`].
+    fn program(&self, path: &str) -> Result<(), ProgramError> {
+        let _ = path;
+        Err(ProgramError::NotFound)
+    }
+
+    /// Where in the file of the program at `path` the function called `name` begins.
+    ///
+    /// # Errors
+    /// [`LookupError`].
+    fn program_offset(&self, path: &str, name: &str) -> Result<u64, LookupError> {
+        let _ = (path, name);
+        Err(LookupError::NotFound)
+    }
+
+    /// The address at which the program at `path` has the byte at `offset` of its file; `None` if
+    /// it has it nowhere.
+    fn program_address(&self, path: &str, offset: u64) -> Option<u64> {
+        let _ = (path, offset);
+        None
+    }
+}
+
+/// Why a path is not that of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProgramError {
+    /// There is no such file.
+    NotFound,
+    /// It is no regular file.
+    NotRegular,
+    /// There is no memory for the question.
+    OutOfMemory,
 }
 
 /// An object of the kernel that has a name.

@@ -3,7 +3,7 @@
 
 pub mod generate;
 
-use tracefs::field::{LookupError, Named, SymbolAt, Symbols};
+use tracefs::field::{LookupError, Named, ProgramError, SymbolAt, Symbols};
 
 /// Functions and data: name, address, size.
 const SYMBOLS: [(&str, u64, u64); 8] = [
@@ -19,6 +19,9 @@ const SYMBOLS: [(&str, u64, u64); 8] = [
 
 /// A symbol whose automatic name is too long.
 pub const LONG: &str = "_ZN9workspace7modules9submodule8function17h0123456789abcdefE_and_more";
+
+/// The only program, but for `/a:b/c`.
+pub const PROGRAM: &str = "/bin/my-shell";
 
 /// The address of `vfs_read`.
 pub const VFS_READ: u64 = SYMBOLS[0].1;
@@ -54,6 +57,28 @@ impl Symbols for Kernel {
             Named::File => 24,
             Named::Node => 8,
         })
+    }
+
+    fn program(&self, path: &str) -> Result<(), ProgramError> {
+        match path {
+            PROGRAM | "/a:b/c" => Ok(()),
+            "/bin" => Err(ProgramError::NotRegular),
+            _ => Err(ProgramError::NotFound),
+        }
+    }
+
+    fn program_offset(&self, _path: &str, name: &str) -> Result<u64, LookupError> {
+        match name {
+            "main" => Ok(0x1230),
+            "new" => Err(LookupError::NotUnique(2)),
+            _ => Err(LookupError::NotFound),
+        }
+    }
+
+    fn program_address(&self, _path: &str, offset: u64) -> Option<u64> {
+        (0x1000..0x3000)
+            .contains(&offset)
+            .then_some(0x40_0000 + offset)
     }
 
     fn address_in_module(&self, module: &str, name: &str) -> Result<Option<u64>, LookupError> {

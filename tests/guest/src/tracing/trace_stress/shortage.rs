@@ -405,7 +405,11 @@ fn events_are_deleted_without_memory() {
     ] {
         append(line, "kprobe_events").unwrap();
     }
-    let outcome = with_room_for(0, || EVENTS.lock().clear());
+    let outcome = with_room_for(0, || {
+        EVENTS
+            .lock()
+            .clear(tracefs::definition::File::DynamicEvents)
+    });
     assert_eq!((outcome.result, outcome.refused), (Ok(()), 0));
     assert_eq!(files_of_events(), before);
     clean_up();

@@ -1,0 +1,229 @@
+//! Events of programs: `uprobe_events`, what their hits record, and what is refused.
+
+use abi::WaitStatus;
+use alloc::{format, string::String, vec::Vec};
+
+use kernel::{errno::Errno, task::exec::run_program, uprobes};
+
+use super::{append, clean_up, echo, exists, lines, show};
+
+const EXERCISE: &str = "/bin/exercise";
+
+fn goes_well(args: &[&str]) {
+    let ended = run_program(EXERCISE, args);
+    assert_eq!(ended, Ok(WaitStatus::exited(0)), "{args:?}");
+}
+
+/// The offset in the file of a function of the exercise, as the files print it.
+fn offset_of(name: &str) -> String {
+    let offset = uprobes::function_offset(EXERCISE, name).expect("it is there");
+    format!("{offset:#018x}")
+}
+
+/// The address of that function.
+fn address_of(name: &str) -> u64 {
+    let offset = uprobes::function_offset(EXERCISE, name).expect("it is there");
+    uprobes::address_in_memory(EXERCISE, offset).expect("it is in memory")
+}
+
+/// The bodies of the records of an event in `trace`.
+fn records(event: &str) -> Vec<String> {
+    let mark = format!("{event}: ");
+    let all = lines();
+    let records = all.iter().filter_map(|line| line.strip_prefix(&mark));
+    records.map(Into::into).collect()
+}
+
+/// A program's function, its result, and what is at its arguments are recorded for each call.
+#[guest_test]
+fn calls_of_a_program_are_recorded() {
+    let (length, add) = (offset_of("probed_length"), offset_of("probed_add"));
+    echo(
+        &format!("p:in /bin/exercise:{length} text=+0(%di):string $comm"),
+        "uprobe_events",
+    )
+    .unwrap();
+    append(
+        "r:out /bin/exercise:probed_length len=$retval:u64",
+        "uprobe_events",
+    )
+    .unwrap();
+    append(
+        "p:my/add /bin/exercise:probed_add%return sum=$retval:u32 $stack0",
+        "dynamic_events",
+    )
+    .unwrap();
+    append("p:k/pid sys_getpid", "dynamic_events").unwrap();
+    assert_eq!(
+        show("uprobe_events"),
+        format!(
+            "p:uprobes/in /bin/exercise:{length} text=+0(%di):string arg2=$comm\n\
+             r:uprobes/out /bin/exercise:{length} len=$retval:u64\n\
+             r:my/add /bin/exercise:{add} sum=$retval:u32 arg2=$stack0\n"
+        )
+    );
+    assert_eq!(show("kprobe_events"), "p:k/pid sys_getpid\n");
+    assert_eq!(show("dynamic_events").lines().count(), 4);
+    for event in ["uprobes/in", "uprobes/out", "my/add"] {
+        echo("1", &format!("events/{event}/enable")).unwrap();
+    }
+    goes_well(&["probed", "2"]);
+    echo("0", "events/enable").unwrap();
+    let at = address_of("probed_length");
+    assert_eq!(
+        records("in"),
+        [format!(
+            "({at:#x}) text=\"not touched before\" arg2=\"exercise\""
+        )]
+    );
+    let [out] = &records("out")[..] else {
+        panic!("{:?}", records("out"));
+    };
+    assert!(
+        out.starts_with("(0x40") && out.ends_with(&format!(" <- {at:#x}) len=18")),
+        "{out}"
+    );
+    // In each round: directly, three times by `probed_calls`, and by `probed_tail`.
+    let sums: Vec<String> = records("add")
+        .iter()
+        .map(|line| {
+            line.split_once("sum=")
+                .unwrap()
+                .1
+                .split(' ')
+                .next()
+                .unwrap()
+                .into()
+        })
+        .collect();
+    assert_eq!(sums, ["3", "4", "5", "5", "6", "4", "5", "7", "7", "7"]);
+    let profile = show("uprobe_profile");
+    let hits: Vec<Vec<&str>> = profile
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(
+        hits,
+        [
+            [EXERCISE, "in", "1"],
+            [EXERCISE, "out", "1"],
+            [EXERCISE, "add", "10"]
+        ]
+    );
+    assert!(profile.starts_with("  /bin/exercise in    "), "{profile}");
+    // Only those of programs go.
+    echo("", "uprobe_events").unwrap();
+    assert_eq!(show("dynamic_events"), "p:k/pid sys_getpid\n");
+    assert!(!exists("events/uprobes") && exists("events/k/pid"));
+    clean_up();
+}
+
+/// Filters, histograms and the other triggers know the values of programs.
+#[guest_test]
+fn filters_and_triggers_work_on_programs() {
+    echo(
+        "p:e /bin/exercise:probed_add a=%di b=%si:u8",
+        "uprobe_events",
+    )
+    .unwrap();
+    echo("a > 4 && b == 3", "events/uprobes/e/filter").unwrap();
+    echo("hist:keys=b", "events/uprobes/e/trigger").unwrap();
+    append("stacktrace", "events/uprobes/e/trigger").unwrap();
+    echo("1", "events/uprobes/e/enable").unwrap();
+    goes_well(&["probed", "4"]);
+    echo("0", "events/uprobes/e/enable").unwrap();
+    // The second call of `probed_calls` in the third round.
+    let at = address_of("probed_add");
+    assert_eq!(records("e"), [format!("({at:#x}) a=0x6 b=3")]);
+    let hist = show("events/uprobes/e/hist");
+    assert!(
+        hist.contains("{ b:          2 } hitcount:          5"),
+        "{hist}"
+    );
+    assert!(hist.contains("    Hits: 20\n"), "{hist}");
+    let profile = show("events/uprobes/e/profile");
+    assert!(profile.contains("filtered: 19"), "{profile}");
+    echo("!hist:keys=b", "events/uprobes/e/trigger").unwrap();
+    echo("!stacktrace", "events/uprobes/e/trigger").unwrap();
+    echo("0", "events/uprobes/e/filter").unwrap();
+    echo("", "uprobe_events").unwrap();
+    clean_up();
+}
+
+/// The text that `format` has for an event of a program.
+#[guest_test]
+fn formats_are_those_of_linux() {
+    echo("p:e /bin/exercise:probed_add a=%di:u32", "uprobe_events").unwrap();
+    append("r:r /bin/exercise:probed_add", "uprobe_events").unwrap();
+    let format = show("events/uprobes/e/format");
+    assert!(
+        format.contains("\tfield:unsigned long __probe_ip;\toffset:8;\tsize:8;\tsigned:0;\n")
+            && format.ends_with("print fmt: \"(%lx) a=%u\", REC->__probe_ip, REC->a\n"),
+        "{format}"
+    );
+    let format = show("events/uprobes/r/format");
+    assert!(
+        format.ends_with("print fmt: \"(%lx <- %lx)\", REC->__probe_func, REC->__probe_ret_ip\n"),
+        "{format}"
+    );
+    echo("", "uprobe_events").unwrap();
+    clean_up();
+}
+
+/// Each refusal is told with its column, and changes nothing.
+#[guest_test]
+fn mistakes_are_told_as_on_linux() {
+    let inside = uprobes::function_offset(EXERCISE, "probed_add").unwrap() + 1;
+    let inside = format!("p /bin/exercise:{inside:#x}");
+    for (line, errno, text) in [
+        (
+            "p /bin/nothing:100",
+            Errno::ENOENT,
+            "Failed to find the given file",
+        ),
+        ("p /bin:100", Errno::EINVAL, "Not a regular file"),
+        (
+            "p /bin/exercise:10(a)",
+            Errno::EINVAL,
+            "Invalid reference counter offset",
+        ),
+        (
+            "p /bin/exercise:nothing",
+            Errno::EINVAL,
+            "Invalid uprobe offset",
+        ),
+        ("p /bin/exercise:0", Errno::EINVAL, "Invalid uprobe offset"),
+        (
+            "r /bin/exercise:probed_add+4",
+            Errno::EINVAL,
+            "Retprobe address must be an function entry",
+        ),
+        (
+            &inside,
+            Errno::EILSEQ,
+            "Probe point is not an instruction boundary",
+        ),
+        (
+            "p /bin/exercise:probed_add $arg1",
+            Errno::EINVAL,
+            "$arg* can be used only on function entry or exit",
+        ),
+        (
+            "p vfs_read",
+            Errno::EINVAL,
+            "Places in the kernel are not for uprobe_events",
+        ),
+    ] {
+        assert_eq!(echo(line, "uprobe_events"), Err(errno), "{line}");
+        let log = show("error_log");
+        let last = log.lines().rev().nth(2).unwrap();
+        assert!(
+            last.contains(&format!("trace_uprobe: error: {text}")),
+            "{line}: {last}"
+        );
+    }
+    let of_program = echo("p /bin/exercise:probed_add", "kprobe_events");
+    assert_eq!(of_program, Err(Errno::EINVAL));
+    assert_eq!(show("dynamic_events"), "");
+    clean_up();
+}
