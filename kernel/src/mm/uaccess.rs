@@ -1,8 +1,9 @@
 //! Copies between the kernel and user memory.
 //!
 //! An address from a user program is only a number until it is checked, and its page may be missing
-//! at any time. So the kernel touches user memory at one instruction only: the `rep movsb` of
-//! `copy_user`, after the range was found to lie in the user's half. A fault there is first
+//! at any time. So the kernel touches user memory at few instructions only: the `rep movsb` of
+//! `copy_user`, and the moves of one word for the hits of user probes, after the range was found to
+//! lie in the user's half. A fault there is first
 //! resolved like a fault of the program (a page of zeros, a copy on write). If that fails, control
 //! goes on at the fix-up that the exception table names, and the copy reports how much is left:
 //!
@@ -10,7 +11,7 @@
 //!   __ex_table:  { address of an instruction that may fault, address where to go on instead } …
 //! ```
 //!
-//! Where the processor has SMAP, user memory is open between `stac` and `clac` in `copy_user`, in
+//! Where the processor has SMAP, user memory is open between `stac` and `clac` in these functions, in
 //! the reads of actions (`trace/nofault.rs`), and nowhere else.
 //!
 //! # Contexts
@@ -148,6 +149,86 @@ pub fn copy_to_user(to: u64, from: &[u8]) -> Result<(), Errno> {
 pub fn copy_from_user_nofault(to: &mut [u8], from: u64) -> Result<(), Errno> {
     // The page fault handler resolves nothing for code that has interrupts off.
     without_interrupts(|| copy_from_user(to, from))
+}
+
+/// Reads the word at `from`. Returns it, and whether it could be read. `smap` as in [`copy_user`].
+///
+/// # Safety
+/// 1. `from` and the seven bytes after it lie below [`USER_END`].
+/// 2. `smap` is the value of [`cpu::has_smap`].
+#[unsafe(naked)]
+unsafe extern "C" fn read_user_word(from: u64, smap: bool) -> Word {
+    naked_asm!(
+        ".cfi_startproc",
+        "xor edx, edx",
+        "test sil, sil",
+        "jz 4f",
+        "stac",
+        "2: mov rax, [rdi]",
+        "inc edx",
+        "3: clac",
+        "ret",
+        "4: mov rax, [rdi]",
+        "inc edx",
+        "5: ret",
+        ".cfi_endproc",
+        ".pushsection __ex_table, \"a\", @progbits",
+        ".balign 8",
+        ".quad 2b, 3b",
+        ".quad 4b, 5b",
+        ".popsection",
+    )
+}
+
+/// The same for a store of `word`.
+///
+/// # Safety
+/// The same as for [`read_user_word`].
+#[unsafe(naked)]
+unsafe extern "C" fn write_user_word(to: u64, word: u64, smap: bool) -> u64 {
+    naked_asm!(
+        ".cfi_startproc",
+        "xor eax, eax",
+        "test dl, dl",
+        "jz 4f",
+        "stac",
+        "2: mov [rdi], rsi",
+        "inc eax",
+        "3: clac",
+        "ret",
+        "4: mov [rdi], rsi",
+        "inc eax",
+        "5: ret",
+        ".cfi_endproc",
+        ".pushsection __ex_table, \"a\", @progbits",
+        ".balign 8",
+        ".quad 2b, 3b",
+        ".quad 4b, 5b",
+        ".popsection",
+    )
+}
+
+/// The result of [`read_user_word`], in two registers.
+#[repr(C)]
+struct Word {
+    word: u64,
+    is_read: u64,
+}
+
+/// Reads a word of user memory without bringing its page in. Interrupts are off.
+pub fn get_user_word_nofault(from: u64) -> Option<u64> {
+    check_range(from, size_of::<u64>()).ok()?;
+    // SAFETY: checked above (1).
+    let Word { word, is_read } = unsafe { read_user_word(from, cpu::has_smap()) };
+    (is_read != 0).then_some(word)
+}
+
+/// Stores a word of user memory without bringing its page in. Interrupts are off. False: it cannot
+/// be written as it is.
+pub fn put_user_word_nofault(to: u64, word: u64) -> bool {
+    // SAFETY: checked before (1).
+    check_range(to, size_of::<u64>()).is_ok()
+        && unsafe { write_user_word(to, word, cpu::has_smap()) } != 0
 }
 
 /// The same as [`copy_to_user`], but it never waits and never brings a page in. For probe handlers.

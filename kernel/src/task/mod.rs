@@ -10,8 +10,8 @@
 //!     other code holds a reference.
 //! TASK-2. A task's kernel stack is given back at the same moment, not when the last reference
 //!     goes, because nothing runs on it any more.
-//! TASK-3. `root` is the root table of `user_space`, or 0. Only the task itself changes the two, in
-//!     [`Task::set_user_space`].
+//! TASK-3. `root` is the root table of `user_space`, or 0, and `own_space` its address, or null.
+//!     Only the task itself changes the three, in [`Task::set_user_space`].
 //! TASK-4. The topmost [`PtRegs`] of the kernel stack is the frame with which the task has entered
 //!     from ring 3 or will go there. A kernel thread has it too, unused.
 
@@ -48,7 +48,8 @@ use alloc::{
 use core::{
     fmt,
     ops::Range,
-    sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering},
+    ptr,
+    sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering},
 };
 use intrusive_queue::{Link, Linked};
 use process::Process;
@@ -142,6 +143,8 @@ pub struct Task {
     run_link: Link<Task>,
     root: AtomicU64,
     user_space: SpinLock<Option<Arc<UserSpace>>>,
+    /// The same for the task itself, which needs no lock; null for none.
+    own_space: AtomicPtr<UserSpace>,
     /// The task is to end: its waits give up if they may be interrupted, and it ends on its way to
     /// ring 3. Never taken back.
     interrupted: AtomicBool,
@@ -200,6 +203,7 @@ impl Task {
         extern "C" fn straight_to_ring_3(_: usize) {}
         let mut task = Self::with_regs(name, straight_to_ring_3, 0, regs)?;
         task.root = AtomicU64::new(space.root().as_u64());
+        task.own_space = AtomicPtr::new(Arc::as_ptr(&space).cast_mut());
         task.user_space = SpinLock::new(Some(space));
         task.process = process;
         Ok(Arc::new(task))
@@ -246,6 +250,7 @@ impl Task {
             run_link: Link::new(),
             root: AtomicU64::new(0),
             user_space: SpinLock::new(None),
+            own_space: AtomicPtr::new(ptr::null_mut()),
             interrupted: AtomicBool::new(false),
             printing: AtomicU8::new(0),
             process: Process::default(),
@@ -327,6 +332,18 @@ impl Task {
         self.user_space.lock().clone()
     }
 
+    /// The user memory of the running task, for itself: it stays as long as the task does not change
+    /// it ([`Task::set_user_space`]). `None` for a kernel thread, and if this is not the running
+    /// task.
+    #[inline(always)]
+    pub(crate) fn own_space(&self) -> Option<&UserSpace> {
+        if !ptr::eq(self, current_raw()) {
+            return None;
+        }
+        // SAFETY: `user_space` keeps it, and only this task changes that (TASK-3).
+        unsafe { self.own_space.load(Ordering::Relaxed).as_ref() }
+    }
+
     /// Replaces the user memory of the running task, loads the new one and returns the old one.
     /// `None` makes it a kernel thread.
     ///
@@ -344,6 +361,8 @@ impl Task {
         let root = space.as_ref().map(|space| space.root());
         self.root
             .store(root.map_or(0, PhysAddr::as_u64), Ordering::Relaxed);
+        let own = space.as_ref().map_or(ptr::null(), Arc::as_ptr);
+        self.own_space.store(own.cast_mut(), Ordering::Relaxed);
         // SAFETY: the root is the kernel's, or that of `space`, which the task keeps alive from
         // here on. The lock keeps this task on this CPU meanwhile.
         unsafe { paging::load_root(root.unwrap_or(paging::kernel_root())) };

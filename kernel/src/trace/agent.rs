@@ -19,7 +19,7 @@ use crate::{
     mm::{kernel_stack, paging},
     probes::{ACTION_PAGES, Kernel},
     task::{self, Task, comms, running},
-    time,
+    time, uprobes,
 };
 
 /// What is known of each page of code.
@@ -101,8 +101,8 @@ unsafe impl Agent for Kernel {
     fn program_frame(sample: &Sample) -> Option<(u64, u64)> {
         let task = task::running()?;
         if sample.ip < paging::USER_END {
-            // A sample of the timer.
-            return Some((sample.ip, sample.bp));
+            // A sample of the timer, or a hit in the program.
+            return Some((uprobes::hit::shown_ip(sample.ip), sample.bp));
         }
         let regs = switch::user_regs(task.stack_top);
         // Code on another stack, that of the NMI, may have interrupted ring 3. Then the frame is an
@@ -115,7 +115,12 @@ unsafe impl Agent for Kernel {
         // SAFETY: TASK-4 of `task`, and the task runs here, above this frame.
         let regs = unsafe { &*regs };
         // A task may never have been in ring 3.
-        (regs.cs & 3 == 3).then_some((regs.ip, regs.bp))
+        (regs.cs & 3 == 3).then(|| (uprobes::hit::shown_ip(regs.ip), regs.bp))
+    }
+
+    #[inline(always)]
+    fn program_return_address(slot: u64, found: u64) -> u64 {
+        uprobes::hit::shown_return_address(slot, found)
     }
 
     #[inline(always)]

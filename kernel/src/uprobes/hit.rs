@@ -15,14 +15,14 @@
 //! # Invariants
 //! UHIT-1. Nothing that the program can write is believed: its addresses come from the state that
 //!     the kernel keeps, and a trampoline that no call is noted for is a breakpoint of its own.
-//! UHIT-2. Nothing is held while a system call is carried out, because it may not return.
+//! UHIT-2. Nothing is held or used any more when a system call is carried out, because it may not
+//!     return, and because interrupts are on meanwhile.
 //!
 //! # Contexts
 //! The handlers of #BP and #DB that come from ring 3: task context of that task, with interrupts
 //! off, on the empty kernel stack. No lock is held by the interrupted code, so this may take those
 //! that no NMI takes.
 
-use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use ::probes::insn::ResumeIp;
@@ -33,7 +33,7 @@ use x86_64::{
 
 use super::{
     probe::{MAX_CALLS, ProbeRef, Uretprobe, UserCall, UserProbe},
-    space::{How, ProbeList, Step},
+    space::{How, Step},
     target,
 };
 use crate::{
@@ -44,7 +44,10 @@ use crate::{
     errno::Errno,
     mm::{
         paging::USER_END,
-        uaccess::{copy_from_user_nofault, copy_to_user_nofault},
+        uaccess::{
+            copy_from_user_nofault, copy_to_user_nofault, get_user_word_nofault,
+            put_user_word_nofault,
+        },
         user_space::{Access, UserSpace},
     },
     probes::{EntryVerdict, PreVerdict, PtRegs},
@@ -55,31 +58,54 @@ use crate::{
 const TF: u64 = RFlags::TRAP_FLAG.bits();
 const RF: u64 = RFlags::RESUME_FLAG.bits();
 
-/// The running task's number and memory.
-fn running() -> Option<(Pid, Arc<UserSpace>)> {
+/// The running task's number and memory. The caller is that task, so it keeps its memory as long as
+/// it does not run or end a program.
+#[inline(always)]
+fn running() -> Option<(Pid, &'static UserSpace)> {
     let task = task::running()?;
-    Some((task.pid(), task.user_space()?))
+    Some((task.pid(), task.own_space()?))
 }
 
 /// Serves a #BP that came from ring 3 and left `regs`. False: it is the program's own.
-// Not inlined, because the hit path of the kernel's probes ends here.
-#[inline(never)]
+#[inline(always)]
 pub fn on_breakpoint(regs: &mut PtRegs) -> bool {
     let Some((pid, space)) = running() else {
         return false;
     };
     let address = regs.ip.wrapping_sub(1);
-    let Some(hit) = space.probes().hit(address) else {
-        return address != 0 && address == space.probes().trampoline() && on_return(&space, regs);
+    // SAFETY: interrupts are off until the place was used last.
+    let Some(place) = (unsafe { space.probes().place(address) }) else {
+        return on_return(space, address, regs);
     };
     regs.ip = address;
     let mut has_post = false;
-    if let Some(list) = &hit.probes
-        && !run_handlers(&space, pid, list, regs, &mut has_post)
-    {
-        return true;
+    // SAFETY: interrupts are off until the list was used last.
+    if let Some(list) = unsafe { place.probes() } {
+        for probe in list.iter().filter(|probe| probe.common().fires_in(pid)) {
+            match probe {
+                UserProbe::Probe(probe) => {
+                    probe.common.count_hit();
+                    has_post |= probe.post.is_some();
+                    if probe.run(regs) == PreVerdict::Resume {
+                        return true;
+                    }
+                    regs.ip = address;
+                }
+                UserProbe::Return(probe) => {
+                    if enter_call(space, probe, regs).is_err() {
+                        probe.common.count_miss();
+                    }
+                }
+            }
+        }
     }
-    match hit.displaced.how {
+    match place.displaced.how {
+        How::SystemCall => {
+            system_call(address, regs);
+            if has_post {
+                run_post(address, regs);
+            }
+        }
         How::PopFlags if pop_flags(regs) => {
             if has_post {
                 run_post(address, regs);
@@ -87,56 +113,28 @@ pub fn on_breakpoint(regs: &mut PtRegs) -> bool {
         }
         How::InSlot | How::PopFlags => {
             if has_post {
-                begin_step(&space, address, regs);
+                begin_step(space, address, regs);
             }
-            regs.ip = hit.slot;
-        }
-        How::SystemCall => {
-            drop((hit, space));
-            system_call(address, regs);
-            if has_post {
-                run_post(address, regs);
-            }
-        }
-    }
-    true
-}
-
-/// Runs the handlers at a place. False: one has chosen where the program goes on.
-fn run_handlers(
-    space: &UserSpace,
-    pid: Pid,
-    list: &ProbeList,
-    regs: &mut PtRegs,
-    has_post: &mut bool,
-) -> bool {
-    let address = regs.ip;
-    for probe in list.iter().filter(|probe| probe.common().fires_in(pid)) {
-        match probe {
-            UserProbe::Probe(probe) => {
-                probe.common.count_hit();
-                *has_post |= probe.post.is_some();
-                if probe.run(regs) == PreVerdict::Resume {
-                    return false;
-                }
-                regs.ip = address;
-            }
-            UserProbe::Return(probe) => {
-                if enter_call(space, probe, regs).is_err() {
-                    probe.common.count_miss();
-                }
-            }
+            regs.ip = place.slot.start;
         }
     }
     true
 }
 
 /// Runs the post handlers at `address` of the program that is in memory now.
+#[cold]
+#[inline(never)]
 fn run_post(address: u64, regs: &mut PtRegs) {
     let Some((pid, space)) = running() else {
         return;
     };
-    let list = space.probes().hit(address).and_then(|hit| hit.probes);
+    // SAFETY: interrupts are off until the list was used last.
+    let list = unsafe {
+        space
+            .probes()
+            .place(address)
+            .and_then(|place| place.probes())
+    };
     for probe in list.iter().flat_map(|list| list.iter()) {
         if let UserProbe::Probe(probe) = probe
             && let Some(handler) = probe.post
@@ -148,6 +146,8 @@ fn run_post(address: u64, regs: &mut PtRegs) {
 }
 
 /// Carries out the `syscall` at `address`: as the processor, and the entry of system calls, do it.
+#[cold]
+#[inline(never)]
 fn system_call(address: u64, regs: &mut PtRegs) {
     regs.ip = address + 2;
     regs.cx = regs.ip;
@@ -159,6 +159,8 @@ fn system_call(address: u64, regs: &mut PtRegs) {
 }
 
 /// Carries out `popfq`. False: its word cannot be read, and nothing has changed.
+#[cold]
+#[inline(never)]
 fn pop_flags(regs: &mut PtRegs) -> bool {
     let Some(word) = read_word(regs.sp) else {
         return false;
@@ -171,6 +173,8 @@ fn pop_flags(regs: &mut PtRegs) -> bool {
 }
 
 /// Lets the program trap after the displaced instruction.
+#[cold]
+#[inline(never)]
 fn begin_step(space: &UserSpace, address: u64, regs: &mut PtRegs) {
     space.probes().set_step(Some(Step {
         address,
@@ -202,7 +206,7 @@ pub fn on_debug(regs: &mut PtRegs) -> bool {
     space.probes().set_step(None);
     if !step.was_stepped {
         regs.flags &= !TF;
-        hide_trap_flag(&space, &step, regs);
+        hide_trap_flag(space, &step, regs);
     }
     run_post(step.address, regs);
     !step.was_stepped
@@ -211,8 +215,10 @@ pub fn on_debug(regs: &mut PtRegs) -> bool {
 /// Takes the trap flag out of the flags that the program has just pushed.
 fn hide_trap_flag(space: &UserSpace, step: &Step, regs: &PtRegs) {
     const PUSHF: u8 = 0x9c;
-    let is_pushf = space.probes().hit(step.address).is_some_and(|hit| {
-        let (last, prefixes) = hit.displaced.bytes().split_last().unwrap_or((&0, &[]));
+    // SAFETY: interrupts are off.
+    let place = unsafe { space.probes().place(step.address) };
+    let is_pushf = place.is_some_and(|place| {
+        let (last, prefixes) = place.displaced.bytes().split_last().unwrap_or((&0, &[]));
         // REX and 0x66 are the prefixes that it may have.
         *last == PUSHF
             && prefixes
@@ -231,6 +237,7 @@ fn hide_trap_flag(space: &UserSpace, step: &Step, regs: &PtRegs) {
 struct Missed;
 
 /// Borrows the return address of the call that begins at `regs`.
+#[inline(never)]
 fn enter_call(
     space: &UserSpace,
     probe: &ProbeRef<Uretprobe>,
@@ -266,7 +273,7 @@ fn enter_call(
             .begin_call(call, is_chained)
             .map_err(|_| Missed)?;
     }
-    if !is_chained && copy_to_program(slot, &trampoline.to_le_bytes()).is_err() {
+    if !is_chained && write_word(slot, trampoline).is_none() {
         space.probes().drop_calls(slot);
         return Err(Missed);
     }
@@ -286,9 +293,14 @@ fn drop_abandoned(space: &UserSpace, trampoline: u64) {
     }
 }
 
-/// Serves the breakpoint of the trampoline.
-fn on_return(space: &UserSpace, regs: &mut PtRegs) -> bool {
-    let Some(mut call) = space.probes().end_call(regs.sp) else {
+/// Serves the breakpoint of the trampoline, if it is the one at `address`.
+#[inline(never)]
+fn on_return(space: &UserSpace, address: u64, regs: &mut PtRegs) -> bool {
+    let trampoline = space.probes().trampoline();
+    if trampoline == 0 || address != trampoline {
+        return false;
+    }
+    let Some((mut call, mut more)) = space.probes().end_call(regs.sp) else {
         return false;
     };
     loop {
@@ -299,20 +311,41 @@ fn on_return(space: &UserSpace, regs: &mut PtRegs) -> bool {
             call.leave(regs);
             (regs.ip, regs.sp) = (ip, sp);
         }
-        if space.probes().return_address(call.slot).is_none() {
+        if !more {
             return true;
         }
         match space.probes().end_call(call.slot + 8) {
-            Some(next) => call = next,
+            Some((next, still_more)) => (call, more) = (next, still_more),
             None => return true,
         }
     }
 }
 
+/// The word at `address` of the running program.
+#[inline(always)]
 fn read_word(address: u64) -> Option<u64> {
-    let mut word = [0; 8];
-    copy_from_program(&mut word, address).ok()?;
-    Some(u64::from_le_bytes(word))
+    get_user_word_nofault(address).or_else(|| {
+        bring_in(address, Access::Read)?;
+        get_user_word_nofault(address)
+    })
+}
+
+/// Stores a word at `address` of the running program.
+#[inline(always)]
+fn write_word(address: u64, word: u64) -> Option<()> {
+    if put_user_word_nofault(address, word) {
+        return Some(());
+    }
+    bring_in(address, Access::Write)?;
+    put_user_word_nofault(address, word).then_some(())
+}
+
+/// Brings in the pages of a word.
+#[cold]
+#[inline(never)]
+fn bring_in(address: u64, access: Access) -> Option<()> {
+    let (_, space) = running()?;
+    space.bring_in(address, size_of::<u64>(), access).ok()
 }
 
 /// Copies memory of the running program at `from` into all of `to`. Pages that are the program's
@@ -395,6 +428,23 @@ fn with_pages(
         .bring_in(start, len, access)
         .map_err(|_| Errno::EFAULT)?;
     copy()
+}
+
+/// The address of the instruction that the running program executes at `ip`: that of a displaced one
+/// if `ip` is in its slot. On the hit path of the kernel's probes: interrupts off.
+#[inline(always)]
+pub fn shown_ip(ip: u64) -> u64 {
+    // SAFETY: interrupts are off.
+    running().map_or(ip, |(_, space)| unsafe { space.probes().shown_ip(ip) })
+}
+
+/// The return address that the running program wrote at `slot` of its stack, where `found` is now.
+/// As [`shown_ip`].
+#[inline(always)]
+pub fn shown_return_address(slot: u64, found: u64) -> u64 {
+    running().map_or(found, |(_, space)| {
+        space.probes().shown_return_address(slot, found)
+    })
 }
 
 /// The address and the stack pointer that the registers `ip` and `sp` of the running program stand

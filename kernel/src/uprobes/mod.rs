@@ -10,6 +10,7 @@
 //! | [`probe`] | [`Uprobe`], [`Uretprobe`], and a call that is followed |
 //! | `target` | from a path and a symbol to the instruction, and whether it may be probed |
 //! | [`space`] | what is known of one program in memory: places, slots, calls |
+//! | `published` | what hits read without a lock |
 //! | [`registry`] | registering, and the breakpoints in all programs |
 //! | [`hit`] | what happens at a breakpoint |
 //! | [`error`] | refusals |
@@ -27,6 +28,7 @@
 pub mod error;
 pub mod hit;
 pub mod probe;
+mod published;
 pub mod registry;
 pub mod space;
 mod target;

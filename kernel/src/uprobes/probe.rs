@@ -35,8 +35,8 @@ pub type UretprobeEntryHandler = fn(&mut UserCall, &mut PtRegs) -> EntryVerdict;
 /// Runs when a call has returned. `regs.ip` is where it has returned to.
 pub type UretprobeHandler = fn(&mut UserCall, &mut PtRegs);
 
-/// Most data that a call can carry from its entry to its return, in bytes.
-pub const MAX_CALL_DATA: usize = 64;
+/// The words that a call carries from its entry to its return.
+pub const CALL_WORDS: usize = 2;
 
 /// Most calls of one task that are followed at once, as on Linux.
 pub const MAX_CALLS: usize = 64;
@@ -462,6 +462,9 @@ impl From<&'static Uretprobe> for UserProbe {
     }
 }
 
+// It is moved at each hit: larger values would be by a loop.
+const _: () = assert!(size_of::<UserCall>() <= 64);
+
 /// A call of a function with a return probe, from its entry to its return.
 pub struct UserCall {
     probe: ProbeRef<Uretprobe>,
@@ -475,7 +478,7 @@ pub struct UserCall {
     pub(super) slot: u64,
     /// Where the call returns to.
     pub(super) return_address: u64,
-    data: [u64; MAX_CALL_DATA / 8],
+    data: [u64; CALL_WORDS],
 }
 
 impl UserCall {
@@ -493,7 +496,7 @@ impl UserCall {
             function,
             slot,
             return_address,
-            data: [0; MAX_CALL_DATA / 8],
+            data: [0; CALL_WORDS],
         }
     }
 
@@ -528,7 +531,7 @@ impl UserCall {
     }
 
     /// Data that the entry handler leaves for the return handler; zeros at first.
-    pub fn data(&mut self) -> &mut [u64; MAX_CALL_DATA / 8] {
+    pub fn data(&mut self) -> &mut [u64; CALL_WORDS] {
         &mut self.data
     }
 

@@ -12,18 +12,20 @@
 //! memory. It is not held while files are read to find a place.
 
 use alloc::{
+    boxed::Box,
     collections::BTreeMap,
     sync::{Arc, Weak},
     vec::Vec,
 };
 use core::{
+    any::Any,
     ops::Deref,
     ptr,
     sync::atomic::{AtomicBool, Ordering},
 };
 
 use ::probes::insn::{MAX_INSN_BYTES, Translation};
-use fallible::push;
+use fallible::{push, try_box};
 
 use super::{
     error::UprobeError,
@@ -84,6 +86,8 @@ static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
 struct Aftermath {
     /// Frames that some CPU may still use.
     replaced: Vec<Arc<Frame>>,
+    /// What a hit may have found before.
+    retired: Vec<Box<dyn Any>>,
     /// First bytes of instructions that were stored, and where.
     stores: Vec<(Arc<UserSpace>, u64, u8)>,
     is_changed: bool,
@@ -98,6 +102,14 @@ impl Aftermath {
         poke(space, at, &[byte], self)?;
         self.stores.push((space.clone(), at, byte));
         Ok(())
+    }
+
+    /// Takes memory for one more value that hits may have found: without it the value could not be
+    /// kept.
+    fn reserve_retired(&mut self) -> Result<(), UprobeError> {
+        self.retired
+            .try_reserve(1)
+            .map_err(|_| UprobeError::OutOfMemory)
     }
 
     /// Waits until every CPU has seen the change. Then no handler runs that is not registered.
@@ -234,8 +246,9 @@ fn place(
     };
     let list = list.filter(|list| fires_in(list, pid));
     let probes = space.probes();
-    let armed = probes.armed(address);
-    if armed.is_none() {
+    // SAFETY: the table is replaced under the registry's lock, which the caller has.
+    let known = unsafe { probes.place(address) };
+    if known.is_none() {
         if list.is_none() {
             return Ok(());
         }
@@ -245,19 +258,27 @@ fn place(
         }
         enter(space, address, site, after)?;
     }
+    // SAFETY: as above.
+    let Some(place) = (unsafe { probes.place(address) }) else {
+        return Ok(());
+    };
     let is_return = |probe: &UserProbe| matches!(probe, UserProbe::Return(_));
     if list.is_some_and(|list| list.iter().any(is_return)) && probes.trampoline() == 0 {
         let trampoline = take_slot(space, 1)?;
         poke(space, trampoline, &[INT3], after)?;
         probes.set_trampoline(trampoline)?;
     }
-    let old = probes.set_probes(address, list.cloned());
-    count_references(space, pid, key.0, (old.as_ref(), list), after)?;
-    let (is, wanted) = (armed == Some(true), list.is_some());
+    let new = list.cloned().map(try_box).transpose()?;
+    after.reserve_retired()?;
+    let old = place.set_probes(new);
+    let counted = count_references(space, pid, key.0, (old.as_deref(), list), after);
+    after.retired.extend(old.map(|old| old as Box<dyn Any>));
+    counted?;
+    let (is, wanted) = (place.is_armed(), list.is_some());
     if is != wanted {
         let first = site.displaced.bytes()[0];
         after.store(space, address, if wanted { INT3 } else { first })?;
-        probes.set_armed(address, wanted);
+        place.set_armed(wanted);
     }
     Ok(())
 }
@@ -319,13 +340,12 @@ fn enter(
             slot..slot + replacement.code().len() as u64
         }
     };
-    space.probes().enter(ProbedPlace {
-        address,
-        displaced,
-        slot,
-        probes: None,
-        armed: false,
-    })?;
+    after.reserve_retired()?;
+    let old = space
+        .probes()
+        .enter(ProbedPlace::new(address, displaced, slot))?;
+    after.is_changed |= old.is_some();
+    after.retired.extend(old);
     Ok(())
 }
 
@@ -337,7 +357,7 @@ fn take_slot(space: &UserSpace, bytes: u64) -> Result<u64, UprobeError> {
         let more = space.add_code(area.end, SLOT_PAGES);
         let more = more.map_err(|_| UprobeError::NoRoom)?;
         if area.end == 0 {
-            area.next = more.start;
+            (area.start, area.next) = (more.start, more.start);
         }
         area.end = more.end;
     }

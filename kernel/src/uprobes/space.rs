@@ -8,27 +8,41 @@
 //! ```
 //!
 //! # Invariants
-//! SPACEPROBES-1. The entry of an address is made before its breakpoint is written, and stays as
+//! SPACEPROBES-1. The place of an address is entered before its breakpoint is written, and stays as
 //!     long as the program is in memory. So a task that is between the breakpoint and the lookup
 //!     when the probe goes finds the slot, and goes on.
 //! SPACEPROBES-2. A slot is never written again, because the task may be stopped in it for as long
 //!     as it likes. The instruction at an address does not change, so the next probe there uses the
 //!     same slot.
 //! SPACEPROBES-3. Calls and step belong to the one task that runs the program. Only it touches them.
+//!     So nobody ever waits for their lock.
+//! SPACEPROBES-4. Places, table, slots and the trampoline change under the registry's lock alone.
 //!
-//! # Contexts and locks
-//! One spinlock, which a hit takes for a few instructions. No handler runs under it.
+//! # Contexts
+//! A hit reads the table and the places without a lock, with interrupts off ([`Published`]). All
+//! other methods: tasks, under the registry's lock, but for those about calls and steps.
 
-use alloc::{sync::Arc, vec::Vec};
-use core::ops::Range;
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use core::{
+    ops::Range,
+    ptr::null_mut,
+    sync::atomic::{
+        AtomicBool, AtomicPtr, AtomicU64,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+};
 
 use ::probes::insn::MAX_INSN_BYTES;
+use fallible::{push, try_box};
 
-use super::probe::{MAX_CALLS, UserCall, UserProbe};
+use super::{
+    probe::{MAX_CALLS, UserCall, UserProbe},
+    published::Published,
+};
 use crate::{mm::shared::OutOfMemory, sync::SpinLock};
 
 /// The probes at a place, newest first.
-pub type ProbeList = Arc<[UserProbe]>;
+pub(super) type ProbeList = Arc<[UserProbe]>;
 
 /// How a displaced instruction is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,17 +76,98 @@ pub(super) struct ProbedPlace {
     pub(super) displaced: Displaced,
     /// Where its replacement is.
     pub(super) slot: Range<u64>,
-    /// The probes that fire here; `None` if there are none.
-    pub(super) probes: Option<ProbeList>,
+    /// The probes that fire here, if there are any.
+    probes: Published<ProbeList>,
     /// The breakpoint is there.
-    pub(super) armed: bool,
+    armed: AtomicBool,
 }
 
-/// What a hit needs of a place.
-pub(super) struct Hit {
-    pub(super) displaced: Displaced,
-    pub(super) slot: u64,
-    pub(super) probes: Option<ProbeList>,
+impl ProbedPlace {
+    /// A place without probes and breakpoint.
+    pub(super) const fn new(address: u64, displaced: Displaced, slot: Range<u64>) -> Self {
+        Self {
+            address,
+            displaced,
+            slot,
+            probes: Published::none(),
+            armed: AtomicBool::new(false),
+        }
+    }
+
+    /// The probes that fire here.
+    ///
+    /// # Safety
+    /// That of [`Published::get`].
+    #[inline(always)]
+    pub(super) unsafe fn probes(&self) -> Option<&ProbeList> {
+        // SAFETY: by the contract.
+        unsafe { self.probes.get() }
+    }
+
+    /// Says which probes fire here. What is returned must be kept until a grace period is over.
+    pub(super) fn set_probes(&self, probes: Option<Box<ProbeList>>) -> Option<Box<ProbeList>> {
+        self.probes.replace(probes)
+    }
+
+    pub(super) fn is_armed(&self) -> bool {
+        self.armed.load(Relaxed)
+    }
+
+    pub(super) fn set_armed(&self, armed: bool) {
+        self.armed.store(armed, Relaxed);
+    }
+}
+
+/// The places by their addresses: each where its address says, or at the next free entry after that.
+/// At most half of the entries are used.
+struct Table {
+    entries: Box<[TableEntry]>,
+}
+
+struct TableEntry {
+    /// 0: free.
+    address: AtomicU64,
+    place: AtomicPtr<ProbedPlace>,
+}
+
+impl Table {
+    fn new(entries: usize) -> Result<Box<Self>, OutOfMemory> {
+        let mut all = Vec::new();
+        all.try_reserve_exact(entries).map_err(|_| OutOfMemory)?;
+        all.resize_with(entries, || TableEntry {
+            address: AtomicU64::new(0),
+            place: AtomicPtr::new(null_mut()),
+        });
+        try_box(Self {
+            entries: all.into_boxed_slice(),
+        })
+    }
+
+    /// The entry of an address, or the free one that it would get.
+    #[inline(always)]
+    fn entry(&self, address: u64) -> Option<&TableEntry> {
+        let mask = self.entries.len().wrapping_sub(1);
+        // Instructions are a few bytes apart, and functions begin at multiples of 16.
+        let mut at = (address ^ address >> 4) as usize & mask;
+        loop {
+            let entry = self.entries.get(at)?;
+            // Acquire pairs with the Release in `insert`.
+            let found = entry.address.load(Acquire);
+            if found == address || found == 0 {
+                return Some(entry);
+            }
+            at = at.wrapping_add(1) & mask;
+        }
+    }
+
+    fn insert(&self, place: &ProbedPlace) {
+        if let Some(entry) = self.entry(place.address) {
+            entry
+                .place
+                .store(core::ptr::from_ref(place).cast_mut(), Relaxed);
+            entry.address.store(place.address, Release);
+        }
+    }
 }
 
 /// A task that carries out a displaced instruction with a trap after it.
@@ -91,30 +186,32 @@ const MOST_TAKEN: u64 = 8 + u16::MAX as u64;
 /// The addresses that slots are taken from.
 #[derive(Clone, Copy)]
 pub(super) struct SlotArea {
+    pub(super) start: u64,
     pub(super) next: u64,
     pub(super) end: u64,
 }
 
-struct State {
-    /// By their addresses.
-    places: Vec<ProbedPlace>,
+struct Places {
+    // In boxes, because the table has their addresses.
+    #[expect(clippy::vec_box, reason = "a place stays where it is")]
+    all: Vec<Box<ProbedPlace>>,
     area: SlotArea,
-    /// The address of the trampoline; 0 if there is none.
-    trampoline: u64,
-    calls: Vec<UserCall>,
-    step: Option<Step>,
-}
-
-impl State {
-    fn find(&self, address: u64) -> Result<usize, usize> {
-        self.places
-            .binary_search_by_key(&address, |place| place.address)
-    }
 }
 
 /// See the module's text.
 pub struct SpaceProbes {
-    state: SpinLock<State>,
+    // Before the places, which it has the addresses of.
+    table: Published<Table>,
+    places: SpinLock<Places>,
+    /// The addresses that were given to slots.
+    slots_start: AtomicU64,
+    slots_end: AtomicU64,
+    /// The address of the trampoline; 0 if there is none.
+    trampoline: AtomicU64,
+    calls: spin::Mutex<Vec<UserCall>>,
+    step: spin::Mutex<Option<Step>>,
+    /// There is one.
+    steps: AtomicBool,
 }
 
 impl Default for SpaceProbes {
@@ -127,83 +224,91 @@ impl SpaceProbes {
     /// Those of a program without probes.
     pub const fn new() -> Self {
         Self {
-            state: SpinLock::new(State {
-                places: Vec::new(),
-                area: SlotArea { next: 0, end: 0 },
-                trampoline: 0,
-                calls: Vec::new(),
-                step: None,
+            table: Published::none(),
+            places: SpinLock::new(Places {
+                all: Vec::new(),
+                area: SlotArea {
+                    start: 0,
+                    next: 0,
+                    end: 0,
+                },
             }),
+            slots_start: AtomicU64::new(0),
+            slots_end: AtomicU64::new(0),
+            trampoline: AtomicU64::new(0),
+            calls: spin::Mutex::new(Vec::new()),
+            step: spin::Mutex::new(None),
+            steps: AtomicBool::new(false),
         }
     }
 
-    /// What a breakpoint at `address` means. `None`: it is none of the probes'.
-    pub(super) fn hit(&self, address: u64) -> Option<Hit> {
-        let state = self.state.lock();
-        let place = &state.places[state.find(address).ok()?];
-        Some(Hit {
-            displaced: place.displaced,
-            slot: place.slot.start,
-            probes: place.probes.clone(),
-        })
-    }
-
-    /// Whether the place at `address` is known, and has its breakpoint.
-    pub(super) fn armed(&self, address: u64) -> Option<bool> {
-        let state = self.state.lock();
-        state
-            .find(address)
-            .ok()
-            .map(|index| state.places[index].armed)
-    }
-
-    /// Enters a place without its breakpoint.
-    pub(super) fn enter(&self, place: ProbedPlace) -> Result<(), OutOfMemory> {
-        let mut state = self.state.lock();
-        state.places.try_reserve(1).map_err(|_| OutOfMemory)?;
-        if let Err(index) = state.find(place.address) {
-            state.places.insert(index, place);
+    /// The place at `address`. It is never freed before `self`.
+    ///
+    /// # Safety
+    /// That of [`Published::get`], for the table.
+    #[inline(always)]
+    pub(super) unsafe fn place(&self, address: u64) -> Option<&ProbedPlace> {
+        // SAFETY: by the contract.
+        let entry = unsafe { self.table.get() }?.entry(address)?;
+        if entry.address.load(Acquire) == 0 {
+            return None;
         }
-        Ok(())
+        // SAFETY: the place is in `places` for good, and was stored before the address.
+        unsafe { entry.place.load(Relaxed).as_ref() }
     }
 
-    /// Says which probes fire at `address`, which is known. Returns those that did.
-    pub(super) fn set_probes(&self, address: u64, probes: Option<ProbeList>) -> Option<ProbeList> {
-        let mut state = self.state.lock();
-        let index = state.find(address).ok()?;
-        core::mem::replace(&mut state.places[index].probes, probes)
-    }
-
-    /// Notes that the breakpoint at `address` is there, or is not.
-    pub(super) fn set_armed(&self, address: u64, armed: bool) {
-        let mut state = self.state.lock();
-        if let Ok(index) = state.find(address) {
-            state.places[index].armed = armed;
+    /// Enters a place. An old table that is returned must be kept until a grace period is over.
+    pub(super) fn enter(
+        &self,
+        place: ProbedPlace,
+    ) -> Result<Option<Box<dyn core::any::Any>>, OutOfMemory> {
+        const FIRST: usize = 16;
+        let place = try_box(place)?;
+        let mut places = self.places.lock();
+        places.all.try_reserve(1).map_err(|_| OutOfMemory)?;
+        let count = places.all.len() + 1;
+        // SAFETY: it is replaced under the registry's lock, which the caller has.
+        let table = unsafe { self.table.get() };
+        let has_room = table.is_some_and(|table| 2 * count <= table.entries.len());
+        let mut old = None;
+        if !has_room {
+            let larger = Table::new((2 * count).next_power_of_two().max(FIRST))?;
+            places.all.iter().for_each(|place| larger.insert(place));
+            old = self.table.replace(Some(larger));
         }
+        // SAFETY: as above.
+        if let Some(table) = unsafe { self.table.get() } {
+            table.insert(&place);
+            places.all.push(place);
+        }
+        Ok(old.map(|old| old as Box<dyn core::any::Any>))
     }
 
     /// The addresses that are left for slots.
     pub(super) fn area(&self) -> SlotArea {
-        self.state.lock().area
+        self.places.lock().area
     }
 
     pub(super) fn set_area(&self, area: SlotArea) {
-        self.state.lock().area = area;
+        self.places.lock().area = area;
+        self.slots_start.store(area.start, Relaxed);
+        self.slots_end.store(area.end, Relaxed);
     }
 
     /// The address of the trampoline; 0 if there is none.
+    #[inline(always)]
     pub(super) fn trampoline(&self) -> u64 {
-        self.state.lock().trampoline
+        self.trampoline.load(Relaxed)
     }
 
-    /// Takes memory for the calls, and notes where they return to.
+    /// Takes memory for the calls, and notes where they return to. No call is followed yet.
     pub(super) fn set_trampoline(&self, address: u64) -> Result<(), OutOfMemory> {
-        let mut state = self.state.lock();
-        state
-            .calls
-            .try_reserve(MAX_CALLS)
+        let mut calls = Vec::new();
+        calls
+            .try_reserve_exact(MAX_CALLS)
             .map_err(|_| OutOfMemory)?;
-        state.trampoline = address;
+        *self.calls.lock() = calls;
+        self.trampoline.store(address, Release);
         Ok(())
     }
 
@@ -211,102 +316,160 @@ impl SpaceProbes {
     /// call before it has the same slot. If it has not, calls with that slot are over. The call is
     /// given back if as many are followed as may be.
     pub(super) fn begin_call(&self, call: UserCall, is_chained: bool) -> Result<(), UserCall> {
-        let mut state = self.state.lock();
-        if !is_chained {
-            state.calls.retain(|old| old.slot != call.slot);
+        let mut calls = self.calls.lock();
+        if !is_chained && calls.iter().any(|old| old.slot == call.slot) {
+            calls.retain(|old| old.slot != call.slot);
         }
-        if state.calls.len() >= MAX_CALLS {
+        if calls.len() >= MAX_CALLS {
             return Err(call);
         }
-        state.calls.push(call);
+        calls.push(call);
         Ok(())
     }
 
     /// Takes the call that has returned, now that the stack pointer is `sp`: the newest of those
     /// with the slot below `sp`. A return may also have taken arguments off the stack (`ret n`).
-    pub(super) fn end_call(&self, sp: u64) -> Option<UserCall> {
-        let mut state = self.state.lock();
+    /// The flag says whether another call has the same slot.
+    pub(super) fn end_call(&self, sp: u64) -> Option<(UserCall, bool)> {
+        let mut calls = self.calls.lock();
         let is_below = |call: &UserCall| call.slot.wrapping_add(8) == sp;
-        let plain = state.calls.iter().rposition(is_below);
+        let plain = calls.iter().rposition(is_below);
         let index = plain.or_else(|| {
-            let calls = state.calls.iter().enumerate();
-            let near = calls.filter(|(_, call)| sp.wrapping_sub(call.slot) <= MOST_TAKEN);
+            let near = calls
+                .iter()
+                .enumerate()
+                .filter(|(_, call)| sp.wrapping_sub(call.slot) <= MOST_TAKEN);
             near.max_by_key(|(_, call)| call.slot)
                 .map(|(index, _)| index)
         })?;
-        Some(state.calls.remove(index))
+        let call = match index + 1 == calls.len() {
+            true => calls.pop()?,
+            false => calls.remove(index),
+        };
+        let more = calls.iter().rev().any(|other| other.slot == call.slot);
+        Some((call, more))
     }
 
     /// The return slots of the calls that are followed. Returns how many there are.
     pub(super) fn slots(&self, to: &mut [u64; MAX_CALLS]) -> usize {
-        let state = self.state.lock();
-        for (to, call) in to.iter_mut().zip(&state.calls) {
+        let calls = self.calls.lock();
+        for (to, call) in to.iter_mut().zip(&*calls) {
             *to = call.slot;
         }
-        state.calls.len()
+        calls.len()
     }
 
     /// Drops the calls with the slot at `slot`, which has another return address by now.
     pub(super) fn drop_calls(&self, slot: u64) {
-        self.state.lock().calls.retain(|call| call.slot != slot);
+        self.calls.lock().retain(|call| call.slot != slot);
     }
 
     /// Where the call with the slot at `slot` returns to. `None` if it is not followed.
     pub(super) fn return_address(&self, slot: u64) -> Option<u64> {
-        let state = self.state.lock();
+        let calls = self.calls.lock();
         // The calls of one slot have the same address.
-        let call = state.calls.iter().rfind(|call| call.slot == slot)?;
+        let call = calls.iter().rfind(|call| call.slot == slot)?;
         Some(call.return_address)
     }
 
     pub(super) fn step(&self) -> Option<Step> {
-        self.state.lock().step
+        match self.steps.load(Relaxed) {
+            true => *self.step.lock(),
+            false => None,
+        }
     }
 
     pub(super) fn set_step(&self, step: Option<Step>) {
-        self.state.lock().step = step;
+        self.steps.store(step.is_some(), Relaxed);
+        *self.step.lock() = step;
     }
 
-    /// The place whose slot has `ip`: its address, its instruction and its slot.
+    /// The place whose slot has `ip`: its address, its instruction and its slot. Any context but NMI
+    /// and handlers of the kernel's probes.
     pub(super) fn place_of_slot(&self, ip: u64) -> Option<(u64, Displaced, u64)> {
-        let state = self.state.lock();
-        let place = state.places.iter().find(|place| place.slot.contains(&ip))?;
+        let places = self.places.lock();
+        let place = places.all.iter().find(|place| place.slot.contains(&ip))?;
         Some((place.address, place.displaced, place.slot.start))
     }
 
-    /// Takes over what `parent` has, for a program that is a copy of it.
+    /// The address of the instruction in whose slot `ip` is; `ip` if it is in none. On the hit path.
+    ///
+    /// # Safety
+    /// That of [`Published::get`], for the table.
+    #[inline(always)]
+    pub(super) unsafe fn shown_ip(&self, ip: u64) -> u64 {
+        if ip < self.slots_start.load(Relaxed) || ip >= self.slots_end.load(Relaxed) {
+            return ip;
+        }
+        // SAFETY: by the contract.
+        let Some(table) = (unsafe { self.table.get() }) else {
+            return ip;
+        };
+        for entry in &table.entries {
+            // SAFETY: a place that was stored is there for good.
+            let place = unsafe { entry.place.load(Acquire).as_ref() };
+            if let Some(place) = place
+                && ip >= place.slot.start
+                && ip < place.slot.end
+            {
+                return place.address;
+            }
+        }
+        ip
+    }
+
+    /// The return address that the program wrote at `slot`, where `found` is now. On the hit path:
+    /// the calls may just be changing, and then it is not known.
+    #[inline(always)]
+    pub(super) fn shown_return_address(&self, slot: u64, found: u64) -> u64 {
+        if found != self.trampoline() {
+            return found;
+        }
+        let Some(calls) = self.calls.try_lock() else {
+            return found;
+        };
+        for call in &*calls {
+            if call.slot == slot {
+                return call.return_address;
+            }
+        }
+        found
+    }
+
+    /// Takes over what `parent`, the running task's, has, for a program that is a copy of it and
+    /// does not run yet.
     pub(super) fn copy(&self, parent: &Self) -> Result<(), OutOfMemory> {
-        let parent = parent.state.lock();
-        let mut state = self.state.lock();
-        let places = parent.places.len();
-        state.places.try_reserve(places).map_err(|_| OutOfMemory)?;
-        if parent.trampoline != 0 {
-            state
-                .calls
-                .try_reserve(MAX_CALLS)
-                .map_err(|_| OutOfMemory)?;
+        if parent.trampoline() != 0 {
+            self.set_trampoline(parent.trampoline())?;
         }
-        for place in &parent.places {
-            state.places.push(ProbedPlace {
-                probes: place.probes.clone(),
-                slot: place.slot.clone(),
-                ..*place
-            });
+        self.set_area(parent.area());
+        let count = parent.places.lock().all.len();
+        for index in 0..count {
+            let copy = {
+                let places = parent.places.lock();
+                let place = &places.all[index];
+                let copy = ProbedPlace::new(place.address, place.displaced, place.slot.clone());
+                copy.set_armed(place.is_armed());
+                // SAFETY: it is replaced under the registry's lock, which the caller has.
+                if let Some(list) = unsafe { place.probes() } {
+                    drop(copy.set_probes(Some(try_box(list.clone())?)));
+                }
+                copy
+            };
+            // Nobody reads the old table.
+            drop(self.enter(copy)?);
         }
-        state.area = parent.area;
-        state.trampoline = parent.trampoline;
-        for call in &parent.calls {
-            // One that may not be followed is followed by nobody: its slot has the trampoline, so
-            // the address must stay known.
-            state.calls.push(call.duplicate());
+        let mut calls = self.calls.lock();
+        for call in &*parent.calls.lock() {
+            push(&mut calls, call.duplicate())?;
         }
         Ok(())
     }
 
     /// The addresses that have a breakpoint now.
     pub fn armed_places(&self) -> Vec<u64> {
-        let state = self.state.lock();
-        let armed = state.places.iter().filter(|place| place.armed);
+        let places = self.places.lock();
+        let armed = places.all.iter().filter(|place| place.is_armed());
         armed.map(|place| place.address).collect()
     }
 }

@@ -327,8 +327,28 @@ fn profile_of_functions(suffix: &str) {
 #[used]
 static bench_text: [u8; 17] = *b"sixteen letters!\0";
 
+/// The content of a file of tracing.
+pub fn read_file(file: &str) -> String {
+    let bytes = program(&format!("/sys/kernel/tracing/{file}"));
+    String::from_utf8(bytes).expect("files of tracing are text")
+}
+
+/// The content of a file.
+pub fn program(path: &str) -> Vec<u8> {
+    let file = fs::open(path, open::RDONLY).expect("the file is there");
+    let mut bytes = Vec::new();
+    let mut chunk = [0; 512];
+    loop {
+        match file.read_at(bytes.len() as u64, &mut chunk) {
+            Ok(0) => return bytes,
+            Ok(read) => bytes.extend_from_slice(&chunk[..read]),
+            Err(errno) => panic!("{path}: {errno}"),
+        }
+    }
+}
+
 /// Writes `text` to a file of tracing.
-fn write(file: &str, text: &str) {
+pub fn write(file: &str, text: &str) {
     let path = format!("/sys/kernel/tracing/{file}");
     let written = fs::open(&path, open::WRONLY | open::TRUNC)
         .and_then(|file| file.write_at(0, text.as_bytes()));

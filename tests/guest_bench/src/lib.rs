@@ -9,6 +9,7 @@
 //!   stopwatch      ticks of a number of calls, with nothing in between
 //!   crowd          100,000 instructions for other probes to sit on
 //!   growth         a hit's cost among other probes
+//!   programs       probes in a program of ring 3
 //!   registration   cost of registering and unregistering, and of the memory
 //!   boot           cost of a boot to the first hit
 //!   rates          hits per second on several CPUs
@@ -30,6 +31,7 @@ mod boot;
 mod crowd;
 mod growth;
 mod handlers;
+mod programs;
 mod rates;
 mod registration;
 mod rows;
@@ -76,6 +78,7 @@ fn init() -> Result<(), ProbeError> {
             growth::measure()?;
             registration::measure()?;
             actions::measure("_int3").unwrap_or_else(|error| panic!("{error}"));
+            programs::measure();
         }
         "optimised" => {
             rows::measure_all(rows::OPTIMISED)?;

@@ -17,12 +17,13 @@ use crate::{
 /// The document.
 const NAME: &str = "docs/cost.md";
 
-/// The marks of its two tables.
+/// The marks of its tables.
 const PROBES: &str = "text cargo bench: probes";
 const TRACING: &str = "text cargo bench: tracing";
+const PROGRAMS: &str = "text cargo bench: programs";
 
 /// Rows of long work, and one of compiled Rust: what they take depends on the whole kernel.
-const LONG: [&str; 11] = [
+const LONG: [&str; 12] = [
     "register_",
     "unregister_",
     "jump_",
@@ -33,6 +34,7 @@ const LONG: [&str; 11] = [
     "t_start_",
     "t_graph",
     "t_files",
+    "u_",
     "k_int3_n100000",
 ];
 
@@ -42,11 +44,32 @@ fn is_of_tracing(name: &str) -> bool {
     beginnings.iter().any(|start| name.starts_with(start))
 }
 
+/// Whether a row belongs to the table of probes in programs.
+fn is_of_programs(name: &str) -> bool {
+    name.starts_with("u_")
+}
+
+/// The table of probes in programs.
+fn programs(results: &Results) -> String {
+    let mut text = format!("{:<18} {:>8}  {:>9}\n", "row", "ours", "Linux 6.1");
+    let rows = results.of(Quantity::Cost);
+    for (name, cost) in rows.filter(|(name, _)| is_of_programs(name)) {
+        let linux = linux::figure(name).map_or(String::new(), |linux| linux.cost.to_string());
+        let row = format!("{name:<18} {cost:>8}  {linux:>9}");
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{}", row.trim_end());
+    }
+    text
+}
+
 /// The table of the probes: what the command prints, without the rows of tracing.
 fn probes(results: &Results) -> String {
     let all = table::table(results, Unit::Instructions);
     let lines = all.lines().skip(1);
-    let is_ours = |line: &&str| !is_of_tracing(line) && !line.starts_with("base_depth16");
+    let is_elsewhere = |line: &str| {
+        is_of_tracing(line) || is_of_programs(line) || line.starts_with("base_depth16")
+    };
+    let is_ours = |line: &&str| !is_elsewhere(line);
     lines
         .filter(is_ours)
         .map(|line| format!("{line}\n"))
@@ -100,7 +123,7 @@ fn stale(document: &Document, results: &Results) -> Vec<String> {
     let blocks = document.blocks();
     let tables = blocks
         .iter()
-        .filter(|block| [PROBES, TRACING].contains(&block.mark));
+        .filter(|block| [PROBES, TRACING, PROGRAMS].contains(&block.mark));
     let shown: Vec<_> = tables.flat_map(figures).collect();
     let mut stale = Vec::new();
     for (name, cost) in results.of(Quantity::Cost) {
@@ -129,6 +152,7 @@ pub fn check(results: &Results, all: bool) -> Result<(), String> {
         let real = |block: &Block<'_>| match block.mark {
             PROBES => Some(probes(results)),
             TRACING => Some(tracing(results)),
+            PROGRAMS => Some(programs(results)),
             _ => None,
         };
         document.compare(real, |_, _| Vec::new());

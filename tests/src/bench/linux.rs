@@ -39,6 +39,10 @@ pub fn figure(name: &str) -> Option<Linux> {
         // An empty handler of register_wide_hw_breakpoint, which is told of no values, and the bare
         // call of 8.
         "w_write" => (585., None),
+        // Events of uprobe_events on a `mov`, which is stepped, and the bare call of 5; the return
+        // event on a `nop`, which is not.
+        "u_ev" => (2284., None),
+        "u_ev_ret" => (2994., None),
         // BPF programs through perf, in the kernel's own machine code.
         "a_count" => (307., Some(0)),
         "a_count_int3" => (706., Some(2)),

@@ -88,6 +88,13 @@ pub unsafe trait Agent: Host {
         false
     }
 
+    /// The return address that the running program wrote at `slot` of its stack, where `found` is
+    /// now. They differ where a probe has borrowed the place.
+    #[inline(always)]
+    fn program_return_address(_slot: u64, found: u64) -> u64 {
+        found
+    }
+
     /// Where the program of the running task was when it entered the kernel, or at `sample` if that
     /// is user code: ip and rbp. None: the task has none.
     #[inline(always)]

@@ -263,6 +263,7 @@ unsafe fn walk_program<A: Agent>(sample: &Sample, skip: usize, to: *mut u64, mos
         if caller == 0 {
             break;
         }
+        let caller = A::program_return_address(bp.wrapping_add(8), caller);
         // Frames lie above those that they have called, so the walk ends.
         ip = caller;
         bp = if above > bp { above } else { 0 };

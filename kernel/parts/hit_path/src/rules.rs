@@ -233,7 +233,7 @@ const ENDS: [Named; 8] = [
         "no handler wants the exception",
     ),
     (
-        "kernel::uprobes::hit::on_breakpoint",
+        "kernel::arch::x86_64::traps::user_breakpoint",
         "a breakpoint of a program, which was interrupted without a lock",
     ),
     (

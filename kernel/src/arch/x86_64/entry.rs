@@ -226,7 +226,8 @@ begin_stub exception_common
     jmp exception_return
 end_stub exception_common
 
-# A breakpoint that is no probe's, from `kprobe_breakpoint`.
+# A breakpoint that is no probe's, from `kprobe_breakpoint`. One of a user probe goes back the short
+# way, if nothing else is to be done before ring 3 runs.
 begin_stub asm_breakpoint_other
     begin_frame 11
     .cfi_offset rdi, -56
@@ -235,8 +236,16 @@ begin_stub asm_breakpoint_other
     .cfi_offset rcx, -80
     .cfi_offset rax, -88
     save_r8_to_r15
-    enter_kernel
-    call_with_frame {do_breakpoint}
+    cld
+    clac_if_smap
+    test byte ptr [rsp + {cs}], 3
+    jz 8f
+    swapgs
+    call_with_frame {user_breakpoint}
+    test al, al
+    jnz return_to_user_by_iret
+    jmp exception_return
+8:  call_with_frame {do_breakpoint}
     jmp exception_return
 end_stub asm_breakpoint_other
 
@@ -525,6 +534,7 @@ exception_stubs:
     enter_exception = sym traps::enter_exception,
     enter_page_fault = sym traps::enter_page_fault,
     do_breakpoint = sym traps::do_breakpoint,
+    user_breakpoint = sym traps::user_breakpoint,
     do_debug = sym traps::do_debug,
     enter_match = sym traps::enter_match,
     matched = const Dr6Flags::TRAP.bits() as u8,

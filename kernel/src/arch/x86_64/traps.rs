@@ -45,15 +45,36 @@ use x86_64::{
 
 /// #BP that `kprobe_breakpoint` has not served: it is the gate's target, and found no probe at the
 /// address. The probes are asked once more, for breakpoints of theirs that are no probe's (see
-/// [`crate::probes`]). A breakpoint of ring 3 is a user probe's, or the program's own.
+/// [`crate::probes`]). One of ring 3 goes to [`user_breakpoint`].
 pub(super) extern "C" fn do_breakpoint(regs: &mut PtRegs) {
-    let is_ours = match regs.user_mode() {
-        true => uprobes::hit::on_breakpoint(regs),
-        false => PROBES.on_breakpoint(regs),
-    };
-    if !is_ours {
+    if !PROBES.on_breakpoint(regs) {
         unclaimed(regs, vector::BREAKPOINT);
     }
+}
+
+/// #BP of ring 3: a user probe's, or the program's own. True: `iretq` may restore `regs` as they are.
+// Not inlined, because the hit path of the kernel's probes ends here.
+#[inline(never)]
+pub(super) extern "C" fn user_breakpoint(regs: &mut PtRegs) -> bool {
+    if !uprobes::hit::on_breakpoint(regs) {
+        unclaimed(regs, vector::BREAKPOINT);
+        return false;
+    }
+    let is_more_to_do = percpu::this().need_resched()
+        || task::running().is_none_or(task::Task::is_interrupted)
+        || regs.ip >= USER_END;
+    // A handler may have changed them.
+    make_user(regs);
+    !is_more_to_do
+}
+
+/// Gives `regs` the selectors of ring 3, and the flags that it may have.
+#[inline(always)]
+fn make_user(regs: &mut PtRegs) {
+    let flags = RFlags::from_bits_retain(regs.flags) & USER_FLAGS | RFlags::INTERRUPT_FLAG;
+    regs.flags = flags.bits() | 0b10;
+    regs.cs = USER_CS.into();
+    regs.ss = USER_DS.into();
 }
 
 /// #DB that only debug registers have caused, in the order of the bits of `status`. True: it was
@@ -362,7 +383,7 @@ pub(super) extern "C" fn do_double_fault(regs: &mut PtRegs) -> ! {
 /// Interrupts are off on entry and on return. True if `sysretq` restores all that `regs` say.
 pub(super) extern "C" fn exit_to_user(regs: &mut PtRegs) -> bool {
     loop {
-        if task::current().is_interrupted() {
+        if task::running().is_some_and(task::Task::is_interrupted) {
             interrupts::enable();
             exit_if_requested();
             interrupts::disable();
@@ -378,12 +399,9 @@ pub(super) extern "C" fn exit_to_user(regs: &mut PtRegs) -> bool {
     if regs.ip >= USER_END {
         regs.ip = USER_END;
     }
-    let flags = RFlags::from_bits_retain(regs.flags) & USER_FLAGS | RFlags::INTERRUPT_FLAG;
-    regs.flags = flags.bits() | 0b10;
-    regs.cs = USER_CS.into();
-    regs.ss = USER_DS.into();
+    make_user(regs);
     // `sysretq` takes the address from rcx and the flags from r11, and clears RF.
-    regs.cx == regs.ip && regs.r11 == regs.flags && !flags.contains(RFlags::RESUME_FLAG)
+    regs.cx == regs.ip && regs.r11 == regs.flags && regs.flags & RFlags::RESUME_FLAG.bits() == 0
 }
 
 /// The flags that ring 3 may set freely.

@@ -97,9 +97,9 @@ impl AttachedToProgram {
     ) -> Result<Self, UprobeError> {
         let started = Arc::new(AtomicBool::new(false));
         let (action, gate) = (program.clone(), started.clone());
-        let run = move |regs: &PtRegs| {
+        let run = move |regs: &mut PtRegs| {
             if gate.load(Relaxed) {
-                reading_program(|| _ = action.run(regs));
+                reading_program(|| _ = action.run_at_hit(regs));
             }
         };
         let probe = match definition.kind {
@@ -114,10 +114,10 @@ impl AttachedToProgram {
             EventKind::Return => {
                 let handler: Box<UretprobeClosure> =
                     try_box(move |call: &mut UserCall, regs: &mut PtRegs| {
-                        run(&PtRegs {
-                            orig_ax: call.function(),
-                            ..*regs
-                        });
+                        // A frame of #BP has nothing there.
+                        let nothing = core::mem::replace(&mut regs.orig_ax, call.function());
+                        run(regs);
+                        regs.orig_ax = nothing;
                     })?;
                 let maxactive = definition.maxactive.unwrap_or(0).into();
                 let probe = at_place!(Uretprobe::new(), definition).maxactive(maxactive);

@@ -87,7 +87,7 @@ const ENDS: [&str; 18] = [
     "kernel::arch::x86_64::traps::do_exception",
     "do_page_fault",
     "kernel::arch::x86_64::traps::unclaimed",
-    "kernel::uprobes::hit::on_breakpoint",
+    "kernel::arch::x86_64::traps::user_breakpoint",
     "kernel::uprobes::hit::on_debug",
     "kernel::uprobes::hit::bring_in_for_action",
     "<kernel::probes::platform::Kernel as probes::platform::Platform>::fatal",

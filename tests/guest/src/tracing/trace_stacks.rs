@@ -11,19 +11,21 @@ use core::{
     sync::atomic::{AtomicU64, Ordering::SeqCst},
 };
 
-use bpf::{Builder, Helper, MapDef, MapIndex, MapKind, ProgramKind, Reg::*, Size::B8};
+use bpf::{Builder, Helper, MapDef, MapIndex, MapKind, ProgramKind, Reg::*, Size::B8, USER_STACK};
 use bpf_compiler::Sample;
 use kernel::{
     arch::{percpu, smp, traps},
     backtrace,
     probes::{Kprobe, Kretprobe, KretprobeInstance, PtRegs, register},
     symbols,
+    task::exec::run_program,
     trace::{
         TRACING,
         program::{AttachedCall, AttachedProbe, Program},
         shared::Shared,
         stacks,
     },
+    uprobes::{Uprobe, Uretprobe, registry::RegisteredUserProbe},
 };
 use trace_maps::{MAX_FRAMES, Map};
 
@@ -118,6 +120,45 @@ fn expect(found: &[(String, u64)], expected: &[(&str, u64)]) {
         .map(|(stack, count)| (stack.as_str(), *count))
         .collect();
     assert_eq!(found, expected);
+}
+
+/// The call stack of a program has the addresses that the program knows: not those of a trampoline,
+/// nor of a slot.
+#[guest_test]
+fn stacks_of_programs_do_not_show_the_probes_of_them() {
+    let frames = || {
+        let (program, maps) = count_stacks(ProgramKind::Probe, 16, USER_STACK as i32);
+        let probe = AttachedProbe::new(program, Kprobe::new().symbol("sys_getppid")).unwrap();
+        let ended = run_program("/bin/exercise", &["probed_framed"]);
+        assert_eq!(ended.unwrap().code(), Some(0));
+        let (Some(Map::Stacks(stacks)), Some(Map::Hash(calls))) = (
+            probe.program().map(maps.stacks),
+            probe.program().map(maps.calls),
+        ) else {
+            panic!("other maps");
+        };
+        let mut found = Vec::new();
+        calls.for_each(|_, key, _| {
+            let number = u64::from_le_bytes(key.try_into().unwrap());
+            let mut frames = [0; MAX_FRAMES];
+            let count = stacks.frames(number, &mut frames).unwrap();
+            // The last two are the task's name.
+            found.push(frames[..count - 2].to_vec());
+        });
+        assert_eq!(found.len(), 1);
+        found.swap_remove(0)
+    };
+    let bare = frames();
+    assert!(bare.len() >= 4, "{bare:x?}");
+    let at = |symbol| Uprobe::new().program("/bin/exercise").symbol(symbol);
+    let of = |symbol| Uretprobe::new().program("/bin/exercise").symbol(symbol);
+    let _probes = (
+        RegisteredUserProbe::new(of("probed_framed")).unwrap(),
+        RegisteredUserProbe::new(of("probed_framed_outer")).unwrap(),
+        RegisteredUserProbe::new(of("probed_framed_outer")).unwrap(),
+        RegisteredUserProbe::new(at("probed_framed")).unwrap(),
+    );
+    assert_eq!(frames(), bare);
 }
 
 /// At the entry the frame is not yet set up, so a walk by frame pointers would lose the caller.

@@ -57,6 +57,8 @@ fn main(mut args: Args) -> i32 {
         ("rounds", 1) => tasks::rounds(args),
         ("fork_limit", 0) => tasks::fork_limit(),
         ("probed", 1) => probed::run(args),
+        ("probed_cost", 0) => probed::cost(),
+        ("probed_framed", 0) => probed::framed(),
         ("probed_deep", 1) => probed::deep(args),
         ("probed_fault", 0) => return probed::fault(),
         ("probed_semaphore", 1) => probed::semaphore(args),

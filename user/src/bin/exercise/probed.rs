@@ -5,6 +5,7 @@
 use crate::SURVIVED;
 use core::{
     arch::{asm, naked_asm},
+    hint::black_box,
     sync::atomic::{AtomicU16, Ordering},
 };
 use user::{Args, abi::nr, syscall};
@@ -183,4 +184,58 @@ pub fn forge() -> i32 {
     let trampoline = probed_own_return();
     // SAFETY: none. The program is ended there.
     unsafe { asm!("jmp {}", in(reg) trampoline, options(noreturn)) }
+}
+
+/// Measures what calls cost, and reports it to whoever has a probe on `probed_report`.
+pub fn cost() {
+    const CALLS: u64 = 100;
+    /// The first rounds bring pages in.
+    const ROUNDS: usize = 20;
+    #[unsafe(naked)]
+    #[unsafe(no_mangle)]
+    extern "C" fn probed_report(_ticks: u64, _calls: u64) {
+        naked_asm!("nop", "ret")
+    }
+    /// The ticks of so many calls.
+    #[unsafe(naked)]
+    extern "C" fn ticks_of(_calls: u64) -> u64 {
+        naked_asm!(
+            "push rbx",
+            "push r12",
+            "mov rbx, rdi",
+            "rdtsc",
+            "shl rdx, 32",
+            "lea r12, [rdx + rax]",
+            "test rbx, rbx",
+            "jz 3f",
+            "2: call probed_add",
+            "dec rbx",
+            "jnz 2b",
+            "3: rdtsc",
+            "shl rdx, 32",
+            "lea rax, [rdx + rax]",
+            "sub rax, r12",
+            "pop r12",
+            "pop rbx",
+            "ret",
+        )
+    }
+    let shortest = |calls| (0..ROUNDS).map(|_| ticks_of(calls)).min().unwrap_or(0);
+    let few = shortest(1);
+    probed_report(shortest(1 + CALLS) - few, CALLS);
+}
+
+/// Makes a system call in two functions that have frames.
+pub fn framed() {
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    extern "C" fn probed_framed(a: u64) -> u64 {
+        u64::from(syscall::getppid()) + black_box(a)
+    }
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    extern "C" fn probed_framed_outer(a: u64) -> u64 {
+        probed_framed(black_box(a) + 1) + 1
+    }
+    assert!(probed_framed_outer(1) >= 3);
 }

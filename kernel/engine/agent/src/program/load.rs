@@ -196,6 +196,23 @@ impl<A: Agent> Program<A> {
         true
     }
 
+    /// Runs it once, here and now, with the registers of code that was interrupted at `regs.ip`.
+    /// Interrupts are off. It leaves the registers as they are. False: it is none of
+    /// [`ProgramKind::Probe`].
+    #[inline]
+    pub fn run_at_hit(&self, regs: &mut PtRegs) -> bool {
+        /// As in [`Self::run`].
+        static NO_PROBE: Kprobe = Kprobe::new();
+        let Some(action) = self.action else {
+            return false;
+        };
+        // As in [`Self::run`].
+        regs.ip = regs.ip.wrapping_add(1);
+        let _ = (action.handler)(&NO_PROBE, regs);
+        regs.ip = regs.ip.wrapping_sub(1);
+        true
+    }
+
     /// The sum of a counter over all CPUs, of an array. 0 if there is none.
     pub fn counter(&self, map: MapIndex, index: usize) -> u64 {
         let map = self.maps.get(usize::from(map.0));
