@@ -179,6 +179,32 @@ fn writes_of_a_static_are_told() {
     lines(&log, "(Breakpoint registration failed)", 1);
 }
 
+/// The argument is the code that a child is to exit with, and the result the child's number. The
+/// child itself returns from `fork` inside that function, but never from the function.
+#[test]
+fn calls_of_a_program_are_told() {
+    let (over, log) = boot(Firmware::Bios, 2, "modules=uprobe_example");
+    assert_eq!(over, Over::Ended(End::Success), "{log}");
+    lines(
+        &log,
+        "Planted uretprobe at (workload::run_child) of /bin/workload",
+        1,
+    );
+    let calls = r"workload::run_child\((0x\d) \) of workload\[\d+\] returned 0x[0-9a-f]+";
+    let calls = lines(&log, &calls.replace(' ', ""), 3);
+    assert_eq!(calls, ["0x0", "0x1", "0x2"], "{log}");
+    lines(&log, "(3 hits, 0 missed)", 1);
+
+    let (over, log) = boot(
+        Firmware::Bios,
+        2,
+        "modules=uprobe_example uprobe_example.func=run_no_child",
+    );
+    assert_eq!(over, Over::Ended(End::Failure), "{log}");
+    let reason = "insmod uprobe_example failed: -2 (the program has no function run_no_child";
+    lines(&log, reason, 1);
+}
+
 #[test]
 fn an_unknown_function_fails_the_run() {
     let (over, log) = boot(

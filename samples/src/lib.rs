@@ -14,5 +14,6 @@ pub mod jprobe_example;
 pub mod kprobe_example;
 pub mod kretprobe_example;
 pub mod sys_mkdir_return;
+pub mod uprobe_example;
 pub mod write_sizes;
 pub mod write_stats;

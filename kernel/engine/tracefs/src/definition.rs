@@ -147,9 +147,7 @@ impl ProbePlace {
         file: File,
         symbols: &dyn Symbols,
     ) -> Result<(Self, bool), (Reason, usize)> {
-        if Self::is_in_program(word)
-            && let Some((path, place)) = word.rsplit_once(':')
-        {
+        if let Some((path, place)) = Self::split_program(word) {
             return match file {
                 File::KprobeEvents => Err((Reason::UserProbe, 0)),
                 _ => Self::parse_in_program(path, place, symbols),
@@ -191,7 +189,27 @@ impl ProbePlace {
 
     /// Whether the word of a place is that of one in a program.
     pub(crate) fn is_in_program(word: &str) -> bool {
-        word.contains('/') && word.contains(':')
+        Self::split_program(word).is_some()
+    }
+
+    /// Divides `PATH:PLACE`. A path may have colons, so a number is what follows the last one. The
+    /// name of a function follows the first colon that is not doubled.
+    fn split_program(word: &str) -> Option<(&str, &str)> {
+        if !word.contains('/') {
+            return None;
+        }
+        let (path, place) = word.rsplit_once(':')?;
+        if place.starts_with(|c: char| c.is_ascii_digit()) {
+            return Some((path, place));
+        }
+        let bytes = word.as_bytes();
+        let is_single = |at: &usize| {
+            bytes[*at] == b':'
+                && (*at == 0 || bytes[at - 1] != b':')
+                && bytes.get(at + 1) != Some(&b':')
+        };
+        let at = (0..bytes.len()).find(is_single)?;
+        Some((&word[..at], &word[at + 1..]))
     }
 
     /// Parses `PATH` and `OFFSET[%return][(COUNTER)]`, with a colon between them.

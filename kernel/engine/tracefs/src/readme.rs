@@ -29,9 +29,12 @@ pub const EVENTS: &str = r#"tracing mini-HOWTO:
   error_log		- What was wrong with the last commands that were refused
 			  To clear the log write into this file: echo > error_log
   kprobe_profile	- How often each probe was hit and missed
+  uprobe_profile	- How often each probe of a program was hit
   dynamic_events		- Create/append/remove/show the generic dynamic events
 			  Write into this file to define/undefine new trace events.
   kprobe_events		- Create/append/remove/show the kernel dynamic events
+			  Write into this file to define/undefine new trace events.
+  uprobe_events		- Create/append/remove/show the userspace dynamic events
 			  Write into this file to define/undefine new trace events.
 	  accepts: event-definitions (one definition per line)
 	   Format: p[:[<group>/][<event>]] <place> [<args>]
@@ -39,6 +42,7 @@ pub const EVENTS: &str = r#"tracing mini-HOWTO:
 	           -:[<group>/][<event>]
 	    place: [<module>:]<symbol>[+<offset>]|<memaddr>
 place (kretprobe): [<module>:]<symbol>[+<offset>]%return|<memaddr>
+   place (uprobe): <path>:<offset>[%return][(ref_ctr_offset)]
 	     args: <name>=fetcharg[:type]
 	 fetcharg: %<register>, @<address>, @<symbol>[+|-<offset>],
 	           $stack<index>, $stack, $retval, $comm, $arg<N>,

@@ -213,6 +213,7 @@ fn readme_lists_what_selftests_search_for() {
         "p[:[<group>/][<event>]] <place> [<args>]",
         "kernel return probes support:",
         "%pd/%pD",
+        "place (uprobe): <path>:<offset>[%return][(ref_ctr_offset)]",
     ] {
         assert!(text.contains(piece), "{piece}");
     }
@@ -239,7 +240,7 @@ fn readme_lists_what_selftests_search_for() {
         );
     }
     // These do not work here, or have their own part.
-    for piece in ["<argname>", "$current", "uprobe", "trigger"] {
+    for piece in ["<argname>", "$current", "trigger"] {
         assert!(!text.contains(piece), "{piece}");
     }
 }

@@ -702,6 +702,10 @@ fn places_of_programs_print_as_linux_prints_them() {
             "r:uprobes/p_my_0x1230 /bin/my-shell:0x0000000000001230 arg1=$retval",
         ),
         (
+            "p:e /bin/my-shell:my::path+2",
+            "p:uprobes/e /bin/my-shell:0x0000000000001242",
+        ),
+        (
             "p:g/e /bin/my-shell:main+4%return(0x2010)",
             "r:g/e /bin/my-shell:0x0000000000001234(0x2010)",
         ),

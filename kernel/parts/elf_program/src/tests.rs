@@ -131,6 +131,55 @@ fn each_wrong_header_has_its_name() {
     }
 }
 
+/// Code is found by its place in the file and by its address, and data is no code.
+#[test]
+fn code_has_a_place_in_the_file_and_an_address() {
+    let program = Executable::parse(&file(0x40_0010, &[TEXT, DATA]), USER).unwrap();
+    let [text, data] = &program.segments[..] else {
+        panic!("{program:?}");
+    };
+    let start = text.file_offset;
+    for distance in [0, 1, text.file_bytes - 1] {
+        let address = program.code_address(start + distance);
+        assert_eq!(address, Some(text.memory.start + distance));
+        assert_eq!(
+            program.code_offset(text.memory.start + distance),
+            Some(start + distance)
+        );
+    }
+    assert_eq!(program.code_address(start + text.file_bytes), None);
+    assert_eq!(program.code_offset(text.memory.start - 1), None);
+    assert_eq!(program.code_offset(data.memory.start), None);
+}
+
+/// The symbols of this test's own program: a function and a static are there, each where it is, and
+/// a file without a table, or a part of one, has none.
+#[test]
+fn symbols_are_found_by_their_type() {
+    static OF_FORTY_BYTES: [u8; 40] = [7; 40];
+    #[inline(never)]
+    fn an_own_function(at: usize) -> u8 {
+        OF_FORTY_BYTES[std::hint::black_box(at)]
+    }
+    assert_eq!(an_own_function(3), 7);
+    let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+    // The names are mangled.
+    let is_function = |symbol: &Symbol<'_>| symbol.name.contains("an_own_function");
+    let is_object = |symbol: &Symbol<'_>| symbol.name.contains("OF_FORTY_BYTES");
+    let function = functions(&own).find(is_function);
+    assert!(function.is_some_and(|function| function.size > 0));
+    assert_eq!(
+        objects(&own).find(is_object).map(|object| object.size),
+        Some(40)
+    );
+    assert!(!functions(&own).any(|symbol| is_object(&symbol)));
+    assert!(!objects(&own).any(|symbol| is_function(&symbol)));
+    assert_eq!(functions(&file(0x40_0010, &[TEXT, DATA])).count(), 0);
+    for len in [0, 10, 64, 1000] {
+        assert_eq!(functions(&own[..len]).count(), 0, "{len} bytes");
+    }
+}
+
 proptest! {
     /// Damaged files never panic. An accepted file keeps the promises of the crate's first lines.
     #[test]
