@@ -1,7 +1,7 @@
 //! A probe in a program: tells of each call of a function of `/bin/workload`, and of its result.
 //!
-//! `uprobe_example.path=PATH` and `uprobe_example.func=NAME` choose another one. The name is that of
-//! the program's symbol table, or the path of the function in the source.
+//! `uprobe_example.path=PATH` and `uprobe_example.func=NAME` choose another one. The name is that
+//! of the program's symbol table, or the path of the function in the source.
 
 use kernel::{
     pr_info,

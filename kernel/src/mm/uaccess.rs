@@ -11,8 +11,8 @@
 //!   __ex_table:  { address of an instruction that may fault, address where to go on instead } …
 //! ```
 //!
-//! Where the processor has SMAP, user memory is open between `stac` and `clac` in these functions, in
-//! the reads of actions (`trace/nofault.rs`), and nowhere else.
+//! Where the processor has SMAP, user memory is open between `stac` and `clac` in these functions,
+//! in the reads of actions (`trace/nofault.rs`), and nowhere else.
 //!
 //! # Contexts
 //! The functions of this file are for task context, because resolving a fault may sleep. In an

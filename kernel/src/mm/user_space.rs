@@ -27,8 +27,8 @@
 //! not touch user memory. A space is used by one task, or by none yet. So a changed entry is
 //! flushed from the TLB of the current CPU only: a switch to the task on another CPU loads CR3.
 //! [`UserSpace::poke`] alone changes the space of another task, which may be running: its caller
-//! flushes all CPUs, and keeps the old frames until then. [`UserSpace::bring_in`] waits for nothing,
-//! so it may be called where the running program was interrupted.
+//! flushes all CPUs, and keeps the old frames until then. [`UserSpace::bring_in`] waits for
+//! nothing, so it may be called where the running program was interrupted.
 //!
 //! # Running out
 //! Programs get no more memory when only [`KERNEL_RESERVE`] frames are free ([`is_memory_short`]):

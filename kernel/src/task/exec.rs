@@ -166,7 +166,10 @@ fn load(cwd: &NodeRef, path: &[u8], arguments: &Arguments) -> Result<Loaded, Err
     let program =
         Executable::parse(&start[..len], USER_START..STACK_TOP - STACK_BYTES).map_err(|error| {
             pr_debug!("{}: {error}", path.escape_ascii());
-            Errno::ENOEXEC
+            match error {
+                elf_program::Error::OutOfMemory => Errno::ENOMEM,
+                _ => Errno::ENOEXEC,
+            }
         })?;
     let space = UserSpace::new()?;
     for segment in &program.segments {

@@ -332,9 +332,9 @@ impl Task {
         self.user_space.lock().clone()
     }
 
-    /// The user memory of the running task, for itself: it stays as long as the task does not change
-    /// it ([`Task::set_user_space`]). `None` for a kernel thread, and if this is not the running
-    /// task.
+    /// The user memory of the running task, for itself: it stays as long as the task does not
+    /// change it ([`Task::set_user_space`]). `None` for a kernel thread, and if this is not the
+    /// running task.
     #[inline(always)]
     pub(crate) fn own_space(&self) -> Option<&UserSpace> {
         if !ptr::eq(self, current_raw()) {

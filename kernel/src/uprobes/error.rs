@@ -130,7 +130,10 @@ impl fmt::Display for UprobeError {
                 errno.text()
             ),
             Self::NotProgram { reason } => write!(f, "the file is no program: {reason}"),
-            Self::UnknownSymbol { name, stripped: true } => write!(
+            Self::UnknownSymbol {
+                name,
+                stripped: true,
+            } => write!(
                 f,
                 "the program has no symbols, so {name} cannot be found; give an offset in the file"
             ),
@@ -144,7 +147,10 @@ impl fmt::Display for UprobeError {
                     offset in the file"
             ),
             Self::OffsetTooLarge { size } => {
-                write!(f, "the function has {size} bytes only; give a smaller offset")
+                write!(
+                    f,
+                    "the function has {size} bytes only; give a smaller offset"
+                )
             }
             Self::NotText { offset } => write!(
                 f,
@@ -159,7 +165,10 @@ impl fmt::Display for UprobeError {
                 write!(f, "no instruction is at {addr:#x}: {cause}")
             }
             Self::Instruction { addr, refusal } => {
-                write!(f, "the instruction at {addr:#x} cannot be probed: {refusal}")
+                write!(
+                    f,
+                    "the instruction at {addr:#x} cannot be probed: {refusal}"
+                )
             }
             Self::NotFunctionEntry { entry } => write!(
                 f,
@@ -171,7 +180,7 @@ impl fmt::Display for UprobeError {
                 "offset {offset:#x} of the file is no aligned word of the program's writable data"
             ),
             Self::FileChanged => f.write_str(
-                "the file has changed since another probe was registered there; unregister that one",
+                "the file has changed since another probe was registered there; unregister that",
             ),
             Self::AlreadyRegistered => {
                 f.write_str("the probe is registered already; unregister it first")

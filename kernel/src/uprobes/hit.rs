@@ -430,8 +430,8 @@ fn with_pages(
     copy()
 }
 
-/// The address of the instruction that the running program executes at `ip`: that of a displaced one
-/// if `ip` is in its slot. On the hit path of the kernel's probes: interrupts off.
+/// The address of the instruction that the running program executes at `ip`: that of a displaced
+/// one if `ip` is in its slot. On the hit path of the kernel's probes: interrupts off.
 #[inline(always)]
 pub fn shown_ip(ip: u64) -> u64 {
     // SAFETY: interrupts are off.

@@ -1,8 +1,8 @@
 //! The user probes: a place in a program, and the handlers to run when a task gets there.
 //!
 //! A builder fills a [`Uprobe`] or a [`Uretprobe`] in, and then it is only read. What changes later
-//! is atomic. So a `static` serves as well as an [`Arc`], and a handler may read its own probe while
-//! another CPU disables it.
+//! is atomic. So a `static` serves as well as a [`Shared`] one, and a handler may read its own
+//! probe while another CPU disables it.
 //!
 //! A probe belongs to a file, not to a process: it fires in every task that runs that file, also in
 //! those that start later. [`Uprobe::only`] restricts it to one process.
@@ -11,10 +11,10 @@
 //! Handlers run on the kernel stack of the task that got to the place, with interrupts off. They
 //! must not sleep. Kernel functions that they call may be probed as usual. They read and write the
 //! program's memory by [`copy_from_program`](super::copy_from_program) and
-//! [`copy_to_program`](super::copy_to_program), which bring in pages that are the program's but were
-//! not touched yet.
+//! [`copy_to_program`](super::copy_to_program), which bring in pages that are the program's but
+//! were not touched yet.
 
-use alloc::{borrow::Cow, boxed::Box, string::String, sync::Arc};
+use alloc::{borrow::Cow, boxed::Box, string::String};
 use core::{
     ops::Deref,
     ptr,
@@ -24,7 +24,10 @@ use core::{
     },
 };
 
-use crate::probes::{EntryVerdict, PreVerdict, PtRegs};
+use crate::{
+    mm::shared::Shared,
+    probes::{EntryVerdict, PreVerdict, PtRegs},
+};
 
 /// Runs before the probed instruction. `regs.ip` is its address.
 pub type UprobeHandler = fn(&Uprobe, &mut PtRegs) -> PreVerdict;
@@ -392,7 +395,7 @@ pub enum ProbeRef<T: 'static> {
     /// One that lives for ever.
     Static(&'static T),
     /// One that its holders share.
-    Shared(Arc<T>),
+    Shared(Shared<T>),
 }
 
 impl<T> Clone for ProbeRef<T> {

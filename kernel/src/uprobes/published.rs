@@ -1,8 +1,8 @@
 //! A value that hits read without a lock, and that a registration replaces.
 //!
 //! A hit reads with interrupts off. A registration ends with an answer from every CPU, which a CPU
-//! gives with interrupts on only. So what was replaced is not in use any more when all have answered:
-//! that is the grace period.
+//! gives with interrupts on only. So what was replaced is not in use any more when all have
+//! answered: that is the grace period.
 //!
 //! # Memory ordering
 //! A value is published with Release and read with Acquire, so a hit that finds it finds it whole.
@@ -43,8 +43,8 @@ impl<T> Published<T> {
         unsafe { self.value.load(Acquire).as_ref() }
     }
 
-    /// Puts `new` in its place. The old value must be kept until a grace period is over, if hits can
-    /// have found it.
+    /// Puts `new` in its place. The old value must be kept until a grace period is over, if hits
+    /// can have found it.
     pub(super) fn replace(&self, new: Option<Box<T>>) -> Option<Box<T>> {
         let new = new.map_or(null_mut(), Box::into_raw);
         let old = self.value.swap(new, AcqRel);

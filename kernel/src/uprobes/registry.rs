@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   register ─► the instruction of the file ─► site ─┐
-//!                                                    ├─► each program of that file: slot, then int3
+//!                                                    ├─► each program of that file: slot, then
+//!                                                    int3
 //!   exec, fork ─► program in memory ─────────────────┘
 //! ```
 //!
@@ -13,7 +14,6 @@
 
 use alloc::{
     boxed::Box,
-    collections::BTreeMap,
     sync::{Arc, Weak},
     vec::Vec,
 };
@@ -39,6 +39,7 @@ use crate::{
     fs::NodeRef,
     mm::{
         frame::Frame,
+        shared::Shared,
         user_space::{Access, UserSpace},
     },
     pr_warn,
@@ -58,6 +59,7 @@ type SiteKey = (u64, u64);
 
 /// An instruction of a file, and its probes.
 struct Site {
+    key: SiteKey,
     /// Keeps the file.
     node: NodeRef,
     displaced: Displaced,
@@ -72,12 +74,17 @@ struct Program {
 }
 
 struct Registry {
-    sites: BTreeMap<SiteKey, Site>,
+    /// In the order of their keys.
+    #[expect(
+        clippy::vec_box,
+        reason = "a site is large, and the others move for a new one"
+    )]
+    sites: Vec<Box<Site>>,
     programs: Vec<Program>,
 }
 
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
-    sites: BTreeMap::new(),
+    sites: Vec::new(),
     programs: Vec::new(),
 });
 
@@ -145,13 +152,31 @@ fn firing(site: &Site) -> Result<Option<ProbeList>, UprobeError> {
     for probe in firing {
         push(&mut list, probe.clone())?;
     }
-    Ok((!list.is_empty()).then(|| Arc::from(list)))
+    if list.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(Shared::try_new(list)?))
 }
 
 impl Registry {
+    /// Where the site of that key is, or would be.
+    fn position(&self, key: SiteKey) -> Result<usize, usize> {
+        self.sites.binary_search_by_key(&key, |site| site.key)
+    }
+
+    fn site(&self, key: SiteKey) -> Option<&Site> {
+        let at = self.position(key).ok()?;
+        self.sites.get(at).map(|site| &**site)
+    }
+
+    fn site_mut(&mut self, key: SiteKey) -> Option<&mut Site> {
+        let at = self.position(key).ok()?;
+        self.sites.get_mut(at).map(|site| &mut **site)
+    }
+
     /// Makes the breakpoints at `key` what they are to be in all programs.
     fn apply(&mut self, key: SiteKey, after: &mut Aftermath) -> Result<(), UprobeError> {
-        let Some(site) = self.sites.get(&key) else {
+        let Some(site) = self.site(key) else {
             return Ok(());
         };
         let list = firing(site)?;
@@ -166,7 +191,7 @@ impl Registry {
     /// The site that has a probe.
     fn site_of(&self, probe: &UserProbe) -> Option<SiteKey> {
         let key = probe.common().site();
-        let site = self.sites.get(&key)?;
+        let site = self.site(key)?;
         site.probes
             .iter()
             .any(|other| other.is(probe))
@@ -179,16 +204,33 @@ impl Registry {
             return Err(UprobeError::AlreadyRegistered);
         }
         let key = (target.node.number(), target.offset);
-        let site = self.sites.entry(key).or_insert_with(|| Site {
-            node: target.node,
-            displaced: target.displaced,
-            probes: Vec::new(),
-        });
-        if site.displaced != target.displaced {
-            // The file has changed since. The programs that have the old text keep its probes.
-            return Err(UprobeError::FileChanged);
+        let mut probes = Vec::new();
+        probes
+            .try_reserve(1)
+            .map_err(|_| UprobeError::OutOfMemory)?;
+        match self.position(key) {
+            Ok(at) => {
+                let site = &mut self.sites[at];
+                if site.displaced != target.displaced {
+                    // The programs that have the old text keep its probes.
+                    return Err(UprobeError::FileChanged);
+                }
+                push(&mut site.probes, probe.clone())?;
+            }
+            Err(at) => {
+                probes.push(probe.clone());
+                let site = try_box(Site {
+                    key,
+                    node: target.node,
+                    displaced: target.displaced,
+                    probes,
+                })?;
+                self.sites
+                    .try_reserve(1)
+                    .map_err(|_| UprobeError::OutOfMemory)?;
+                self.sites.insert(at, site);
+            }
         }
-        push(&mut site.probes, probe.clone())?;
         probe.common().begin(key);
         if let UserProbe::Return(probe) = &probe {
             probe.forget_calls();
@@ -199,7 +241,7 @@ impl Registry {
     /// Takes out the probes whose holders went where nothing could wait.
     fn remove_orphans(&mut self, after: &mut Aftermath) {
         let is_orphan = |probe: &&UserProbe| !probe.common().is_registered();
-        let all = self.sites.values().flat_map(|site| &site.probes);
+        let all = self.sites.iter().flat_map(|site| &site.probes);
         let orphans: Vec<UserProbe> = all.filter(is_orphan).cloned().collect();
         orphans.iter().for_each(|probe| self.remove(probe, after));
     }
@@ -210,14 +252,17 @@ impl Registry {
             return;
         };
         probe.common().end();
-        let Some(site) = self.sites.get_mut(&key) else {
+        let Some(site) = self.site_mut(key) else {
             return;
         };
         site.probes.retain(|other| !other.is(probe));
         let is_empty = site.probes.is_empty();
         self.reduce(key, after);
-        if is_empty {
-            self.sites.remove(&key);
+        if is_empty && let Ok(at) = self.position(key) {
+            self.sites.remove(at);
+            if self.sites.is_empty() {
+                self.sites.shrink_to_fit();
+            }
         }
     }
 
@@ -482,22 +527,22 @@ pub fn set_enabled(probe: &UserProbe, enabled: bool) -> Result<(), UprobeError> 
 /// may sleep; `visit` must not register or unregister.
 pub fn for_each(mut visit: impl FnMut(&NodeRef, u64, &UserProbe)) {
     let registry = REGISTRY.lock();
-    for ((_, offset), site) in &registry.sites {
+    for site in &registry.sites {
         for probe in &site.probes {
-            visit(&site.node, *offset, probe);
+            visit(&site.node, site.key.1, probe);
         }
     }
 }
 
-/// The process `pid` is going to run the program in `space`: it gets its breakpoints. Without memory
-/// for one it runs without it. Task context; no task uses the space yet.
+/// The process `pid` is going to run the program in `space`: it gets its breakpoints. Without
+/// memory for one it runs without it. Task context; no task uses the space yet.
 pub fn program_starts(space: &Arc<UserSpace>, pid: Pid) -> Result<(), Errno> {
     let mut after = Aftermath::default();
     let mut registry = REGISTRY.lock();
     registry.note(space, pid)?;
-    for (key, site) in &registry.sites {
-        let placed =
-            firing(site).and_then(|list| place(space, pid, *key, site, list.as_ref(), &mut after));
+    for site in &registry.sites {
+        let placed = firing(site)
+            .and_then(|list| place(space, pid, site.key, site, list.as_ref(), &mut after));
         if let Err(error) = placed {
             pr_warn!("uprobes: process {pid} runs without a breakpoint: {error}");
         }
@@ -566,7 +611,7 @@ where
     /// # Errors
     /// [`UprobeError`]; the probe is dropped then.
     pub fn new(probe: T) -> Result<Self, UprobeError> {
-        let probe = ProbeRef::Shared(Arc::new(probe));
+        let probe = ProbeRef::Shared(Shared::try_new(probe)?);
         register(&[probe.clone().into()])?;
         Ok(Self { probe })
     }

@@ -14,15 +14,15 @@
 //! SPACEPROBES-2. A slot is never written again, because the task may be stopped in it for as long
 //!     as it likes. The instruction at an address does not change, so the next probe there uses the
 //!     same slot.
-//! SPACEPROBES-3. Calls and step belong to the one task that runs the program. Only it touches them.
-//!     So nobody ever waits for their lock.
+//! SPACEPROBES-3. Calls and step belong to the one task that runs the program. Only it touches
+//!     them. So nobody ever waits for their lock.
 //! SPACEPROBES-4. Places, table, slots and the trampoline change under the registry's lock alone.
 //!
 //! # Contexts
 //! A hit reads the table and the places without a lock, with interrupts off ([`Published`]). All
 //! other methods: tasks, under the registry's lock, but for those about calls and steps.
 
-use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use alloc::{boxed::Box, vec::Vec};
 use core::{
     ops::Range,
     ptr::null_mut,
@@ -39,10 +39,13 @@ use super::{
     probe::{MAX_CALLS, UserCall, UserProbe},
     published::Published,
 };
-use crate::{mm::shared::OutOfMemory, sync::SpinLock};
+use crate::{
+    mm::shared::{OutOfMemory, Shared},
+    sync::SpinLock,
+};
 
 /// The probes at a place, newest first.
-pub(super) type ProbeList = Arc<[UserProbe]>;
+pub(super) type ProbeList = Shared<Vec<UserProbe>>;
 
 /// How a displaced instruction is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,8 +121,8 @@ impl ProbedPlace {
     }
 }
 
-/// The places by their addresses: each where its address says, or at the next free entry after that.
-/// At most half of the entries are used.
+/// The places by their addresses: each where its address says, or at the next free entry after
+/// that. At most half of the entries are used.
 struct Table {
     entries: Box<[TableEntry]>,
 }
@@ -384,15 +387,16 @@ impl SpaceProbes {
         *self.step.lock() = step;
     }
 
-    /// The place whose slot has `ip`: its address, its instruction and its slot. Any context but NMI
-    /// and handlers of the kernel's probes.
+    /// The place whose slot has `ip`: its address, its instruction and its slot. Any context but
+    /// NMI and handlers of the kernel's probes.
     pub(super) fn place_of_slot(&self, ip: u64) -> Option<(u64, Displaced, u64)> {
         let places = self.places.lock();
         let place = places.all.iter().find(|place| place.slot.contains(&ip))?;
         Some((place.address, place.displaced, place.slot.start))
     }
 
-    /// The address of the instruction in whose slot `ip` is; `ip` if it is in none. On the hit path.
+    /// The address of the instruction in whose slot `ip` is; `ip` if it is in none. On the hit
+    /// path.
     ///
     /// # Safety
     /// That of [`Published::get`], for the table.

@@ -115,8 +115,11 @@ impl ProgramFile {
         file.permit_execution().map_err(failed)?;
         let bytes = content(&file)?;
         let start = &bytes[..bytes.len().min(FRAME_SIZE)];
-        let program = Executable::parse(start, USER_START..USER_END)
-            .map_err(|reason| UprobeError::NotProgram { reason })?;
+        let program =
+            Executable::parse(start, USER_START..USER_END).map_err(|reason| match reason {
+                elf_program::Error::OutOfMemory => UprobeError::OutOfMemory,
+                reason => UprobeError::NotProgram { reason },
+            })?;
         let ranges = elf_program::functions(&bytes)
             .map(|function| function.start..function.start.saturating_add(function.size));
         let mut functions = collected(ranges.filter(|range| !range.is_empty()))?;

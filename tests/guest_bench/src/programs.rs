@@ -6,10 +6,10 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::vec::Vec;
 use elf_program::Executable;
 use kernel::{
-    mm::paging::USER_END,
+    mm::{paging::USER_END, shared::Shared},
     probes::PreVerdict,
     task::exec::run_program,
     uprobes::{
@@ -33,6 +33,10 @@ const MANY: u64 = 10_000;
 /// What the program has reported: ticks, and the calls that they are of.
 static TICKS: AtomicU64 = AtomicU64::new(0);
 static CALLS: AtomicU64 = AtomicU64::new(0);
+
+fn shared<T>(probe: T) -> Shared<T> {
+    Shared::try_new(probe).expect("there is memory")
+}
 
 fn at(symbol: &'static str) -> Uprobe {
     Uprobe::new().program(PROGRAM).symbol(symbol)
@@ -176,7 +180,7 @@ fn many() -> Vec<UserProbe> {
                 let one = Uprobe::new()
                     .program(PROGRAM)
                     .offset(offset + (insn.ip() - start));
-                all.push(ProbeRef::Shared(Arc::new(one)).into());
+                all.push(ProbeRef::Shared(shared(one)).into());
             }
         }
     }

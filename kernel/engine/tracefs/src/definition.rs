@@ -8,8 +8,8 @@
 //! ```
 //!
 //! PLACE is `[MOD:]SYM[+OFFS]`, `SYM%return`, or an address. In a program it is
-//! `PATH:OFFSET[%return][(COUNTER)]`, where OFFSET is one in the file, or `FUNCTION[+OFFS]`, which is
-//! replaced by it.
+//! `PATH:OFFSET[%return][(COUNTER)]`, where OFFSET is one in the file, or `FUNCTION[+OFFS]`, which
+//! is replaced by it.
 //!
 //! # Invariants
 //! DEFINITION-1. The text that a definition prints parses to an equal definition, whatever was

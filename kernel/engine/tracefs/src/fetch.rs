@@ -15,8 +15,8 @@
 //! A value of the type `%pD` or `%pd` is the address of an open file or of a node. Its name is
 //! recorded: the string at the address that is in the object ([`Symbols::name_offset`]).
 //!
-//! In an event of a program, all memory is the program's: `+N(F)` is `+uN(F)`, and `$stackN`, `@ADDR`
-//! read it as well.
+//! In an event of a program, all memory is the program's: `+N(F)` is `+uN(F)`, and `$stackN`,
+//! `@ADDR` read it as well.
 //!
 //! # Invariants
 //! FETCH-1. An argument keeps its text, and the text alone is printed. So what is printed parses to

@@ -442,7 +442,9 @@ proptest! {
     #[test]
     fn any_definition_runs_and_reads(line in generate::line(), registers in any::<[u64; 21]>()) {
         let words = Words::of(&line).unwrap();
-        if let Ok(definition) = Definition::parse(&words, File::KprobeEvents, &Kernel, &Grammar::default()) {
+        let grammar = Grammar::default();
+        let parsed = Definition::parse(&words, File::KprobeEvents, &Kernel, &grammar);
+        if let Ok(definition) = parsed {
             match compile(&definition, EVENT, &Kernel, None) {
                 Ok(_) => {
                     let programs = compiled(&definition, None);

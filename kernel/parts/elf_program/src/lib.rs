@@ -29,6 +29,7 @@ use elf::{
     parse::{ParseAt, ParsingTable},
     segment::ProgramHeader,
 };
+use fallible::push;
 
 /// Unit of protection, in bytes.
 const PAGE: u64 = 4096;
@@ -72,7 +73,7 @@ pub struct Executable {
     pub segments: Vec<Segment>,
 }
 
-/// Why a file is no program for this kernel. Its errno is ENOEXEC.
+/// Why a file is no program for this kernel. Its errno is ENOEXEC, but for a lack of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The file does not start with a whole, well-formed ELF header.
@@ -93,6 +94,8 @@ pub enum Error {
     WritableAndExecutable,
     /// The entry point is in no executable segment.
     BadEntry,
+    /// There is no memory for the list of its segments.
+    OutOfMemory,
 }
 
 impl fmt::Display for Error {
@@ -115,6 +118,7 @@ impl fmt::Display for Error {
             Self::BadEntry => {
                 "its entry point is not in executable memory: see ENTRY in the linker script"
             }
+            Self::OutOfMemory => "there is no memory for the list of its segments",
         })
     }
 }
@@ -174,10 +178,13 @@ impl Executable {
         {
             return Err(Error::WrongMachine);
         }
-        let mut segments = program_headers(start, &header)?
-            .filter_map(|header| segment(&header, &user).transpose())
-            .collect::<Result<Vec<_>, _>>()?;
-        segments.sort_by_key(|segment| segment.memory.start);
+        let mut segments = Vec::new();
+        for header in program_headers(start, &header)? {
+            if let Some(segment) = segment(&header, &user)? {
+                push(&mut segments, segment).map_err(|_| Error::OutOfMemory)?;
+            }
+        }
+        segments.sort_unstable_by_key(|segment| segment.memory.start);
         if segments
             .windows(2)
             .any(|pair| pair[0].pages().end > pair[1].pages().start)
@@ -203,7 +210,8 @@ impl Executable {
         Some(segment.memory.start + (offset - segment.file_offset))
     }
 
-    /// The offset in the file of the code at `address`; `None` if no byte of the file is code there.
+    /// The offset in the file of the code at `address`; `None` if no byte of the file is code
+    /// there.
     pub fn code_offset(&self, address: u64) -> Option<u64> {
         let has_it =
             |s: &&Segment| s.access.execute && address.wrapping_sub(s.memory.start) < s.file_bytes;

@@ -1,3 +1,8 @@
+//! Files of programs, made byte by byte: what is taken, what is refused, and by which name.
+//!
+//! A file has a header, program headers, and nothing else; what its segments hold does not matter
+//! to the crate. Symbols are read from the file of this test itself.
+
 use super::*;
 use elf::abi::ET_DYN;
 use proptest::prelude::*;

@@ -52,7 +52,8 @@ pub(super) extern "C" fn do_breakpoint(regs: &mut PtRegs) {
     }
 }
 
-/// #BP of ring 3: a user probe's, or the program's own. True: `iretq` may restore `regs` as they are.
+/// #BP of ring 3: a user probe's, or the program's own. True: `iretq` may restore `regs` as they
+/// are.
 // Not inlined, because the hit path of the kernel's probes ends here.
 #[inline(never)]
 pub(super) extern "C" fn user_breakpoint(regs: &mut PtRegs) -> bool {

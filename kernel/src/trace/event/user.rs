@@ -1,8 +1,8 @@
 //! Probes of events in programs.
 //!
-//! The handler of a user probe runs the program of the event. It may read memory of the program that
-//! was not touched yet ([`reading_program`]). At a return it finds the registers of the return, and
-//! the address of the function in place of the number of the system call.
+//! The handler of a user probe runs the program of the event. It may read memory of the program
+//! that was not touched yet ([`reading_program`]). At a return it finds the registers of the
+//! return, and the address of the function in place of the number of the system call.
 //!
 //! # Contexts
 //! As [`super::probe`]; stopping waits for all CPUs.

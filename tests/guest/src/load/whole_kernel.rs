@@ -46,6 +46,7 @@ use kernel::{
         wait::wait_for_child,
     },
     time::{NSEC_PER_MSEC, ktime_get},
+    uprobes::{RegisteredUserProbe, Uprobe, Uretprobe},
 };
 
 /// The work of programs meanwhile, by exercise.
@@ -199,6 +200,7 @@ fn complete_workload() {
             );
         });
     }
+    work("user_probes", user_probes);
     // The child of a program that was killed goes on as an orphan.
     for pid in process::pids() {
         process::kill(pid).unwrap();
@@ -218,6 +220,20 @@ fn complete_workload() {
             Ok(WaitStatus::exited(0))
         );
     });
+}
+
+/// Probes in a program meanwhile: before and after instructions, and at returns.
+fn user_probes() {
+    let at = |symbol| Uprobe::new().program("/bin/exercise").symbol(symbol);
+    let of = |symbol| Uretprobe::new().program("/bin/exercise").symbol(symbol);
+    let add = RegisteredUserProbe::new(at("probed_add")).unwrap();
+    let after = at("probed_factorial").post_handler(|_, _| {});
+    let after = RegisteredUserProbe::new(after).unwrap();
+    let back = RegisteredUserProbe::new(of("probed_factorial").handler(|_, _| {})).unwrap();
+    let status = run_program("/bin/exercise", &["probed", "2"]);
+    assert_eq!(status, Ok(WaitStatus::exited(0)));
+    let hits = (add.hits(), after.hits(), back.hits(), back.nmissed());
+    assert_eq!(hits, (10, 20, 20, 0));
 }
 
 fn is_switching() -> bool {

@@ -1,17 +1,17 @@
 //! Probes in programs: handlers, returns, and programs that come, go, fork and misbehave meanwhile.
 //!
-//! The program is `/bin/exercise`, whose functions `probed_…` have one kind of instructions each and
-//! check their own results. So a probe that changes what an instruction does is noticed.
+//! The program is `/bin/exercise`, whose functions `probed_…` have one kind of instructions each
+//! and check their own results. So a probe that changes what an instruction does is noticed.
 
 use abi::{WaitStatus, open, signal};
-use alloc::{borrow::ToOwned, format, string::String, sync::Arc, vec, vec::Vec};
+use alloc::{borrow::ToOwned, format, string::String, vec, vec::Vec};
 use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use elf_program::{Executable, Segment};
 use kernel::{
     errno::Errno,
     fs::{self, NodeRef},
     log,
-    mm::paging::USER_END,
+    mm::{allocation_faults::with_room_for, paging::USER_END, shared::Shared},
     probes::{EntryVerdict, PreVerdict, PtRegs},
     task::{
         Pid,
@@ -60,6 +60,10 @@ fn expect_soon(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(ktime_get() < deadline, "not within 20 s: {what}");
         sleep_until(ktime_get() + NSEC_PER_MSEC);
     }
+}
+
+fn shared<T>(probe: T) -> Shared<T> {
+    Shared::try_new(probe).expect("there is memory")
 }
 
 fn at(symbol: &'static str) -> Uprobe {
@@ -252,7 +256,7 @@ fn every_instruction_of_a_program_can_be_probed() {
                 let ip = insn.expect("the compiler makes instructions").ip();
                 let offset = offset + (ip - start);
                 let one = Uprobe::new().program(EXERCISE).offset(offset);
-                (ip, ProbeRef::Shared(Arc::new(one)).into())
+                (ip, ProbeRef::Shared(shared(one)).into())
             })
             .collect();
         // A batch is all or nothing, and names the first one that is refused.
@@ -312,8 +316,8 @@ fn every_instruction_of_a_program_can_be_probed() {
     goes_well(&["probed", "2"]);
 }
 
-/// A post handler finds the effect of the instruction, whatever it is: a jump, a call, a loop, flags
-/// that are pushed without the probe's trap flag, a system call.
+/// A post handler finds the effect of the instruction, whatever it is: a jump, a call, a loop,
+/// flags that are pushed without the probe's trap flag, a system call.
 #[guest_test]
 fn a_post_handler_runs_after_the_instruction() {
     let bytes = file(EXERCISE);
@@ -395,9 +399,9 @@ fn note_result(_: &mut UserCall, regs: &mut PtRegs) {
     SEEN.fetch_add(regs.ax, SeqCst);
 }
 
-/// Return probes see each result: of plain and recursive calls, of a function that ends in a jump to
-/// another probed one, of one that takes its arguments off the stack. A call that is left by another
-/// way is not seen, and harms nothing.
+/// Return probes see each result: of plain and recursive calls, of a function that ends in a jump
+/// to another probed one, of one that takes its arguments off the stack. A call that is left by
+/// another way is not seen, and harms nothing.
 #[guest_test]
 fn return_probes_see_each_result() {
     reset();
@@ -436,8 +440,8 @@ fn return_probes_see_each_result() {
     assert_eq!((inner.nmissed(), inner.active(), outer.active()), (0, 0, 0));
 }
 
-/// What the entry handler leaves is there at the return of the same call; a call that it declines is
-/// not followed; and no more calls are followed than the probe says.
+/// What the entry handler leaves is there at the return of the same call; a call that it declines
+/// is not followed; and no more calls are followed than the probe says.
 #[guest_test]
 fn calls_carry_data_and_are_limited() {
     fn entry(call: &mut UserCall, regs: &mut PtRegs) -> EntryVerdict {
@@ -474,7 +478,8 @@ fn calls_carry_data_and_are_limited() {
     assert_eq!((deep.hits(), deep.nmissed(), deep.active()), (64, 36, 0));
 }
 
-/// A child of `fork` has the parent's breakpoints, and returns from the calls that the parent was in.
+/// A child of `fork` has the parent's breakpoints, and returns from the calls that the parent was
+/// in.
 #[guest_test]
 fn a_child_returns_from_the_calls_of_its_parent() {
     reset();
@@ -649,8 +654,8 @@ fn symbol(bytes: &[u8], name: &str) -> u64 {
         .start
 }
 
-/// A probe stays on a file whose name is gone, as long as a program runs it; and another file of the
-/// same bytes is another program.
+/// A probe stays on a file whose name is gone, as long as a program runs it; and another file of
+/// the same bytes is another program.
 #[guest_test]
 fn a_probe_belongs_to_the_file_and_not_to_its_name() {
     let bytes = file(EXERCISE);
@@ -730,11 +735,59 @@ fn refusals_say_why() {
     let atomic = x86_64::instructions::interrupts::without_interrupts(|| refusal(at("probed_add")));
     assert_eq!(atomic, UprobeError::AtomicContext);
     // A batch with one that is refused leaves none.
-    let good: UserProbe = ProbeRef::Shared(Arc::new(at("probed_add"))).into();
-    let bad: UserProbe = ProbeRef::Shared(Arc::new(in_file(0))).into();
+    let good: UserProbe = ProbeRef::Shared(shared(at("probed_add"))).into();
+    let bad: UserProbe = ProbeRef::Shared(shared(in_file(0))).into();
     assert!(registry::register(&[good, bad]).is_err());
     let mut left = 0;
     registry::for_each(|_, _, _| left += 1);
     assert_eq!(left, 0);
     fs::unlink(&NodeRef::root(), b"/tmp/text").expect("it is there");
+}
+
+/// Memory may be short at any step of a registration. Then nothing has changed, and the program that
+/// runs goes on.
+#[guest_test(timeout = 400)]
+fn memory_may_be_short_at_any_step() {
+    let running = start(&["probed_forever"]);
+    let task = process::find(running).expect("it runs");
+    let armed = || {
+        let space = task.user_space().expect("it is a program");
+        space.probes().armed_places().len()
+    };
+    // The page of slots is there then. A page of a program is taken only while the kernel's reserve
+    // is free, and not one by one.
+    drop(return_probe(return_of("probed_pid")));
+    let mut refused = 0;
+    for room in 0.. {
+        let one = ProbeRef::Shared(shared(at("probed_factorial").handler(count)));
+        let back = return_of("probed_factorial").handler(note_result);
+        let both: [UserProbe; 2] = [one.into(), ProbeRef::Shared(shared(back)).into()];
+        let outcome = with_room_for(room, || registry::register(&both).map(|()| both));
+        match outcome.result {
+            Ok(both) => {
+                assert_eq!((armed(), outcome.refused), (1, 0));
+                let before = SEEN.load(SeqCst);
+                expect_soon("hits", || SEEN.load(SeqCst) > before);
+                registry::unregister(&both).expect("this is a task");
+                assert_eq!(armed(), 0);
+                break;
+            }
+            Err(error) => {
+                assert_eq!(error.errno(), Errno::ENOMEM, "{error}");
+                assert!(outcome.refused > 0);
+                assert_eq!(armed(), 0, "room {room}");
+                refused += 1;
+            }
+        }
+        let mut left = 0;
+        registry::for_each(|_, _, _| left += 1);
+        assert_eq!(left, 0, "room {room}");
+    }
+    assert!(refused > 20, "{refused} allocations");
+    kill(running);
+}
+
+fn count(_: &Uprobe, _: &mut PtRegs) -> PreVerdict {
+    SEEN.fetch_add(1, SeqCst);
+    PreVerdict::Execute
 }

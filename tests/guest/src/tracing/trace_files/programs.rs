@@ -1,4 +1,7 @@
 //! Events of programs: `uprobe_events`, what their hits record, and what is refused.
+//!
+//! The program is `/bin/exercise`, whose functions `probed_…` have known arguments and results in
+//! each round, so each record is known. A mistake in a line is told as Linux tells it.
 
 use abi::WaitStatus;
 use alloc::{format, string::String, vec::Vec};
