@@ -568,6 +568,96 @@ fn a_watch_tells_who_writes_a_static_and_from_which_value_to_which() {
     assert_eq!(keys.len(), all, "{said}");
 }
 
+/// Places in a program: arguments and results of its functions, and its call stack, with names. The
+/// program's own side and the kernel's agree.
+#[test]
+fn places_in_programs_have_their_registers_and_names() {
+    let said = answer(&[
+        "uprobe:/bin/workload:workload::run_child { @code[arg0] = count(); } \
+         uprobe:/bin/workload:workload::run_child { @from[ustack] = count(); } \
+         uretprobe:/bin/workload:workload::run_child { printf(\"child %d %s\\n\", retval, comm); } \
+         kretprobe:do_fork { printf(\"fork %d\\n\", reg(\"ax\")); } \
+         u:/bin/child:user_main, ur:/bin/child:user_main { @[probe] = count(); }",
+        "--expect",
+        &format!("len(@code) == {CHILDREN} && len(@from) == 1 && sum(@from) == {CHILDREN}"),
+    ]);
+    let numbers = |word: &str| -> Vec<&str> {
+        let words = said.lines().filter_map(|line| line.strip_prefix(word));
+        words
+            .filter_map(|rest| rest.split_whitespace().next())
+            .collect()
+    };
+    let (children, forks) = (numbers("child "), numbers("fork "));
+    assert_eq!(
+        (children.len() as u64, &children),
+        (CHILDREN, &forks),
+        "{said}"
+    );
+    assert_eq!(
+        said.matches(" workload\n").count() as u64,
+        CHILDREN,
+        "{said}"
+    );
+    let stack: Vec<&str> = said
+        .lines()
+        .filter(|line| line.starts_with("    "))
+        .map(|frame| frame.trim().split('+').next().unwrap())
+        .collect();
+    // The function has not set its frame up, so its caller is not there.
+    assert_eq!(
+        stack,
+        ["workload::run_child", "user::start", "_start"],
+        "{said}"
+    );
+    for kind in ["uprobe", "uretprobe"] {
+        let line = format!("@[{kind}:/bin/child:user_main]: {CHILDREN}");
+        assert!(said.contains(&line), "{said}");
+    }
+}
+
+#[test]
+fn places_in_programs_that_cannot_be_are_refused() {
+    // The machine has the programs, so it is the kernel that refuses these.
+    for (program, part) in [
+        (
+            "uprobe:/bin/workload:nothing { }",
+            "has no function nothing",
+        ),
+        ("uprobe:/bin/nothing:user_main { }", "cannot be read"),
+        ("uprobe:/bin/workload:0 { }", "no code of the program"),
+        (
+            "uprobe:/bin/workload:user_main+2 { }",
+            "is inside an instruction",
+        ),
+    ] {
+        let output = trace(&[program]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(part), "{said}");
+    }
+    for (program, part) in [
+        (
+            "uretprobe:/bin/workload:user_main { print(arg0); }",
+            "its register",
+        ),
+        (
+            "uprobe:/bin/workload:user_main { print(retval); }",
+            "before the function returns",
+        ),
+        (
+            "uprobe:/bin/workload:user_main { print(kstack); }",
+            "a place in a program",
+        ),
+        (
+            "uprobe:/bin/workload:user_main { print(arg6); }",
+            "not in a register",
+        ),
+    ] {
+        let said = refusal(&[program]);
+        assert!(said.contains(part) && said.contains('^'), "{said}");
+    }
+}
+
 #[test]
 fn watches_that_cannot_be_are_refused() {
     for (program, part) in [

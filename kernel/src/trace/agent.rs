@@ -1,18 +1,22 @@
 //! What this kernel gives the agent of the tracer: the trait [`Agent`].
 
+use alloc::{boxed::Box, string::String};
 use core::fmt;
 
 use bpf_compiler::Sample;
 use trace_agent::{
     Agent, CodePage, PerCpu, Tracing,
-    facts::{EntryPoints, MAX_CPUS, NoTable, Shown, Source, Ticks},
+    facts::{
+        EntryPoints, InProgram, MAX_CPUS, NoTable, PlaceInProgram, RunInProgram, Shown, Source,
+        Ticks,
+    },
     records,
 };
 use tracefs::line::stack;
 use unwind::fast::FastTable;
 use x86_64::instructions::interrupts;
 
-use super::{sources, triggers};
+use super::{sources, triggers, user};
 use crate::{
     arch::{apic, cpu, percpu, rtc, smp, switch},
     backtrace,
@@ -61,6 +65,8 @@ unsafe impl Agent for Kernel {
     const USER_END: u64 = paging::USER_END;
 
     const HAS_USER_STACKS: bool = true;
+
+    const HAS_USER_PROBES: bool = true;
 
     #[inline(always)]
     fn this_cpu_tracing() -> &'static PerCpu {
@@ -116,6 +122,13 @@ unsafe impl Agent for Kernel {
         let regs = unsafe { &*regs };
         // A task may never have been in ring 3.
         (regs.cs & 3 == 3).then(|| (uprobes::hit::shown_ip(regs.ip), regs.bp))
+    }
+
+    fn attach_to_program(
+        run: RunInProgram,
+        place: &PlaceInProgram<'_>,
+    ) -> Result<Box<dyn InProgram>, String> {
+        user::attach(run, place)
     }
 
     #[inline(always)]

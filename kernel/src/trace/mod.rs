@@ -32,6 +32,7 @@ pub mod sources;
 pub mod stacks;
 pub mod tracers;
 pub mod triggers;
+mod user;
 
 pub use agent::TRACING;
 pub use trace_agent::{bpf, buffer};

@@ -212,7 +212,7 @@ fn attached(world: &mut World, attachment: &Attachment, round: u64) {
             }
         }
         // No memory is touched in a process.
-        Attachment::Watch { .. } => {}
+        Attachment::Watch { .. } | Attachment::User { .. } => {}
         Attachment::Begin { program }
         | Attachment::End { program }
         | Attachment::Interval { program, .. }

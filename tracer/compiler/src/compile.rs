@@ -31,7 +31,7 @@ use crate::{
     program::{Parts, Program},
     settings,
     tables::{LOOPS, MOST_OPEN_LOOPS, Tables},
-    values::{Shared, Site, SiteKind},
+    values::{Shared, Site, SiteKind, UserMoment},
 };
 
 /// A compiled text.
@@ -541,6 +541,17 @@ impl<'a> Compiler<'a> {
                 bytes: watched.bytes,
                 reads: watched.reads,
             },
+            SiteKind::User(moment) => {
+                // A group of this kind has one.
+                let user = group.user.clone().unwrap_or_default();
+                Attachment::User {
+                    program,
+                    path: user.path,
+                    function: user.function,
+                    offset: user.offset,
+                    returns: moment == UserMoment::Return,
+                }
+            }
         });
     }
 

@@ -8,7 +8,7 @@ use bpf::AluOp;
 use trace_interface::symbols::Unavailable;
 use trace_language::{
     Diagnostic,
-    tree::{self, ExpressionKind, Probe, ProbeKind, Span},
+    tree::{self, ExpressionKind, Probe, ProbeKind, Span, UserPlace},
 };
 
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
     object::{At, Object},
     sources,
     tables::Tables,
-    values::{Shared, Site, SiteKind, Val, Values, Watched},
+    values::{Shared, Site, SiteKind, UserMoment, Val, Values, Watched},
 };
 
 /// The addresses that a clause runs at, all of one kind of site.
@@ -30,6 +30,16 @@ pub(crate) struct Group {
     pub(crate) nanoseconds: u64,
     /// The event source, if it is one.
     pub(crate) source: Option<Rc<sources::EventSource>>,
+    /// The place in a program of user mode, if it is one.
+    pub(crate) user: Option<UserSite>,
+}
+
+/// A place in a program of user mode.
+#[derive(Clone, Default)]
+pub(crate) struct UserSite {
+    pub(crate) path: String,
+    pub(crate) function: Option<String>,
+    pub(crate) offset: u64,
 }
 
 const MILLISECOND: u64 = 1_000_000;
@@ -73,6 +83,7 @@ pub(crate) fn group(tables: &mut Tables<'_>, probe: &Probe) -> Lowered<Group> {
         name: (prefix.into(), true),
         nanoseconds: 0,
         source: None,
+        user: None,
     };
     let timer = |site, name: String, nanoseconds| Group {
         site,
@@ -81,6 +92,7 @@ pub(crate) fn group(tables: &mut Tables<'_>, probe: &Probe) -> Lowered<Group> {
         name: (name.into(), false),
         nanoseconds,
         source: None,
+        user: None,
     };
     let all = |tables: &mut Tables<'_>, function: &tree::Name| {
         let found = tables.functions(&function.text);
@@ -178,6 +190,29 @@ pub(crate) fn group(tables: &mut Tables<'_>, probe: &Probe) -> Lowered<Group> {
                 tree::Watched::Static(name) => watched_static(tables, name, *reads)?,
             };
             timer(SiteKind::Watch(watched), format!("{probe}"), 0)
+        }
+        ProbeKind::User {
+            path,
+            place,
+            returns,
+        } => {
+            let (function, offset) = match place {
+                UserPlace::Function { function, offset } => (Some(function.text.clone()), *offset),
+                UserPlace::Offset(offset) => (None, *offset),
+            };
+            let moment = match (returns, offset) {
+                (true, _) => UserMoment::Return,
+                (false, 0) if function.is_some() => UserMoment::Entry,
+                _ => UserMoment::Inside,
+            };
+            Group {
+                user: Some(UserSite {
+                    path: path.text.clone(),
+                    function,
+                    offset,
+                }),
+                ..timer(SiteKind::User(moment), format!("{probe}"), 0)
+            }
         }
         ProbeKind::Begin => timer(SiteKind::Begin, "BEGIN".into(), 0),
         ProbeKind::End => timer(SiteKind::End, "END".into(), 0),
@@ -322,6 +357,7 @@ pub(crate) fn of_sources(
             ),
             nanoseconds: 0,
             source: Some(Rc::new(source)),
+            user: None,
         });
     }
     Ok(groups)

@@ -10,7 +10,7 @@ use crate::{
     tree::{
         Arm, Binary, Block, Clause, Expression, ExpressionKind, Map, MapDeclaration, Name, Pattern,
         PatternKind, Probe, ProbeKind, ReturnPart, Setting, Statement, StatementKind, Target, Tree,
-        TypeKind, TypeName, Watched,
+        TypeKind, TypeName, UserPlace, Watched,
     },
 };
 
@@ -139,6 +139,24 @@ impl Display for Probe {
                     write!(f, "watchpoint:{address:#x}:{bytes}:{access}")
                 }
             },
+            ProbeKind::User {
+                path,
+                place,
+                returns,
+            } => {
+                let kind = if *returns { "uretprobe" } else { "uprobe" };
+                write!(f, "{kind}:{}:", path.text)?;
+                match place {
+                    UserPlace::Offset(offset) => write!(f, "{offset:#x}"),
+                    UserPlace::Function { function, offset } => {
+                        write!(f, "{}", FunctionName(function))?;
+                        match offset {
+                            0 => Ok(()),
+                            offset => write!(f, "+{offset:#x}"),
+                        }
+                    }
+                }
+            }
             ProbeKind::Begin => f.write_str("begin"),
             ProbeKind::End => f.write_str("end"),
         }

@@ -124,10 +124,25 @@ pub enum ProbeKind {
     /// `watch:STATIC.FIELD:rw` or `watchpoint:ADDRESS:LENGTH:rw`: after an instruction that has
     /// touched the memory. Without `reads`, only those that write hit.
     Watch { what: Watched, reads: bool },
+    /// `uprobe:PATH:FUNCTION+OFFSET` and `uretprobe:PATH:FUNCTION`: in a program of the machine.
+    User {
+        path: Name,
+        place: UserPlace,
+        returns: bool,
+    },
     /// `begin`: before anything is attached.
     Begin,
     /// `end`: when everything is detached.
     End,
+}
+
+/// A place in a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UserPlace {
+    /// So many bytes after the start of the function that its symbol table calls so.
+    Function { function: Name, offset: u64 },
+    /// So many bytes after the start of its file.
+    Offset(u64),
 }
 
 /// The memory that a `watch` is for.

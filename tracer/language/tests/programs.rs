@@ -599,10 +599,34 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
         "`kprobe:FUNCTION`",
     ),
     (
-        "uprobe:/bin/x:f { }",
-        "uprobe",
-        "`uprobe` is not in this tracer",
-        "tracepoint:syscalls",
+        "usdt:/bin/x:f:g { }",
+        "usdt",
+        "`usdt` is not in this tracer",
+        "uprobe:PROGRAM:FUNCTION",
+    ),
+    (
+        "uprobe:x:f { }",
+        "x",
+        "`x` is no absolute path",
+        "uprobe:/bin/PROGRAM:FUNCTION",
+    ),
+    (
+        "uprobe:/bin/x { }",
+        "uprobe:/bin/x",
+        "`uprobe` alone does not say where",
+        "uprobe:/bin/PROGRAM:FUNCTION",
+    ),
+    (
+        "uprobe:/bin/x:f* { }",
+        "f*",
+        "the functions of a program have no patterns here",
+        "several probes with commas",
+    ),
+    (
+        "uretprobe:/bin/x:f+4 { }",
+        "+4",
+        "a return has no offset",
+        "leave it out",
     ),
     (
         "fexit:f { }",
@@ -857,7 +881,8 @@ fn the_kinds_of_probes_are_listed_where_there_is_none() {
         mistakes[0].help,
         "there are `kprobe:FUNCTION`, `kretprobe:FUNCTION`, `session:FUNCTION`, \
          `inline:FUNCTION`, `line:FILE:LINE`, `tracepoint:GROUP:EVENT`, `interval:s:1`, \
-         `profile:hz:99`, `watch:STATIC`, `watchpoint:ADDRESS:LENGTH:w`, `begin` and `end`"
+         `profile:hz:99`, `watch:STATIC`, `watchpoint:ADDRESS:LENGTH:w`, \
+         `uprobe:PROGRAM:FUNCTION`, `uretprobe:PROGRAM:FUNCTION`, `begin` and `end`"
     );
 }
 

@@ -53,6 +53,10 @@ pub fn words(capability: Capability) -> (&'static str, &'static str) {
             "memory of programs in user mode to read",
             "leave out `uptr` and `buf` of such memory",
         ),
+        Capability::UserProbes => (
+            "probes in programs of user mode",
+            "probe the kernel's side of what they do: `tracepoint:syscalls:*`",
+        ),
         Capability::Tasks => (
             "tasks with numbers and names",
             "leave out `pid`, `tid` and `comm`; `cpu` says where a hit was",
@@ -65,6 +69,7 @@ fn of_attachment(attachment: &Attachment) -> Option<Capability> {
         Attachment::Call { .. } => Some(Capability::Returns),
         Attachment::Interval { .. } => Some(Capability::Intervals),
         Attachment::Profile { .. } => Some(Capability::Profiles),
+        Attachment::User { .. } => Some(Capability::UserProbes),
         Attachment::Probe { .. }
         // The kernel says which memory it can watch, by address.
         | Attachment::Watch { .. }

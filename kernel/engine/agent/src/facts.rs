@@ -1,5 +1,9 @@
 //! What a kernel says of itself: the types in the methods of [`Agent`](crate::Agent).
 
+use alloc::boxed::Box;
+
+use probes::PtRegs;
+
 /// Nanoseconds of a second.
 pub(crate) const NSEC_PER_SEC: u64 = 1_000_000_000;
 
@@ -30,6 +34,28 @@ pub struct Ticks {
     pub nanoseconds: u64,
     /// How to have a shorter one, for a person: "boot with …". None: there is no way.
     pub advice: Option<&'static str>,
+}
+
+/// A place in user programs: see [`Agent::attach_to_program`](crate::Agent::attach_to_program).
+#[derive(Clone, Copy, Debug)]
+pub struct PlaceInProgram<'a> {
+    /// The path of the program's file.
+    pub path: &'a str,
+    /// A function of it; none: the offset counts from the start of the file.
+    pub function: Option<&'a str>,
+    /// Bytes from there.
+    pub offset: u64,
+    /// When a call of the function has returned, in place of before the instruction.
+    pub returns: bool,
+}
+
+/// What a hit of such a place calls.
+pub type RunInProgram = Box<dyn Fn(&mut PtRegs) + Send + Sync>;
+
+/// Something attached to such a place.
+pub trait InProgram: Send + Sync {
+    /// Ends it. When this returns, no hit calls anything. Returns how many hits were missed.
+    fn detach(self: Box<Self>) -> u64;
 }
 
 /// Why there is no table for walks of stacks.

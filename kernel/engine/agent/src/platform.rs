@@ -4,6 +4,7 @@
 //! probed, where stacks end and how to wait for all CPUs. Ten methods are required. The others
 //! stand for what a kernel may lack; as they are, they say that it is not there.
 
+use alloc::{boxed::Box, string::String};
 use core::fmt;
 
 use bpf_compiler::Sample;
@@ -12,7 +13,7 @@ use unwind::fast::FastTable;
 
 use crate::{
     PerCpu, Tracing,
-    facts::{EntryPoints, NoTable, Shown, Source, Ticks},
+    facts::{EntryPoints, InProgram, NoTable, PlaceInProgram, RunInProgram, Shown, Source, Ticks},
 };
 
 /// Where the upper half of the addresses begins.
@@ -86,6 +87,22 @@ pub unsafe trait Agent: Host {
     #[inline(always)]
     fn has_smap() -> bool {
         false
+    }
+
+    /// Whether [`Agent::attach_to_program`] does something.
+    const HAS_USER_PROBES: bool = false;
+
+    /// Calls `run` at each hit of a place in user programs, with the registers of the program and
+    /// with interrupts off, until what is returned is detached. Task context, may sleep.
+    ///
+    /// # Errors
+    /// The reason, in words for the person who wrote the script. Nothing has changed then.
+    fn attach_to_program(
+        run: RunInProgram,
+        _place: &PlaceInProgram<'_>,
+    ) -> Result<Box<dyn InProgram>, String> {
+        drop(run);
+        Err("this kernel has no probes in user programs; probe the kernel's side".into())
     }
 
     /// The return address that the running program wrote at `slot` of its stack, where `found` is

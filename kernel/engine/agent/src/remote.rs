@@ -122,6 +122,7 @@ fn capabilities<A: Agent>() -> Capabilities {
         (Capability::UserStacks, A::HAS_USER_STACKS),
         (Capability::UserMemory, A::USER_END > 0),
         (Capability::Tasks, true),
+        (Capability::UserProbes, A::HAS_USER_PROBES),
     ];
     all.into_iter()
         .filter(|(_, has)| *has)

@@ -20,7 +20,7 @@ use tracefs::{
 
 use super::{
     error::ArmError,
-    user::{AttachedToProgram, UserHolder},
+    user::{self, EventInProgram},
 };
 use crate::{
     probes::{Kprobe, Kretprobe, ProbeError, Registered, register},
@@ -28,6 +28,7 @@ use crate::{
         names::KernelSymbols,
         program::{AttachedCall, AttachedProbe, Program},
         shared::{Shared, try_box},
+        user::UserHolder,
     },
     uprobes::UprobeError,
 };
@@ -87,7 +88,7 @@ pub(super) enum State {
     Idle(Holder),
     Armed(AttachedProbe),
     ArmedCall(AttachedCall),
-    ArmedInProgram(AttachedToProgram),
+    ArmedInProgram(EventInProgram),
     /// A probe of the kernel's own, idle.
     Absent,
 }
@@ -156,7 +157,7 @@ impl Probe {
             return Ok(State::Absent);
         }
         if definition.is_of_program() {
-            let holder = UserHolder::idle(definition).map_err(|error| match error {
+            let holder = user::hold(definition).map_err(|error| match error {
                 UprobeError::MidInstruction { .. } => Reason::BadInstructionBoundary,
                 UprobeError::NotFunctionEntry { .. } => Reason::BadReturnProbe,
                 UprobeError::NotText { .. } => Reason::BadUserOffset,
@@ -246,7 +247,7 @@ impl Probe {
     /// Attaches programs beside what is there, disabled.
     pub(super) fn attach(&self, loaded: Loaded) -> Result<State, ArmError> {
         if self.definition.is_of_program() {
-            let attached = AttachedToProgram::new(loaded.hit, &self.definition);
+            let attached = EventInProgram::new(loaded.hit, &self.definition);
             return Ok(State::ArmedInProgram(attached.map_err(ArmError::User)?));
         }
         Ok(match self.definition.kind {

@@ -744,8 +744,8 @@ fn refusals_say_why() {
     fs::unlink(&NodeRef::root(), b"/tmp/text").expect("it is there");
 }
 
-/// Memory may be short at any step of a registration. Then nothing has changed, and the program that
-/// runs goes on.
+/// Memory may be short at any step of a registration. Then nothing has changed, and the program
+/// that runs goes on.
 #[guest_test(timeout = 400)]
 fn memory_may_be_short_at_any_step() {
     let running = start(&["probed_forever"]);

@@ -141,6 +141,19 @@ pub(crate) enum SiteKind {
     Profile,
     /// After an instruction that has touched this memory.
     Watch(Watched),
+    /// In a program of user mode.
+    User(UserMoment),
+}
+
+/// When the program of a place in user mode runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UserMoment {
+    /// At the first instruction of a function.
+    Entry,
+    /// At another instruction, or one of which that is not known.
+    Inside,
+    /// When a function has returned.
+    Return,
 }
 
 /// The memory of a watch.
@@ -165,6 +178,16 @@ pub(crate) struct Site {
     pub(crate) turns: u32,
     /// Whose fields `args` has; else it has the arguments of the source.
     pub(crate) source: Option<Rc<EventSource>>,
+}
+
+impl Site {
+    /// The moment of a place in a program of user mode.
+    pub(crate) fn user_moment(&self) -> Option<UserMoment> {
+        match self.kind {
+            SiteKind::User(moment) => Some(moment),
+            _ => None,
+        }
+    }
 }
 
 /// The data that the entry of a call keeps for its return.

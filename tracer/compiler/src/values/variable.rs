@@ -15,7 +15,7 @@ use trace_language::{
     tree::{Name, Span},
 };
 
-use super::{Holds, SiteKind, Val, Values};
+use super::{Holds, SiteKind, UserMoment, Val, Values};
 use crate::{
     Lowered,
     memory::{Place, step},
@@ -144,6 +144,9 @@ impl Values<'_, '_> {
 
     /// The result of the function.
     pub(crate) fn returned(&mut self, span: Span) -> Lowered<Val> {
+        if self.site.kind == SiteKind::User(UserMoment::Return) {
+            return Ok(Val::number(Number::Register(Register::Ax), Kind::SIGNED));
+        }
         if self.site.kind != SiteKind::Return {
             return Err(Diagnostic::new(
                 span,

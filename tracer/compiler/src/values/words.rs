@@ -11,7 +11,7 @@ use trace_interface::{
 };
 use trace_language::{Diagnostic, tree::Span};
 
-use super::{SiteKind, Val, Values, Watched};
+use super::{SiteKind, UserMoment, Val, Values, Watched};
 use crate::{
     Lowered,
     functions::ABSENT,
@@ -102,6 +102,14 @@ impl Values<'_, '_> {
                 }
                 return Err(no_code(name, span));
             }
+            "func" | "kstack" | "caller" if self.site.user_moment().is_some() => {
+                return Err(Diagnostic::new(
+                    span,
+                    format!("`{name}` is of the kernel, and this is a place in a program"),
+                    "use probe, ip or ustack",
+                ));
+            }
+            "ip" if self.site.user_moment().is_some() => unsigned(Number::Register(Register::Ip)),
             "func" => Val::number(self.ip(), Kind::Symbol { with_offset: false }),
             "ip" => Val::number(self.ip(), Kind::Symbol { with_offset: true }),
             "probe" => self.probe(),
@@ -149,7 +157,9 @@ impl Values<'_, '_> {
 
     pub(crate) fn ip(&self) -> Number {
         match self.site.kind {
-            SiteKind::Profile | SiteKind::Watch(_) => Number::Register(Register::Ip),
+            SiteKind::Profile | SiteKind::Watch(_) | SiteKind::User(_) => {
+                Number::Register(Register::Ip)
+            }
             _ => Number::Ip,
         }
     }
@@ -186,6 +196,16 @@ impl Values<'_, '_> {
             return Err(no_code(name, span));
         }
         let at_return = self.site.kind == SiteKind::Return;
+        if self.site.user_moment() == Some(UserMoment::Entry) {
+            return match ARGUMENTS.get(number) {
+                Some(register) => Ok(Val::number(Number::Register(*register), Kind::UNSIGNED)),
+                None => Err(Diagnostic::new(
+                    span,
+                    format!("`{name}` of a program is not in a register"),
+                    "arg0 to arg5 are",
+                )),
+            };
+        }
         if !self.is_at_entry() && !at_return {
             return Err(Diagnostic::new(
                 span,

@@ -10,11 +10,11 @@ use super::{Parsed, Parser, listed};
 use crate::{
     diagnostic::Diagnostic,
     lexer::{self, Token},
-    tree::{Name, Probe, ProbeKind, Span, Watched},
+    tree::{Name, Probe, ProbeKind, Span, UserPlace, Watched},
 };
 
 /// The kinds of probes, as help texts list them.
-const KINDS: [&str; 12] = [
+const KINDS: [&str; 14] = [
     "kprobe:FUNCTION",
     "kretprobe:FUNCTION",
     "session:FUNCTION",
@@ -25,6 +25,8 @@ const KINDS: [&str; 12] = [
     "profile:hz:99",
     "watch:STATIC",
     "watchpoint:ADDRESS:LENGTH:w",
+    "uprobe:PROGRAM:FUNCTION",
+    "uretprobe:PROGRAM:FUNCTION",
     "begin",
     "end",
 ];
@@ -43,9 +45,8 @@ const ABSENT: [(&[&str], &str); 9] = [
         "write `tracepoint:GROUP:EVENT`, or `kprobe:` of the function that does it",
     ),
     (
-        &["uprobe", "u", "uretprobe", "ur", "usdt", "U"],
-        "programs of users are not traced; the kernel's side of a system call is \
-         `tracepoint:syscalls:*`",
+        &["usdt", "U"],
+        "marks of programs are not known; name a function: `uprobe:PROGRAM:FUNCTION`",
     ),
     (
         &["hardware", "h", "software", "s"],
@@ -133,6 +134,8 @@ impl Parser<'_> {
             },
             "watch" => watch(self, &provider)?,
             "watchpoint" | "w" | "asyncwatchpoint" | "aw" => watchpoint(self, &provider)?,
+            "uprobe" | "u" => user(self, &provider, false)?,
+            "uretprobe" | "ur" => user(self, &provider, true)?,
             "begin" | "BEGIN" => ProbeKind::Begin,
             "end" | "END" => ProbeKind::End,
             other => {
@@ -373,6 +376,58 @@ fn offset(text: &str, start: usize) -> Parsed<(u64, usize)> {
     }
     let offset = lexer::integer(digits, Span::new(start + 1, span.end))?;
     Ok((offset, span.end))
+}
+
+/// `:PROGRAM:FUNCTION`, with an offset after the function, or one in the file in its place.
+fn user(parser: &mut Parser<'_>, provider: &Name, returns: bool) -> Parsed<ProbeKind> {
+    let form = format!("{}:/bin/PROGRAM:FUNCTION", provider.text);
+    let path = parser.part(provider, &form, |letter| {
+        !letter.is_whitespace() && !":,{".contains(letter)
+    })?;
+    if !path.text.starts_with('/') {
+        return Err(Diagnostic::new(
+            path.span,
+            format!("`{}` is no absolute path", path.text),
+            format!("write `{form}`, with the path that the machine has"),
+        ));
+    }
+    // What follows the path has to be there at once.
+    let before = parser.position;
+    parser.colon(provider, &form)?;
+    parser.position = before;
+    let is_number = |text: &str| text.starts_with(|first: char| first.is_ascii_digit());
+    let place = match parser.text[parser.position..].strip_prefix(':') {
+        Some(rest) if is_number(rest) => {
+            let offset = parser.part(provider, &form, lexer::is_word)?;
+            UserPlace::Offset(lexer::integer(&offset.text, offset.span)?)
+        }
+        _ => {
+            let function = parser.function(provider)?;
+            if function.text.contains(['*', '?']) {
+                return Err(Diagnostic::new(
+                    function.span,
+                    "the functions of a program have no patterns here",
+                    "name one function, or several probes with commas between them",
+                ));
+            }
+            let (offset, end) = offset(parser.text, parser.position)?;
+            if returns && offset > 0 {
+                return Err(Diagnostic::new(
+                    Span::new(parser.position, end),
+                    "a return has no offset",
+                    "leave it out here",
+                ));
+            }
+            parser.position = end;
+            parser.end = end;
+            UserPlace::Function { function, offset }
+        }
+    };
+    Ok(ProbeKind::User {
+        path,
+        place,
+        returns,
+    })
 }
 
 /// `:STATIC.FIELD`, and perhaps `:w` or `:rw`.

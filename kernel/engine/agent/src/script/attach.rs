@@ -5,6 +5,7 @@
 //! | probe, source | kprobes that carry the program |
 //! | call | kretprobes that carry the programs |
 //! | watch | a watchpoint, whose handler calls the program |
+//! | user | what the kernel has for it ([`Agent::attach_to_program`]) |
 //! | profile | a kprobe on the function of [`Ticks`], whose handler calls the program |
 //! | interval | the reader's task |
 //! | begin, end | the task that starts and ends the script |
@@ -45,7 +46,7 @@ use trace_interface::script::Attachment;
 use super::{loader::Loader, refusal::Refusal};
 use crate::{
     Agent,
-    facts::{NSEC_PER_SEC, Source, Ticks},
+    facts::{InProgram, NSEC_PER_SEC, PlaceInProgram, RunInProgram, Source, Ticks},
     program::{AttachedCalls, AttachedProbes, LoadError, Program},
     records::read_tsc,
 };
@@ -70,6 +71,7 @@ enum What<'s, A: Agent> {
     SourceReturn(Shared<Program<A>>, u64),
     Profile(Shared<Program<A>>, u64),
     Watch(Shared<Program<A>>, Watchpoint),
+    User(Shared<Program<A>>, PlaceInProgram<'s>),
     /// The session runs it.
     Nothing,
 }
@@ -138,6 +140,21 @@ pub fn load<'s, A: Agent>(
             let loaded = loader.load_profile(*program, index)?;
             (*program, What::Watch(loaded, watchpoint.access(access)))
         }
+        Attachment::User {
+            program,
+            path,
+            function,
+            offset,
+            returns,
+        } => {
+            let place = PlaceInProgram {
+                path,
+                function: function.as_deref(),
+                offset: *offset,
+                returns: *returns,
+            };
+            (*program, What::User(counted(program)?, place))
+        }
         Attachment::Begin { program }
         | Attachment::End { program }
         | Attachment::Interval { program, .. } => (*program, What::Nothing),
@@ -200,6 +217,15 @@ impl<A: Agent> Ready<'_, A> {
             What::Watch(loaded, watchpoint) => Ok(Attached::Watch(
                 Watch::new(loaded, watchpoint).map_err(refused)?,
             )),
+            What::User(loaded, place) => {
+                let run: RunInProgram = try_box(move |regs: &mut PtRegs| {
+                    loaded.run_at_hit(regs);
+                })?;
+                let attached = A::attach_to_program(run, &place);
+                Ok(Attached::User(
+                    attached.map_err(|text| Refusal::new(program, text))?,
+                ))
+            }
             What::Nothing => Ok(Attached::Own),
         }
     }
@@ -277,6 +303,7 @@ pub enum Attached<A: Agent> {
     #[expect(dead_code, reason = "held for its probe")]
     Profile(Profile<A>),
     Watch(Watch<A>),
+    User(Box<dyn InProgram>),
     /// The session runs its program.
     Own,
     /// It has no place, or has been detached.
@@ -290,7 +317,7 @@ impl<A: Agent> Attached<A> {
             Self::Probes(probes) => probes.len() as u32,
             Self::Calls(calls) => calls.len() as u32,
             Self::Profile(_) => A::possible_cpus() as u32,
-            Self::Own | Self::Watch(_) => 1,
+            Self::Own | Self::Watch(_) | Self::User(_) => 1,
             Self::Nothing => 0,
         }
     }
@@ -301,6 +328,7 @@ impl<A: Agent> Attached<A> {
             Self::Probes(probes) => probes.detach(),
             Self::Calls(calls) => calls.detach(),
             Self::Watch(watch) => watch.detach(),
+            Self::User(probe) => probe.detach(),
             Self::Profile(_) | Self::Own | Self::Nothing => 0,
         }
     }

@@ -33,11 +33,13 @@ pub enum Capability {
     UserMemory,
     /// Numbers and names of tasks.
     Tasks,
+    /// Programs at places of the program in user mode.
+    UserProbes,
 }
 
 impl Capability {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Returns,
         Self::Records,
         Self::Intervals,
@@ -46,6 +48,7 @@ impl Capability {
         Self::UserStacks,
         Self::UserMemory,
         Self::Tasks,
+        Self::UserProbes,
     ];
 
     /// Its word in the line `has=`.
@@ -58,6 +61,7 @@ impl Capability {
             Self::KernelStacks => "kernel_stacks",
             Self::UserStacks => "user_stacks",
             Self::UserMemory => "user_memory",
+            Self::UserProbes => "user_probes",
             Self::Tasks => "tasks",
         }
     }

@@ -1,0 +1,171 @@
+//! Programs of the tracer on user programs: user probes whose handlers run one.
+//!
+//! The program may read memory of the user program that was not touched yet ([`reading_program`]).
+//! At a return it finds the registers of the return, and the address of the function in place of the
+//! number of the system call.
+//!
+//! # Contexts
+//! Task context, may sleep. Stopping waits for all CPUs.
+
+#![forbid(unsafe_code)]
+
+use alloc::{boxed::Box, format, string::String, sync::Arc};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use fallible::{copied, try_box};
+use trace_agent::facts::{InProgram, PlaceInProgram, RunInProgram};
+
+use crate::{
+    probes::{PreVerdict, PtRegs},
+    uprobes::{
+        Uprobe, UprobeError, Uretprobe, UserCall,
+        hit::reading_program,
+        probe::{UprobeClosure, UretprobeClosure},
+        registry::RegisteredUserProbe,
+    },
+};
+
+/// Where a program of the tracer is to run.
+pub(super) struct Place<'a> {
+    pub(super) path: &'a str,
+    pub(super) function: Option<&'a str>,
+    pub(super) offset: u64,
+    pub(super) reference_counter: Option<u64>,
+    /// At the return of the function.
+    pub(super) returns: bool,
+    /// The most calls that are followed; 0: as many as by default.
+    pub(super) maxactive: u32,
+}
+
+/// A user probe of either kind.
+pub(super) enum UserHolder {
+    Probe(RegisteredUserProbe<Uprobe>),
+    Return(RegisteredUserProbe<Uretprobe>),
+}
+
+/// Names a place in a builder, whose methods have the same names for both kinds.
+macro_rules! at_place {
+    ($builder:expr, $place:expr) => {{
+        let place: &Place<'_> = $place;
+        let mut builder = $builder
+            .program_string(copied(place.path)?)
+            .offset(place.offset);
+        if let Some(function) = place.function {
+            builder = builder.symbol_string(copied(function)?);
+        }
+        if let Some(counter) = place.reference_counter {
+            builder = builder.reference_counter(counter);
+        }
+        builder
+    }};
+}
+
+impl UserHolder {
+    /// A disabled probe, which holds the place.
+    pub(super) fn idle(place: &Place<'_>) -> Result<Self, UprobeError> {
+        Ok(if place.returns {
+            let probe = at_place!(Uretprobe::new(), place).disabled();
+            Self::Return(RegisteredUserProbe::new(probe)?)
+        } else {
+            let probe = at_place!(Uprobe::new(), place).disabled();
+            Self::Probe(RegisteredUserProbe::new(probe)?)
+        })
+    }
+
+    fn misses(&self) -> u64 {
+        match self {
+            Self::Probe(probe) => probe.nmissed(),
+            Self::Return(probe) => probe.nmissed(),
+        }
+    }
+
+    fn disable(&self) {
+        let disabled = match self {
+            Self::Probe(probe) => probe.set_enabled(false),
+            Self::Return(probe) => probe.set_enabled(false),
+        };
+        debug_assert_eq!(disabled, Ok(()), "it is registered, and this is a task");
+    }
+}
+
+/// A user probe that runs something.
+pub(super) struct AttachedToProgram {
+    probe: UserHolder,
+    /// Hits run it.
+    started: Arc<AtomicBool>,
+}
+
+impl AttachedToProgram {
+    /// Registers a probe whose hits do nothing yet.
+    pub(super) fn new(run: RunInProgram, place: &Place<'_>) -> Result<Self, UprobeError> {
+        let started = Arc::new(AtomicBool::new(false));
+        let gate = started.clone();
+        let run = move |regs: &mut PtRegs| {
+            if gate.load(Relaxed) {
+                reading_program(|| run(regs));
+            }
+        };
+        let probe = if place.returns {
+            let handler: Box<UretprobeClosure> =
+                try_box(move |call: &mut UserCall, regs: &mut PtRegs| {
+                    // A frame of #BP has nothing there.
+                    let nothing = core::mem::replace(&mut regs.orig_ax, call.function());
+                    run(regs);
+                    regs.orig_ax = nothing;
+                })?;
+            let probe = at_place!(Uretprobe::new(), place).maxactive(place.maxactive);
+            UserHolder::Return(RegisteredUserProbe::new(probe.closure(handler))?)
+        } else {
+            let handler: Box<UprobeClosure> = try_box(move |_: &Uprobe, regs: &mut PtRegs| {
+                run(regs);
+                PreVerdict::Execute
+            })?;
+            let probe = at_place!(Uprobe::new(), place).closure(handler);
+            UserHolder::Probe(RegisteredUserProbe::new(probe)?)
+        };
+        Ok(Self { probe, started })
+    }
+
+    pub(super) fn misses(&self) -> u64 {
+        self.probe.misses()
+    }
+
+    /// Lets hits run it.
+    pub(super) fn start(&self) {
+        self.started.store(true, Relaxed);
+    }
+
+    /// Keeps them from it. When this returns nothing runs; returns how many were missed.
+    pub(super) fn stop(&self) -> u64 {
+        self.started.store(false, Relaxed);
+        self.probe.disable();
+        self.probe.misses()
+    }
+}
+
+impl InProgram for AttachedToProgram {
+    fn detach(self: Box<Self>) -> u64 {
+        self.stop()
+    }
+}
+
+/// A program of a script, at a place that the script names.
+pub(super) fn attach(
+    run: RunInProgram,
+    place: &PlaceInProgram<'_>,
+) -> Result<Box<dyn InProgram>, String> {
+    let attached = AttachedToProgram::new(
+        run,
+        &Place {
+            path: place.path,
+            function: place.function,
+            offset: place.offset,
+            reference_counter: None,
+            returns: place.returns,
+            maxactive: 0,
+        },
+    );
+    let attached = attached.map_err(|error| format!("{}: {error}", place.path))?;
+    attached.start();
+    Ok(Box::new(attached))
+}
