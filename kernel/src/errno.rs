@@ -20,6 +20,7 @@ macro_rules! errno {
 
         impl Errno {
             /// The error of that number, if it is one of ours.
+            #[inline]
             pub const fn from_code(code: i32) -> Option<Self> {
                 match code {
                     $(errno::$name => Some(Self::$name),)+

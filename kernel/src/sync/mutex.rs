@@ -32,6 +32,8 @@ pub struct RawMutex {
 }
 
 impl RawMutex {
+    // Each lock of a mutex runs through it.
+    #[inline(always)]
     fn take(&self, place: &'static Location<'static>) -> bool {
         // Acquire pairs with the Release of the last holder.
         let taken = self

@@ -39,6 +39,8 @@ impl<T: ?Sized> SpinLock<T> {
     }
 
     /// Takes the lock if it is free.
+    // Each lock of a spinlock runs through it, and each end through the guard's `drop`.
+    #[inline(always)]
     pub fn try_lock(&self) -> Option<SpinLockGuard<'_, T>> {
         let interrupts_were_on = interrupts::are_enabled();
         percpu::preempt_disable();
@@ -106,6 +108,7 @@ impl<T: ?Sized> DerefMut for SpinLockGuard<'_, T> {
 }
 
 impl<T: ?Sized> Drop for SpinLockGuard<'_, T> {
+    #[inline(always)]
     fn drop(&mut self) {
         // An interrupt that came while the lock was held may have waited for it, for ever.
         assert!(

@@ -243,10 +243,19 @@ impl Registry {
         let is_orphan = |probe: &&UserProbe| !probe.common().is_registered();
         let all = self.sites.iter().flat_map(|site| &site.probes);
         let orphans: Vec<UserProbe> = all.filter(is_orphan).cloned().collect();
-        orphans.iter().for_each(|probe| self.remove(probe, after));
+        self.remove_all(&orphans, after);
     }
 
-    /// Takes a probe out, with its breakpoints.
+    /// Takes probes out, with their breakpoints.
+    fn remove_all(&mut self, probes: &[UserProbe], after: &mut Aftermath) {
+        probes.iter().for_each(|probe| self.remove(probe, after));
+        self.sites.retain(|site| !site.probes.is_empty());
+        if self.sites.is_empty() {
+            self.sites.shrink_to_fit();
+        }
+    }
+
+    /// Takes a probe out, with its breakpoints. Its site stays.
     fn remove(&mut self, probe: &UserProbe, after: &mut Aftermath) {
         let Some(key) = self.site_of(probe) else {
             return;
@@ -256,14 +265,7 @@ impl Registry {
             return;
         };
         site.probes.retain(|other| !other.is(probe));
-        let is_empty = site.probes.is_empty();
         self.reduce(key, after);
-        if is_empty && let Ok(at) = self.position(key) {
-            self.sites.remove(at);
-            if self.sites.is_empty() {
-                self.sites.shrink_to_fit();
-            }
-        }
     }
 
     /// [`Registry::apply`] where fewer probes fire. Without memory for the shorter list a hit finds
@@ -478,9 +480,7 @@ pub fn register(probes: &[UserProbe]) -> Result<(), UprobeError> {
         };
         let result = enter_all();
         if result.is_err() {
-            probes[..done]
-                .iter()
-                .for_each(|probe| registry.remove(probe, after));
+            registry.remove_all(&probes[..done], after);
         }
         result
     })
@@ -493,9 +493,7 @@ pub fn register(probes: &[UserProbe]) -> Result<(), UprobeError> {
 /// [`UprobeError::AtomicContext`].
 pub fn unregister(probes: &[UserProbe]) -> Result<(), UprobeError> {
     change(|registry, after| {
-        probes
-            .iter()
-            .for_each(|probe| registry.remove(probe, after));
+        registry.remove_all(probes, after);
         Ok(())
     })
 }
