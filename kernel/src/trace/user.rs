@@ -1,8 +1,8 @@
 //! Programs of the tracer on user programs: user probes whose handlers run one.
 //!
 //! The program may read memory of the user program that was not touched yet ([`reading_program`]).
-//! At a return it finds the registers of the return, and the address of the function in place of the
-//! number of the system call.
+//! At a return it finds the registers of the return, and the address of the function in place of
+//! the number of the system call.
 //!
 //! # Contexts
 //! Task context, may sleep. Stopping waits for all CPUs.
