@@ -192,7 +192,7 @@ impl Events {
         match Command::parse(words, file, &KernelSymbols, &Grammar::default())? {
             Command::Create(_) if is_memory_short() => Err(no_memory()),
             Command::Create(definition) => self.create(definition),
-            Command::Delete(deletion) => self.delete(&deletion),
+            Command::Delete(deletion) => self.delete(file, &deletion),
         }
     }
 
@@ -230,10 +230,10 @@ impl Events {
         Ok(())
     }
 
-    /// Deletes the probes that match, and the events that have none left.
-    fn delete(&mut self, deletion: &Deletion) -> Result<(), Refusal> {
+    /// Deletes the probes of `file` that match, and the events that have none left.
+    fn delete(&mut self, file: File, deletion: &Deletion) -> Result<(), Refusal> {
         let matches = |probe: &Probe| deletion.matches(&probe.definition);
-        let is_chosen = |event: &Event| !event.is_fixed() && event.probes.iter().any(matches);
+        let is_chosen = |event: &Event| has(file, event) && event.probes.iter().any(matches);
         let mut chosen =
             (self.list.iter().map(|entry| &entry.event)).filter(|event| is_chosen(event));
         let Some(first) = chosen.next() else {

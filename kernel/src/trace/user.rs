@@ -114,7 +114,7 @@ impl AttachedToProgram {
                     regs.orig_ax = nothing;
                 })?;
             let probe = at_place!(Uretprobe::new(), place).maxactive(place.maxactive);
-            UserHolder::Return(RegisteredUserProbe::new(probe.closure(handler))?)
+            UserHolder::Return(RegisteredUserProbe::new(probe.closure(handler)?)?)
         } else {
             let handler: Box<UprobeClosure> = try_box(move |_: &Uprobe, regs: &mut PtRegs| {
                 run(regs);

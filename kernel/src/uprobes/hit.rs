@@ -73,8 +73,7 @@ pub fn on_breakpoint(regs: &mut PtRegs) -> bool {
         return false;
     };
     let address = regs.ip.wrapping_sub(1);
-    // SAFETY: interrupts are off until the place was used last.
-    let Some(place) = (unsafe { space.probes().place(address) }) else {
+    let Some(place) = space.probes().place(address) else {
         return on_return(space, address, regs);
     };
     regs.ip = address;
@@ -128,13 +127,9 @@ fn run_post(address: u64, regs: &mut PtRegs) {
     let Some((pid, space)) = running() else {
         return;
     };
+    let place = space.probes().place(address);
     // SAFETY: interrupts are off until the list was used last.
-    let list = unsafe {
-        space
-            .probes()
-            .place(address)
-            .and_then(|place| place.probes())
-    };
+    let list = place.and_then(|place| unsafe { place.probes() });
     for probe in list.iter().flat_map(|list| list.iter()) {
         if let UserProbe::Probe(probe) = probe
             && let Some(handler) = probe.post
@@ -215,8 +210,7 @@ pub fn on_debug(regs: &mut PtRegs) -> bool {
 /// Takes the trap flag out of the flags that the program has just pushed.
 fn hide_trap_flag(space: &UserSpace, step: &Step, regs: &PtRegs) {
     const PUSHF: u8 = 0x9c;
-    // SAFETY: interrupts are off.
-    let place = unsafe { space.probes().place(step.address) };
+    let place = space.probes().place(step.address);
     let is_pushf = place.is_some_and(|place| {
         let (last, prefixes) = place.displaced.bytes().split_last().unwrap_or((&0, &[]));
         // REX and 0x66 are the prefixes that it may have.
@@ -431,11 +425,10 @@ fn with_pages(
 }
 
 /// The address of the instruction that the running program executes at `ip`: that of a displaced
-/// one if `ip` is in its slot. On the hit path of the kernel's probes: interrupts off.
+/// one if `ip` is in its slot. On the hit path of the kernel's probes.
 #[inline(always)]
 pub fn shown_ip(ip: u64) -> u64 {
-    // SAFETY: interrupts are off.
-    running().map_or(ip, |(_, space)| unsafe { space.probes().shown_ip(ip) })
+    running().map_or(ip, |(_, space)| space.probes().shown_ip(ip))
 }
 
 /// The return address that the running program wrote at `slot` of its stack, where `found` is now.

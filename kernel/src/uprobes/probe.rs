@@ -16,6 +16,7 @@
 
 use alloc::{borrow::Cow, boxed::Box, string::String};
 use core::{
+    any::Any,
     ops::Deref,
     ptr,
     sync::atomic::{
@@ -24,8 +25,9 @@ use core::{
     },
 };
 
+use super::published::Published;
 use crate::{
-    mm::shared::Shared,
+    mm::shared::{OutOfMemory, Shared, try_box},
     probes::{EntryVerdict, PreVerdict, PtRegs},
 };
 
@@ -321,7 +323,10 @@ impl Uprobe {
 pub struct Uretprobe {
     pub(super) common: Common,
     pub(super) entry: Option<UretprobeEntryHandler>,
-    handler: Option<Handler<UretprobeHandler, UretprobeClosure>>,
+    handler: Option<UretprobeHandler>,
+    /// In place of `handler`. It goes at the unregistration, and not with the last call that is
+    /// followed, because what it owns may need a task to be dropped.
+    closure: Published<Box<UretprobeClosure>>,
     maxactive: u32,
     /// Calls that are followed now.
     active: AtomicU32,
@@ -342,6 +347,7 @@ impl Uretprobe {
             common: Common::new(),
             entry: None,
             handler: None,
+            closure: Published::none(),
             maxactive: DEFAULT_MAXACTIVE,
             active: AtomicU32::new(0),
         }
@@ -349,15 +355,27 @@ impl Uretprobe {
 
     /// Sets the handler that runs when a call has returned.
     pub const fn handler(mut self, handler: UretprobeHandler) -> Self {
-        // As for a uprobe.
-        core::mem::forget(self.handler.replace(Handler::Function(handler)));
+        self.handler = Some(handler);
         self
     }
 
-    /// The same for a closure that owns what it works with.
-    pub fn closure(mut self, handler: Box<UretprobeClosure>) -> Self {
-        self.handler = Some(Handler::Closure(handler));
-        self
+    /// The same for a closure that owns what it works with. It is dropped when the probe is
+    /// unregistered.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn closure(self, handler: Box<UretprobeClosure>) -> Result<Self, OutOfMemory> {
+        let handler = try_box(handler)?;
+        // No hit has found another one.
+        drop(self.closure.replace(Some(handler)));
+        Ok(self)
+    }
+
+    /// Takes the closure out. It must be kept until a grace period is over.
+    pub(super) fn take_closure(&self) -> Option<Box<dyn Any>> {
+        self.closure
+            .replace(None)
+            .map(|closure| closure as Box<dyn Any>)
     }
 
     /// Sets the handler that runs at the entry, and decides whether the call is followed.
@@ -541,10 +559,13 @@ impl UserCall {
     /// Runs the handler of the return.
     pub(super) fn leave(&mut self, regs: &mut PtRegs) {
         let probe = self.probe.clone();
-        match &probe.handler {
-            None => {}
-            Some(Handler::Function(handler)) => handler(self, regs),
-            Some(Handler::Closure(handler)) => handler(self, regs),
+        if let Some(handler) = probe.handler {
+            handler(self, regs);
+            return;
+        }
+        // SAFETY: a return is served with interrupts off.
+        if let Some(closure) = unsafe { probe.closure.get() } {
+            closure(self, regs);
         }
     }
 

@@ -119,6 +119,18 @@ impl Aftermath {
             .map_err(|_| UprobeError::OutOfMemory)
     }
 
+    /// Drops a value that hits may have found when no hit has it any more.
+    fn retire(&mut self, value: Box<dyn Any>) {
+        self.is_changed = true;
+        match self.reserve_retired() {
+            Ok(()) => self.retired.push(value),
+            Err(_) => {
+                smp::flush_tlb_everywhere();
+                drop(value);
+            }
+        }
+    }
+
     /// Waits until every CPU has seen the change. Then no handler runs that is not registered.
     ///
     /// QEMU drops the translation of a block before the store to it lands. A CPU that translates
@@ -265,6 +277,11 @@ impl Registry {
             return;
         };
         site.probes.retain(|other| !other.is(probe));
+        if let UserProbe::Return(probe) = probe
+            && let Some(closure) = probe.take_closure()
+        {
+            after.retire(closure);
+        }
         self.reduce(key, after);
     }
 
@@ -293,8 +310,7 @@ fn place(
     };
     let list = list.filter(|list| fires_in(list, pid));
     let probes = space.probes();
-    // SAFETY: the table is replaced under the registry's lock, which the caller has.
-    let known = unsafe { probes.place(address) };
+    let known = probes.place(address);
     if known.is_none() {
         if list.is_none() {
             return Ok(());
@@ -305,8 +321,7 @@ fn place(
         }
         enter(space, address, site, after)?;
     }
-    // SAFETY: as above.
-    let Some(place) = (unsafe { probes.place(address) }) else {
+    let Some(place) = probes.place(address) else {
         return Ok(());
     };
     let is_return = |probe: &UserProbe| matches!(probe, UserProbe::Return(_));
@@ -387,12 +402,9 @@ fn enter(
             slot..slot + replacement.code().len() as u64
         }
     };
-    after.reserve_retired()?;
-    let old = space
+    space
         .probes()
         .enter(ProbedPlace::new(address, displaced, slot))?;
-    after.is_changed |= old.is_some();
-    after.retired.extend(old);
     Ok(())
 }
 

@@ -19,8 +19,10 @@
 //! SPACEPROBES-4. Places, table, slots and the trampoline change under the registry's lock alone.
 //!
 //! # Contexts
-//! A hit reads the table and the places without a lock, with interrupts off ([`Published`]). All
-//! other methods: tasks, under the registry's lock, but for those about calls and steps.
+//! A hit reads the table and the places without a lock. Both stay as long as the program is in
+//! memory, also a table that has become too small. Lists of probes are read with interrupts off
+//! ([`Published`]). All other methods: tasks, under the registry's lock, but for those about calls
+//! and steps.
 
 use alloc::{boxed::Box, vec::Vec};
 use core::{
@@ -195,6 +197,9 @@ pub(super) struct SlotArea {
 }
 
 struct Places {
+    /// The table, and those before it, which are half as large each.
+    #[expect(clippy::vec_box, reason = "hits have their addresses")]
+    tables: Vec<Box<Table>>,
     // In boxes, because the table has their addresses.
     #[expect(clippy::vec_box, reason = "a place stays where it is")]
     all: Vec<Box<ProbedPlace>>,
@@ -203,8 +208,8 @@ struct Places {
 
 /// See the module's text.
 pub struct SpaceProbes {
-    // Before the places, which it has the addresses of.
-    table: Published<Table>,
+    /// The last one of `places`.
+    table: AtomicPtr<Table>,
     places: SpinLock<Places>,
     /// The addresses that were given to slots.
     slots_start: AtomicU64,
@@ -227,8 +232,9 @@ impl SpaceProbes {
     /// Those of a program without probes.
     pub const fn new() -> Self {
         Self {
-            table: Published::none(),
+            table: AtomicPtr::new(null_mut()),
             places: SpinLock::new(Places {
+                tables: Vec::new(),
                 all: Vec::new(),
                 area: SlotArea {
                     start: 0,
@@ -245,14 +251,16 @@ impl SpaceProbes {
         }
     }
 
-    /// The place at `address`. It is never freed before `self`.
-    ///
-    /// # Safety
-    /// That of [`Published::get`], for the table.
     #[inline(always)]
-    pub(super) unsafe fn place(&self, address: u64) -> Option<&ProbedPlace> {
-        // SAFETY: by the contract.
-        let entry = unsafe { self.table.get() }?.entry(address)?;
+    fn table(&self) -> Option<&Table> {
+        // SAFETY: `places` keeps each table for good. Acquire pairs with the Release in `enter`.
+        unsafe { self.table.load(Acquire).as_ref() }
+    }
+
+    /// The place at `address`.
+    #[inline(always)]
+    pub(super) fn place(&self, address: u64) -> Option<&ProbedPlace> {
+        let entry = self.table()?.entry(address)?;
         if entry.address.load(Acquire) == 0 {
             return None;
         }
@@ -260,31 +268,28 @@ impl SpaceProbes {
         unsafe { entry.place.load(Relaxed).as_ref() }
     }
 
-    /// Enters a place. An old table that is returned must be kept until a grace period is over.
-    pub(super) fn enter(
-        &self,
-        place: ProbedPlace,
-    ) -> Result<Option<Box<dyn core::any::Any>>, OutOfMemory> {
+    /// Enters a place.
+    pub(super) fn enter(&self, place: ProbedPlace) -> Result<(), OutOfMemory> {
         const FIRST: usize = 16;
         let place = try_box(place)?;
         let mut places = self.places.lock();
         places.all.try_reserve(1).map_err(|_| OutOfMemory)?;
         let count = places.all.len() + 1;
-        // SAFETY: it is replaced under the registry's lock, which the caller has.
-        let table = unsafe { self.table.get() };
+        let table = self.table();
         let has_room = table.is_some_and(|table| 2 * count <= table.entries.len());
-        let mut old = None;
         if !has_room {
+            places.tables.try_reserve(1).map_err(|_| OutOfMemory)?;
             let larger = Table::new((2 * count).next_power_of_two().max(FIRST))?;
             places.all.iter().for_each(|place| larger.insert(place));
-            old = self.table.replace(Some(larger));
+            let address = core::ptr::from_ref(&*larger).cast_mut();
+            places.tables.push(larger);
+            self.table.store(address, Release);
         }
-        // SAFETY: as above.
-        if let Some(table) = unsafe { self.table.get() } {
+        if let Some(table) = self.table() {
             table.insert(&place);
-            places.all.push(place);
         }
-        Ok(old.map(|old| old as Box<dyn core::any::Any>))
+        places.all.push(place);
+        Ok(())
     }
 
     /// The addresses that are left for slots.
@@ -397,16 +402,12 @@ impl SpaceProbes {
 
     /// The address of the instruction in whose slot `ip` is; `ip` if it is in none. On the hit
     /// path.
-    ///
-    /// # Safety
-    /// That of [`Published::get`], for the table.
     #[inline(always)]
-    pub(super) unsafe fn shown_ip(&self, ip: u64) -> u64 {
+    pub(super) fn shown_ip(&self, ip: u64) -> u64 {
         if ip < self.slots_start.load(Relaxed) || ip >= self.slots_end.load(Relaxed) {
             return ip;
         }
-        // SAFETY: by the contract.
-        let Some(table) = (unsafe { self.table.get() }) else {
+        let Some(table) = self.table() else {
             return ip;
         };
         for entry in &table.entries {
@@ -460,8 +461,7 @@ impl SpaceProbes {
                 }
                 copy
             };
-            // Nobody reads the old table.
-            drop(self.enter(copy)?);
+            self.enter(copy)?;
         }
         let mut calls = self.calls.lock();
         for call in &*parent.calls.lock() {

@@ -19,7 +19,7 @@ pub fn check_append<'a>(
     there: impl IntoIterator<Item = &'a Definition>,
 ) -> Result<(), Refusal> {
     for old in there {
-        if new.kind != old.kind {
+        if new.kind != old.kind || new.is_of_program() != old.is_of_program() {
             return Err(Refusal::line(Reason::DifferentProbeType));
         }
         if let Some(number) = first_difference(&new.arguments, &old.arguments) {

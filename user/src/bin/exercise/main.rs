@@ -63,6 +63,7 @@ fn main(mut args: Args) -> i32 {
         ("probed_fault", 0) => return probed::fault(),
         ("probed_semaphore", 1) => probed::semaphore(args),
         ("probed_fork", 0) => probed::fork(),
+        ("probed_wait", 0) => probed::wait(),
         ("probed_forever", 0) => return probed::forever(),
         ("probed_forge", 0) => return probed::forge(),
         (_, given) => {

@@ -170,6 +170,20 @@ pub fn fork() {
     assert_eq!(probed_add(30, 4), 34);
 }
 
+/// Stays in a function until there is a file `/released`, so that its probes can change while the
+/// call is followed.
+pub fn wait() {
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    extern "C" fn probed_wait(result: u64) -> u64 {
+        while syscall::stat(c"/released").is_err() {
+            syscall::sched_yield();
+        }
+        black_box(result)
+    }
+    assert_eq!(probed_wait(black_box(6)), 6);
+}
+
 /// Calls functions until the process is killed.
 pub fn forever() -> i32 {
     loop {

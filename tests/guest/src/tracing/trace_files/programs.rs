@@ -3,10 +3,21 @@
 //! The program is `/bin/exercise`, whose functions `probed_…` have known arguments and results in
 //! each round, so each record is known. A mistake in a line is told as Linux tells it.
 
-use abi::WaitStatus;
+use abi::{WaitStatus, open};
 use alloc::{format, string::String, vec::Vec};
 
-use kernel::{errno::Errno, task::exec::run_program, uprobes};
+use kernel::{
+    errno::Errno,
+    fs::{self, NodeRef},
+    task::{
+        exec::{run_program, start_program},
+        process::Which,
+        sleep::sleep_until,
+        wait::wait_for_child,
+    },
+    time::{NSEC_PER_MSEC, NSEC_PER_SEC, ktime_get},
+    uprobes::{self, Uretprobe, registry::RegisteredUserProbe},
+};
 
 use super::{append, clean_up, echo, exists, lines, show};
 
@@ -118,6 +129,61 @@ fn calls_of_a_program_are_recorded() {
     echo("", "uprobe_events").unwrap();
     assert_eq!(show("dynamic_events"), "p:k/pid sys_getpid\n");
     assert!(!exists("events/uprobes") && exists("events/k/pid"));
+    clean_up();
+}
+
+/// An event of returns goes while a call is inside. The call returns all the same.
+#[guest_test]
+fn an_event_goes_while_its_call_is_inside() {
+    echo("r:out /bin/exercise:probed_wait $retval", "uprobe_events").unwrap();
+    echo("1", "events/uprobes/out/enable").unwrap();
+    let witness = Uretprobe::new().program(EXERCISE).symbol("probed_wait");
+    let witness = RegisteredUserProbe::new(witness).expect("it can be registered");
+    let running = start_program(EXERCISE, &["probed_wait"]).expect("it can be started");
+    let deadline = ktime_get() + 20 * NSEC_PER_SEC;
+    while witness.active() == 0 {
+        assert!(ktime_get() < deadline, "the program does not come there");
+        sleep_until(ktime_get() + NSEC_PER_MSEC);
+    }
+    echo("0", "events/uprobes/out/enable").unwrap();
+    echo("", "uprobe_events").unwrap();
+    assert_eq!(witness.active(), 1, "the call is still inside");
+    drop(fs::open("/released", open::WRONLY | open::CREAT).expect("it can be created"));
+    let ended = wait_for_child(Which::Pid(running), false).expect("it is a child");
+    assert_eq!(
+        ended.expect("the wait waits").1,
+        WaitStatus::exited(0),
+        "the program sees its result"
+    );
+    assert_eq!((witness.active(), witness.hits()), (0, 1));
+    assert!(records("out").is_empty(), "{:?}", records("out"));
+    fs::unlink(&NodeRef::root(), b"/released").expect("it is there");
+    clean_up();
+}
+
+/// Neither file touches the events of the other, and an event is of one kind.
+#[guest_test]
+fn events_of_kernel_and_programs_stay_apart() {
+    append("p:one/kernel sys_getpid", "kprobe_events").unwrap();
+    append("p:one/program /bin/exercise:probed_add", "uprobe_events").unwrap();
+    let both = show("dynamic_events");
+    assert_eq!(both.lines().count(), 2, "{both}");
+    for (line, file, errno) in [
+        ("-:one/kernel", "uprobe_events", Errno::ENOENT),
+        ("-:one/program", "kprobe_events", Errno::ENOENT),
+        ("p:one/program sys_getpid", "kprobe_events", Errno::EEXIST),
+        (
+            "p:one/kernel /bin/exercise:probed_add",
+            "uprobe_events",
+            Errno::EEXIST,
+        ),
+    ] {
+        assert_eq!(append(line, file), Err(errno), "{line} > {file}");
+        assert_eq!(show("dynamic_events"), both, "{line} > {file}");
+    }
+    append("-:one/program", "uprobe_events").unwrap();
+    append("-:one/kernel", "dynamic_events").unwrap();
+    assert_eq!(show("dynamic_events"), "");
     clean_up();
 }
 
