@@ -158,7 +158,7 @@ fn wrong_programs_are_refused_with_their_place() {
             &["sys_mkdirr", "sys_mkdir"],
         ),
         ("kprobe:sys_mkdir { @ = args.mod; }", &["mod", "mode"]),
-        ("uprobe:x { }", &["`uprobe` is not in this tracer"]),
+        ("uprobe:x { }", &["`x` is no absolute path", "/bin/PROGRAM"]),
     ] {
         let said = refusal(&[program]);
         for part in parts {
