@@ -382,7 +382,13 @@ fn a_trace_may_be_over_before_its_program_begins() {
     let run = run_on(&machine, &request, |_, _| {});
     assert_eq!(run.end, End::Success, "{}", run.log);
     assert_eq!(run.ended().0, 0);
-    assert_eq!(run.records(0), [1, 99]);
+    let records = run.records(0);
+    let [1, intervals @ .., 99] = &records[..] else {
+        panic!("the beginning first and the end last: {records:?}");
+    };
+    // On a busy host the interval may be over first.
+    let expected: Vec<u64> = (1..).take(intervals.len()).collect();
+    assert_eq!(intervals, expected, "{records:?}");
 }
 
 #[test]
