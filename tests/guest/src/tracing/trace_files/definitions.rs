@@ -105,7 +105,7 @@ fn lines_that_cannot_be_obeyed_are_refused_and_change_nothing() {
     let no_place = "No place to probe is given; write SYMBOL, SYMBOL+OFFSET or an address";
     expect("p", no_place, 2);
     expect("r:a", no_place, 4);
-    let program = "Places in user space are not for kprobe_events";
+    let program = "Places in user space are not for kprobe_events; write to uprobe_events";
     expect("p:a /bin/child:0x10", program, 4);
     let unknown = "Invalid probed address or symbol";
     expect("p:a traced_nowhere", unknown, 4);

@@ -604,7 +604,6 @@ fn each_form_that_the_readme_shows_works() {
     for (absent, line) in [
         ("<argname>", "p:y vfs_open request"),
         ("$current", "p:y vfs_open $current"),
-        ("uprobe_events", "p:y /bin/child:0x10"),
     ] {
         assert!(!readme.contains(absent), "{absent}");
         assert!(append(line, "kprobe_events").is_err(), "{line}");
@@ -619,6 +618,8 @@ fn each_form_that_the_readme_shows_works() {
         "kprobe_profile",
         "dynamic_events",
         "kprobe_events",
+        "uprobe_events",
+        "uprobe_profile",
     ] {
         assert!(
             readme.contains(&format!("\n  {file}\t")) && exists(file),
