@@ -38,6 +38,11 @@
 //! 2. Where [`percpu::preempt_enable`] or the release of a spinlock ends the last reason against
 //!    it.
 //!
+//! An interrupt never preempts an idle task. Its loop looks at `need_resched` itself, so it gives
+//! way a few instructions later. A preempted idle task would be in the way of the operations that
+//! wait until no task is to resume at some ip ([`is_preempted_in`]): it runs again only when its
+//! CPU has nothing else to do, and on that CPU the waiting task is what is to be done.
+//!
 //! Interrupt handlers run with interrupts off throughout. So an interrupt whose exit switches tasks
 //! is always the outermost one of its task.
 //!
@@ -236,11 +241,14 @@ pub fn preempt_before_breakpoint(regs: &PtRegs) {
     preempt_at(regs.ip);
 }
 
-/// Whether another task is to run on this CPU, and the flags and locks of the interrupted code
-/// allow it.
+/// Whether another task is to run on this CPU in place of one that does not give way by itself, and
+/// the flags and locks of the interrupted code allow it.
 fn is_preemption_due(regs: &PtRegs) -> bool {
     const INTERRUPTS: u64 = RFlags::INTERRUPT_FLAG.bits();
-    regs.flags & INTERRUPTS != 0 && percpu::preempt_count() == 0 && percpu::this().need_resched()
+    regs.flags & INTERRUPTS != 0
+        && percpu::preempt_count() == 0
+        && percpu::this().need_resched()
+        && !is_idle()
 }
 
 /// Lets another task run; this one is to go on at `ip`.
@@ -253,13 +261,14 @@ fn preempt_at(ip: u64) {
 }
 
 /// Whether a preempted task that waits to run again is to resume at an ip for which `inside` is
-/// true.
+/// true. A task that gives way meanwhile lets it run.
 pub fn is_preempted_in(inside: &dyn Fn(u64) -> bool) -> bool {
-    // A preempted task waits in the queue (SCHED-4), unless it is an idle one. Under the lock it is
-    // there or on a CPU (SCHED-1).
+    // A preempted task waits in the queue (SCHED-4). Under the lock it is there or on a CPU
+    // (SCHED-1).
     let queue = RUN_QUEUE.lock();
-    let inside = |task: &Task| inside(task.preempted_at.load(Ordering::Relaxed));
-    queue.tasks.any(inside) || queue.idle_tasks.iter().flatten().any(|task| inside(task))
+    queue
+        .tasks
+        .any(|task| inside(task.preempted_at.load(Ordering::Relaxed)))
 }
 
 /// Whether the running task is an idle one. Any context.

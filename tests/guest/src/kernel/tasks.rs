@@ -10,7 +10,7 @@ use core::{
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
 };
 use kernel::{
-    arch::{idt::vector, percpu, smp},
+    arch::{percpu, smp},
     mm::{frame, heap},
     probes::{Kprobe, PreVerdict, PtRegs, register},
     symbols,
@@ -265,47 +265,6 @@ fn a_task_that_has_run_again_is_preempted_nowhere() {
     });
     spinner.wait_released();
     keeper.wait_released();
-}
-
-/// An idle task is never in the queue. It is found all the same where it was preempted.
-#[guest_test]
-fn an_idle_task_that_was_preempted_is_found() {
-    static RESTS: AtomicBool = AtomicBool::new(false);
-    static RUNS: AtomicBool = AtomicBool::new(false);
-    static STOP: AtomicBool = AtomicBool::new(false);
-    fn rests(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
-        if percpu::cpu_id() == 1 {
-            RESTS.store(true, SeqCst);
-        }
-        PreVerdict::Execute
-    }
-    // The idle loop calls it with interrupts off, and lets them in by the `hlt` after it.
-    let rest = Kprobe::new()
-        .symbol("kernel::console::idle_ends")
-        .pre(rests);
-    let rest = register(Box::new(rest)).unwrap();
-    let waker = spawn_on(0, || {
-        RESTS.store(false, SeqCst);
-        smp::send_ipi(1, vector::RESCHEDULE);
-        while !RESTS.load(SeqCst) {
-            hint::spin_loop();
-        }
-        let other = spawn_on(1, || {
-            RUNS.store(true, SeqCst);
-            while !STOP.load(SeqCst) {
-                hint::spin_loop();
-            }
-        });
-        while !RUNS.load(SeqCst) {
-            hint::spin_loop();
-        }
-        let found = scheduler::is_preempted_in(&|ip| ip != 0);
-        STOP.store(true, SeqCst);
-        other.wait_released();
-        assert!(found);
-    });
-    waker.wait_released();
-    drop(rest);
 }
 
 /// On all CPUs at once, so that some of them have to wait for the locks.

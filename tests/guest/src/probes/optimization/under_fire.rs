@@ -18,13 +18,16 @@ use core::{
     },
 };
 use kernel::{
-    arch::percpu,
-    probes::{Kprobe, Kretprobe, PROBES, PreVerdict, PtRegs, Registered, register},
+    arch::{idt::vector, percpu, smp},
+    probes::{Kprobe, Kretprobe, PROBES, PreVerdict, PtRegs, Registered, register, survey},
+    symbols,
     task::{
         kthread::{spawn_kthread, spawn_kthread_on},
         schedule,
         scheduler::is_preempted_in,
+        sleep::sleep_until,
     },
+    time::{NSEC_PER_MSEC, ktime_get},
 };
 use probes::kprobe::flags;
 
@@ -273,6 +276,52 @@ fn no_jump_is_written_over_a_preempted_task() {
     keeper.wait_released();
     drop(ticks);
     kernel::probes::unregister_kprobe(&PROBE).unwrap();
+}
+
+/// Jumps come over all places of the idle loop that allow one, also where an interrupt has just
+/// found the idle task in the middle of what a jump will cover. On the only CPU, that task would
+/// run again only when the registration is over.
+#[guest_test(smp = 1)]
+fn no_jump_waits_for_an_idle_task() {
+    /// When the sleeper is to be woken, in nanoseconds since boot; 0 when it has been.
+    static DUE_NS: AtomicU64 = AtomicU64::new(0);
+    fn wake_sleeper(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        let due_ns = DUE_NS.swap(0, SeqCst);
+        if due_ns != 0 {
+            while ktime_get() < due_ns {
+                hint::spin_loop();
+            }
+            // Taken as soon as interrupts are on, so at the next instruction where they are.
+            smp::send_ipi(percpu::cpu_id(), vector::TIMER);
+        }
+        PreVerdict::Execute
+    }
+    let at = |ip: u64| register(Box::new(Kprobe::new().at(ip).pre(wake_sleeper)));
+    // The post handler keeps a breakpoint there, at which the idle task may be preempted.
+    let beside = |ip: u64| register(Box::new(Kprobe::new().at(ip).post(|_, _, _| ())));
+    let idle = symbols::lookup_name("kernel::task::idle::run").expect("it is not inlined");
+    let mut jumps = 0;
+    for judged in survey::function(&idle).unwrap().iter() {
+        let (ip, next) = (judged.insn.ip(), judged.insn.next_ip());
+        let Ok(probe) = at(ip) else { continue };
+        let becomes_jump = byte_at(ip) == 0xe9 && next < ip + 5;
+        drop(probe);
+        // A probe under the jump keeps the breakpoint there.
+        let Some(under) = becomes_jump.then(|| beside(next).ok()).flatten() else {
+            continue;
+        };
+        let probe = at(ip).unwrap();
+        assert_eq!(byte_at(ip), 0xcc);
+        let due_ns = ktime_get() + NSEC_PER_MSEC;
+        DUE_NS.store(due_ns, SeqCst);
+        sleep_until(due_ns);
+        DUE_NS.store(0, SeqCst);
+        drop(under);
+        assert_eq!(byte_at(ip), 0xe9);
+        drop(probe);
+        jumps += 1;
+    }
+    assert!(jumps >= 3, "{jumps} places allow a jump");
 }
 
 /// A CPU runs in the middle of what the jump will cover, and takes interrupts there: nothing is
