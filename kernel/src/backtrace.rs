@@ -30,7 +30,7 @@ use crate::{
     task::Task,
 };
 use ::unwind::{Frame, Memory, register};
-use core::{arch::naked_asm, fmt, mem::offset_of};
+use core::{arch::naked_asm, fmt, mem::offset_of, sync::atomic::Ordering};
 use unwind::Stacks;
 
 /// The most frames that a walk visits. A deeper stack is a loop or a runaway recursion, and its top
@@ -62,6 +62,16 @@ pub fn walk(regs: &PtRegs) -> Walk {
 /// unlike the ip of the registers that a handler gets. Gives nothing for registers of ring 3.
 pub fn walk_interrupted(regs: &PtRegs) -> Walk {
     Walk::new((!regs.user_mode()).then(|| frame_of(regs)), current())
+}
+
+/// Walks up from the registers of CPU `cpu`, which has stopped for good. Gives nothing for registers
+/// of ring 3.
+pub fn walk_stopped(cpu: usize, regs: &PtRegs) -> Walk {
+    let task = percpu::of(cpu).current.load(Ordering::Relaxed);
+    Walk::new(
+        (!regs.user_mode()).then(|| frame_of(regs)),
+        task.addr() as u64,
+    )
 }
 
 /// Walks up from the caller of this function.

@@ -2,9 +2,10 @@
 //!
 //! The first CPU that panics stops the others and takes the console by force. Then it prints the
 //! message, the use of memory, the probe handler that runs if one does, the registers if an
-//! exception brought it here, and a backtrace. It waits for no lock and allocates nothing. If that
-//! fails in turn, the second panic prints its message only, and a third one prints nothing. The
-//! machine goes off in any case.
+//! exception brought it here, and a backtrace. Then come the backtraces of the CPUs that it has
+//! stopped, because one of them may be what it waited for. It waits for no lock and allocates
+//! nothing. If that fails in turn, the second panic prints its message only, and a third one prints
+//! nothing. The machine goes off in any case.
 //!
 //! The last line of the log is the verdict, because on machines without isa-debug-exit (Bochs, a
 //! real PC) nothing else tells it.
@@ -16,7 +17,8 @@ use crate::{
     mm::Usage,
     pr_emerg,
     probes::running_handler::RunningHandler,
-    task, trace,
+    task::Task,
+    trace,
 };
 use core::{
     fmt,
@@ -98,7 +100,7 @@ fn end(message: fmt::Arguments<'_>, regs: Option<&PtRegs>) -> ! {
             smp::stop_others();
             console::seize();
             pr_emerg!("Kernel panic: {message}");
-            print_whereabouts();
+            print_whereabouts(percpu::cpu_id());
             if let Some(usage) = Usage::try_now() {
                 pr_emerg!("Memory: {usage}");
             }
@@ -112,6 +114,7 @@ fn end(message: fmt::Arguments<'_>, regs: Option<&PtRegs>) -> ! {
                 }
                 None => pr_emerg!("{}", Trace::from(backtrace::walk_current())),
             }
+            smp::other_cpus().for_each(print_stopped);
         }
         1 => {
             console::seize();
@@ -122,11 +125,26 @@ fn end(message: fmt::Arguments<'_>, regs: Option<&PtRegs>) -> ! {
     exit(ExitCode::Failure)
 }
 
-fn print_whereabouts() {
-    let cpu = percpu::cpu_id();
-    // SAFETY: the running task is alive, or there is none.
-    match unsafe { task::current_raw().as_ref() } {
+/// Prints which task `cpu` runs: this CPU, or one that has stopped.
+fn print_whereabouts(cpu: usize) {
+    let task = percpu::of(cpu).current.load(Ordering::Relaxed);
+    // SAFETY: the task that runs here, or that a stopped CPU ran, is alive, or there is none.
+    match unsafe { task.cast::<Task>().as_ref() } {
         Some(task) => pr_emerg!("CPU: {cpu} PID: {} Comm: {}", task.pid(), task.comm()),
         None => pr_emerg!("CPU: {cpu}"),
+    }
+}
+
+/// Prints where CPU `cpu` was when it was stopped.
+fn print_stopped(cpu: usize) {
+    let Some(regs) = smp::stopped_at(cpu) else {
+        pr_emerg!("CPU: {cpu} has not stopped");
+        return;
+    };
+    print_whereabouts(cpu);
+    if regs.user_mode() {
+        pr_emerg!("In ring 3, at {:#x}", regs.ip);
+    } else {
+        pr_emerg!("{}", Trace::from(backtrace::walk_stopped(cpu, regs)));
     }
 }

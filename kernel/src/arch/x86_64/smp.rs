@@ -11,11 +11,11 @@
 //! So it is called with interrupts on and no spinlock held, because another CPU may be waiting for
 //! this one.
 
-use super::{apic, idt::vector, percpu};
+use super::{PtRegs, apic, idt::vector, percpu};
 use crate::time;
 use core::{
-    hint,
-    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    hint, ptr,
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering},
 };
 use percpu::MAX_CPUS;
 use x86_64::instructions::{hlt, interrupts};
@@ -123,6 +123,9 @@ pub fn flush_tlb_everywhere() {
 /// One CPU has begun to end the kernel.
 static STOPPING: AtomicBool = AtomicBool::new(false);
 static STOPPED: AtomicUsize = AtomicUsize::new(0);
+/// The registers with which the NMI found each CPU that it has stopped, or null.
+static STOPPED_AT: [AtomicPtr<PtRegs>; MAX_CPUS] =
+    [const { AtomicPtr::new(ptr::null_mut()) }; MAX_CPUS];
 
 /// Stops all other CPUs for good, wherever they are, by NMI. If another CPU got here first, stops
 /// this one. Any context. Returns when the others have stopped, but waits for at most 100 ms.
@@ -143,9 +146,19 @@ fn stop_here() -> ! {
     halt()
 }
 
-/// Called first in the NMI handler: does not return if the kernel is being ended.
-pub(super) fn stop_if_asked() {
+/// The registers of CPU `cpu` where [`stop_others`] has stopped it; `None` if it has not.
+pub fn stopped_at(cpu: usize) -> Option<&'static PtRegs> {
+    // SAFETY: Acquire pairs with the store in `stop_if_asked`. The registers lie on the stack on
+    // which that CPU has stopped for good.
+    unsafe { STOPPED_AT.get(cpu)?.load(Ordering::Acquire).as_ref() }
+}
+
+/// Called first in the NMI handler, which got `regs`: does not return if the kernel is being ended.
+pub(super) fn stop_if_asked(regs: &PtRegs) {
     if STOPPING.load(Ordering::SeqCst) {
+        if let Some(at) = STOPPED_AT.get(percpu::cpu_id()) {
+            at.store(ptr::from_ref(regs).cast_mut(), Ordering::Release);
+        }
         stop_here();
     }
 }

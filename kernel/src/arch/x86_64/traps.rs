@@ -336,7 +336,7 @@ pub fn set_nmi_handler(handler: Option<NmiHandler>) {
 /// has read them, and the NMI's handler may itself fault, or hit a probe that steps.
 pub(super) extern "C" fn enter_nmi(regs: &mut PtRegs) {
     let (address, debug_status) = (Cr2::read_raw(), Dr6::read_raw());
-    smp::stop_if_asked();
+    smp::stop_if_asked(regs);
     let seen = &percpu::this().nmis_seen;
     if seen.fetch_add(1, Ordering::Relaxed) == 0 {
         loop {

@@ -1,7 +1,7 @@
 //! Runs the tests that the host selected, one after the other, and tells it about each in the log.
 //!
 //! A test that takes longer than its time limit ends the kernel, with the test's name and the
-//! backtrace of what the CPU was doing.
+//! backtrace of what each CPU was doing.
 
 use crate::harness::registry;
 use core::{
