@@ -487,7 +487,7 @@ fn a_value_that_has_lost_a_part_is_shown_with_the_others() {
     assert_eq!(shown.next(), None, "{said}");
 
     let said = refusal(&[&format!("{place} {{ @ = target.demands_directory; }}")]);
-    let reason = "the compiler of the kernel left this part of the value out";
+    let reason = "the compiler left this part of the value out";
     assert!(said.contains(reason) && said.contains('^'), "{said}");
 }
 
@@ -603,32 +603,101 @@ fn places_in_programs_have_their_registers_and_names() {
         .filter(|line| line.starts_with("    "))
         .map(|frame| frame.trim().split('+').next().unwrap())
         .collect();
-    // The function has not set its frame up, so its caller is not there.
-    assert_eq!(
-        stack,
-        ["workload::run_child", "user::start", "_start"],
+    // The function has not set its frame up yet. Its caller is there all the same.
+    let expected = ["workload::run_child", "user_main", "user::start", "_start"];
+    assert_eq!(stack, expected, "{said}");
+    for kind in ["uprobe", "uretprobe"] {
+        let line = format!("@[{kind}:/bin/child:child::user_main]: {CHILDREN}");
+        assert!(said.contains(&line), "{said}");
+    }
+}
+
+/// Arguments and results of programs, by their names and types: in registers, in memory, in pages
+/// that nobody has touched, where there is nothing, and larger than registers. What the program
+/// itself writes about them is in `exercise values`.
+#[test]
+fn values_of_programs_are_as_rust_shows_them() {
+    let program = "uprobe:/bin/exercise:takes_words { \
+            print((args.count, args.offset, args.letter, args.is_set, args.wide)); } \
+        uprobe:/bin/exercise:takes_texts { print((args.name, args.bytes, args.choice)); } \
+        uprobe:/bin/exercise:takes_shapes { \
+            print(args.shape); print(args.points); print(*args.beyond); \
+            print(CALLS); print(exercise::values::ORIGIN); @y[((&Point)arg3).y] = 1; } \
+        uprobe:/bin/exercise:takes_untouched { print(args.bytes); } \
+        uretprobe:/bin/exercise:gives_result, uretprobe:/bin/exercise:gives_summary, \
+        uretprobe:/bin/exercise:gives_text { print(retval); } \
+        uprobe:/bin/exercise:*::gives_* { @[func] = count(); }";
+    let output = trace(&[program, "--run", "exercise values"]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    let lines: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
+    let expected = [
+        "(255, -3, ß, true, 113427455640312821154458202477256070485)",
+        "(grüße, [0, 7, 255], Some(9))",
+        "(, [], None)",
+        "Nothing",
+        "[]",
+        "<unreadable>",
+        "3",
+        "Point { x: -1, y: 1 }",
+        "Circle { at: Point { x: -1, y: 1 }, radius: 500 }",
+        "[Point { x: -1, y: 1 }, Point { x: 2, y: 3 }]",
+        "Point { x: -1, y: 1 }",
+        "4",
+        "Point { x: -1, y: 1 }",
+        "Named(\"square\")",
+        "[Point { x: 2, y: 3 }]",
+        "<unreadable>",
+        "5",
+        "Point { x: -1, y: 1 }",
+        "[0, 0, 0]",
+        "Err(TooSmall(-5))",
+        "Ok(30064771079)",
+        "Err(TooLarge)",
+        "Summary { name: \"still\", sums: [0, 0, 0], last: None }",
+        "Summary { name: \"steps\", sums: [5, 10, 15], last: Some(5) }",
+        "a longer one",
+        "@[exercise::values::gives_summary]: 2",
+        "@[exercise::values::gives_text]: 2",
+        "@[exercise::values::gives_result]: 3",
+        "@y[0]: 1",
+        "@y[1]: 1",
+    ];
+    for (line, expected) in lines.iter().zip(expected) {
+        assert_eq!(*line, expected, "{said}");
+    }
+    assert!(lines.len() >= expected.len(), "{said}");
+}
+
+/// The functions of programs and their arguments can be listed.
+#[test]
+fn functions_of_programs_are_listed() {
+    let said = answer(&["-l", "uprobe:/bin/exe*:*takes_t*"]);
+    assert!(
+        said.contains(
+            "uprobe:/bin/exercise:exercise::values::takes_texts  \
+             fn takes_texts(name: &str, bytes: &[u8], choice: Option<u16>) -> usize  \
+             user/src/bin/exercise/values.rs:"
+        ),
         "{said}"
     );
-    for kind in ["uprobe", "uretprobe"] {
-        let line = format!("@[{kind}:/bin/child:user_main]: {CHILDREN}");
-        assert!(said.contains(&line), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    for (pattern, part) in [
+        ("uprobe:/bin/nothing:*", "there are /bin/"),
+        ("uprobe:/bin/*:no_such_*", "no function of `/bin/*` matches"),
+    ] {
+        let output = trace(&["-l", pattern]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(part), "{said}");
     }
 }
 
 #[test]
 fn places_in_programs_that_cannot_be_are_refused() {
-    // The machine has the programs, so it is the kernel that refuses these.
+    // The tool does not know these programs or places, so it is the kernel that refuses them.
     for (program, part) in [
-        (
-            "uprobe:/bin/workload:nothing { }",
-            "has no function nothing",
-        ),
         ("uprobe:/bin/nothing:user_main { }", "cannot be read"),
         ("uprobe:/bin/workload:0 { }", "no code of the program"),
-        (
-            "uprobe:/bin/workload:user_main+2 { }",
-            "is inside an instruction",
-        ),
     ] {
         let output = trace(&[program]);
         let said = String::from_utf8_lossy(&output.stderr);
@@ -648,6 +717,25 @@ fn places_in_programs_that_cannot_be_are_refused() {
             "uprobe:/bin/workload:user_main { print(kstack); }",
             "a place in a program",
         ),
+        (
+            "uprobe:/bin/workload:run_chid { }",
+            "did you mean `run_child`",
+        ),
+        ("uprobe:/bin/workload:user_main+2 { }", "no instruction"),
+        ("uprobe:/bin/nothing:f* { }", "name one function"),
+        (
+            "uprobe:/bin/workload:run_child { print(args.kode); }",
+            "did you mean code",
+        ),
+        (
+            "uretprobe:/bin/workload:run_child { print(args.code); }",
+            "its arguments are gone",
+        ),
+        (
+            "uretprobe:/bin/workload:run_child { print(reg(\"ss\")); }",
+            "`ss` is not known here",
+        ),
+        ("uprobe:/bin/nothing:f { print(args.x); }", "are not known"),
         (
             "uprobe:/bin/workload:user_main { print(arg6); }",
             "not in a register",

@@ -64,8 +64,8 @@ pub fn walk_interrupted(regs: &PtRegs) -> Walk {
     Walk::new((!regs.user_mode()).then(|| frame_of(regs)), current())
 }
 
-/// Walks up from the registers of CPU `cpu`, which has stopped for good. Gives nothing for registers
-/// of ring 3.
+/// Walks up from the registers of CPU `cpu`, which has stopped for good. Gives nothing for
+/// registers of ring 3.
 pub fn walk_stopped(cpu: usize, regs: &PtRegs) -> Walk {
     let task = percpu::of(cpu).current.load(Ordering::Relaxed);
     Walk::new(

@@ -1,4 +1,8 @@
 //! What this kernel gives the agent of the tracer: the trait [`Agent`].
+//!
+//! The agent is a crate that knows no kernel. Each method here is a question that it asks, and goes
+//! to the part of the kernel that knows the answer. What a hit asks takes no lock and is on the list
+//! of what may not be probed.
 
 use alloc::{boxed::Box, string::String};
 use core::fmt;
@@ -7,8 +11,8 @@ use bpf_compiler::Sample;
 use trace_agent::{
     Agent, CodePage, PerCpu, Tracing,
     facts::{
-        EntryPoints, InProgram, MAX_CPUS, NoTable, PlaceInProgram, RunInProgram, Shown, Source,
-        Ticks,
+        EntryPoints, InProgram, MAX_CPUS, NoTable, PlaceInProgram, ProgramFrame, RunInProgram,
+        Shown, Source, Ticks,
     },
     records,
 };
@@ -104,11 +108,16 @@ unsafe impl Agent for Kernel {
     }
 
     #[inline(always)]
-    fn program_frame(sample: &Sample) -> Option<(u64, u64)> {
+    fn program_frame(sample: &Sample) -> Option<ProgramFrame> {
+        let frame = |ip, sp, bp| ProgramFrame {
+            ip: uprobes::hit::shown_ip(ip),
+            bp,
+            return_slot: uprobes::hit::return_slot_at_entry(ip, sp),
+        };
         let task = task::running()?;
         if sample.ip < paging::USER_END {
             // A sample of the timer, or a hit in the program.
-            return Some((uprobes::hit::shown_ip(sample.ip), sample.bp));
+            return Some(frame(sample.ip, sample.sp, sample.bp));
         }
         let regs = switch::user_regs(task.stack_top);
         // Code on another stack, that of the NMI, may have interrupted ring 3. Then the frame is an
@@ -121,7 +130,7 @@ unsafe impl Agent for Kernel {
         // SAFETY: TASK-4 of `task`, and the task runs here, above this frame.
         let regs = unsafe { &*regs };
         // A task may never have been in ring 3.
-        (regs.cs & 3 == 3).then(|| (uprobes::hit::shown_ip(regs.ip), regs.bp))
+        (regs.cs & 3 == 3).then(|| frame(regs.ip, regs.sp, regs.bp))
     }
 
     fn attach_to_program(

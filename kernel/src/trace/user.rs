@@ -2,7 +2,8 @@
 //!
 //! The program may read memory of the user program that was not touched yet ([`reading_program`]).
 //! At a return it finds the registers of the return, and the address of the function in place of
-//! the number of the system call.
+//! the number of the system call. A script also finds what DI held at the entry, in place of SS:
+//! there the caller has room for a result that is too large for registers.
 //!
 //! # Contexts
 //! Task context, may sleep. Stopping waits for all CPUs.
@@ -16,7 +17,7 @@ use fallible::{copied, try_box};
 use trace_agent::facts::{InProgram, PlaceInProgram, RunInProgram};
 
 use crate::{
-    probes::{PreVerdict, PtRegs},
+    probes::{EntryVerdict, PreVerdict, PtRegs},
     uprobes::{
         Uprobe, UprobeError, Uretprobe, UserCall,
         hit::reading_program,
@@ -35,6 +36,14 @@ pub(super) struct Place<'a> {
     pub(super) returns: bool,
     /// The most calls that are followed; 0: as many as by default.
     pub(super) maxactive: u32,
+    /// At a return, SS is what DI was at the entry.
+    pub(super) keeps_di: bool,
+}
+
+/// The entry handler of a return probe that keeps DI.
+fn keep_di(call: &mut UserCall, regs: &mut PtRegs) -> EntryVerdict {
+    call.data()[0] = regs.di;
+    EntryVerdict::Track
 }
 
 /// A user probe of either kind.
@@ -106,14 +115,21 @@ impl AttachedToProgram {
             }
         };
         let probe = if place.returns {
+            let keeps_di = place.keeps_di;
             let handler: Box<UretprobeClosure> =
                 try_box(move |call: &mut UserCall, regs: &mut PtRegs| {
-                    // A frame of #BP has nothing there.
-                    let nothing = core::mem::replace(&mut regs.orig_ax, call.function());
+                    let before = (regs.orig_ax, regs.ss);
+                    regs.orig_ax = call.function();
+                    if keeps_di {
+                        regs.ss = call.data()[0];
+                    }
                     run(regs);
-                    regs.orig_ax = nothing;
+                    (regs.orig_ax, regs.ss) = before;
                 })?;
-            let probe = at_place!(Uretprobe::new(), place).maxactive(place.maxactive);
+            let mut probe = at_place!(Uretprobe::new(), place).maxactive(place.maxactive);
+            if keeps_di {
+                probe = probe.entry_handler(keep_di);
+            }
             UserHolder::Return(RegisteredUserProbe::new(probe.closure(handler)?)?)
         } else {
             let handler: Box<UprobeClosure> = try_box(move |_: &Uprobe, regs: &mut PtRegs| {
@@ -163,6 +179,7 @@ pub(super) fn attach(
             reference_counter: None,
             returns: place.returns,
             maxactive: 0,
+            keeps_di: true,
         },
     );
     let attached = attached.map_err(|error| format!("{}: {error}", place.path))?;

@@ -431,6 +431,15 @@ pub fn shown_ip(ip: u64) -> u64 {
     running().map_or(ip, |(_, space)| space.probes().shown_ip(ip))
 }
 
+/// Where the return address of the function is that the running program is about to begin, if it is
+/// about to execute the probed first instruction of one. `ip` and `sp` are its registers. As
+/// [`shown_ip`].
+#[inline(always)]
+pub fn return_slot_at_entry(ip: u64, sp: u64) -> Option<u64> {
+    let (_, space) = running()?;
+    space.probes().begins_function(ip).then_some(sp)
+}
+
 /// The return address that the running program wrote at `slot` of its stack, where `found` is now.
 /// As [`shown_ip`].
 #[inline(always)]

@@ -67,6 +67,8 @@ pub struct Displaced {
     pub(super) bytes: [u8; MAX_INSN_BYTES],
     pub(super) len: u8,
     pub(super) how: How,
+    /// A caller's return address is on top of the stack there, because a function begins.
+    pub(super) begins_function: bool,
 }
 
 impl Displaced {
@@ -266,6 +268,13 @@ impl SpaceProbes {
         }
         // SAFETY: the place is in `places` for good, and was stored before the address.
         unsafe { entry.place.load(Relaxed).as_ref() }
+    }
+
+    /// Whether the probed instruction at `ip` is the first one of a function. On the hit path.
+    #[inline(always)]
+    pub(super) fn begins_function(&self, ip: u64) -> bool {
+        self.place(ip)
+            .is_some_and(|place| place.displaced.begins_function)
     }
 
     /// Enters a place.

@@ -212,12 +212,15 @@ impl ProgramFile {
         }
         let function = self.function_at(address);
         let insn = self.instruction(function.as_ref(), offset, address)?;
+        let start = function.map(|function| function.start);
+        // Nothing has called the entry point.
+        let begins_function = start == Some(address) && address != self.program.entry;
         Ok(Target {
             node: self.node.clone(),
             offset,
             address,
-            displaced: displaced(&insn)?,
-            function: function.map(|function| function.start),
+            displaced: displaced(&insn, begins_function)?,
+            function: start,
         })
     }
 
@@ -274,7 +277,7 @@ const SYSCALL: [u8; 2] = [0x0f, 0x05];
 const POPFQ: [u8; 1] = [0x9d];
 
 /// How `insn` is carried out at a hit.
-fn displaced(insn: &Insn) -> Result<Displaced, UprobeError> {
+fn displaced(insn: &Insn, begins_function: bool) -> Result<Displaced, UprobeError> {
     let how = if insn.bytes() == SYSCALL {
         How::SystemCall
     } else {
@@ -294,6 +297,7 @@ fn displaced(insn: &Insn) -> Result<Displaced, UprobeError> {
         bytes,
         len: insn.len() as u8,
         how,
+        begins_function,
     })
 }
 

@@ -152,12 +152,36 @@ impl<'a> Compiler<'a> {
         // Probes of one kind with the same name are one: their addresses share the programs.
         let mut groups: Vec<Group> = Vec::new();
         for probe in &clause.probes {
-            if let ProbeKind::Tracepoint { group, event } = &probe.kind {
-                match places::of_sources(&mut self.tables, group, event, probe.span) {
-                    Ok(found) => groups.extend(found),
-                    Err(error) => self.missing(error),
+            let several = match &probe.kind {
+                ProbeKind::Tracepoint { group, event } => Some(places::of_sources(
+                    &mut self.tables,
+                    group,
+                    event,
+                    probe.span,
+                )),
+                ProbeKind::User {
+                    path,
+                    place,
+                    returns,
+                } => Some(places::of_program(
+                    &self.tables,
+                    probe.span,
+                    path,
+                    place,
+                    *returns,
+                )),
+                _ => None,
+            };
+            match several {
+                Some(Ok(found)) => {
+                    groups.extend(found);
+                    continue;
                 }
-                continue;
+                Some(Err(error)) => {
+                    self.missing(error);
+                    continue;
+                }
+                None => {}
             }
             match places::group(&mut self.tables, probe) {
                 Ok(group) => {
@@ -177,7 +201,10 @@ impl<'a> Compiler<'a> {
             }
         }
         for group in groups {
+            let program = group.user.as_ref().map(|user| &*user.path);
+            self.tables.types.set_program(program);
             self.attach(clause, &group);
+            self.tables.types.set_program(None);
         }
     }
 
@@ -342,6 +369,7 @@ impl<'a> Compiler<'a> {
             forgetful: way.forgetful,
             turns: way.turns,
             source: group.source.clone(),
+            function: group.user.as_ref().and_then(|user| user.name.clone()),
         };
         match group.site {
             SiteKind::SessionEntry => {

@@ -86,6 +86,6 @@ pub(crate) fn shape(of: &Shape) -> String {
         }
         Shape::Maybe(of) | Shape::Behind(of) => shape(of),
         Shape::Unit | Shape::Deeper => "nothing".into(),
-        Shape::Unavailable => "a value that the compiler of the kernel left out".into(),
+        Shape::Unavailable => "a value that the compiler left out".into(),
     }
 }

@@ -448,14 +448,6 @@ impl Kind {
         }
     }
 
-    /// Whose memory an address of this kind is one of.
-    pub(crate) const fn space(&self) -> Space {
-        match self {
-            Self::Pointer { space, .. } => *space,
-            _ => Space::Kernel,
-        }
-    }
-
     /// Whether it can be calculated with.
     pub(crate) const fn is_number(&self) -> bool {
         !matches!(

@@ -30,6 +30,8 @@ pub(crate) enum At {
         offset: i64,
     },
     Pieces {
+        /// Whose memory those that are in memory are in.
+        space: Space,
         pieces: Rc<[Piece<Number>]>,
         offset: u64,
     },
@@ -84,8 +86,7 @@ impl Object {
     /// Whose memory it is in. The addresses that it holds lead into the same.
     pub(crate) fn space(&self) -> Space {
         match &self.at {
-            At::Memory { space, .. } => *space,
-            At::Pieces { .. } => Space::Kernel,
+            At::Memory { space, .. } | At::Pieces { space, .. } => *space,
         }
     }
 
@@ -115,7 +116,12 @@ impl Object {
                 address: address.clone(),
                 offset: offset.wrapping_add_unsigned(bytes),
             },
-            At::Pieces { pieces, offset } => At::Pieces {
+            At::Pieces {
+                space,
+                pieces,
+                offset,
+            } => At::Pieces {
+                space: *space,
                 pieces: pieces.clone(),
                 offset: offset + bytes,
             },
@@ -131,7 +137,7 @@ impl Object {
     /// The pieces that it is made of, if it is not in memory.
     pub(crate) fn gaps(&self) -> Option<Gaps<'_>> {
         match &self.at {
-            At::Pieces { pieces, offset } => Some(Gaps {
+            At::Pieces { pieces, offset, .. } => Some(Gaps {
                 pieces,
                 at: *offset,
             }),
@@ -152,8 +158,12 @@ impl Object {
                 bytes,
                 signed,
             )),
-            At::Pieces { pieces, offset } => {
-                let number = read_pieces(pieces, offset + at, bytes)?;
+            At::Pieces {
+                space,
+                pieces,
+                offset,
+            } => {
+                let number = read_pieces(*space, pieces, offset + at, bytes)?;
                 Some(match signed || !is_exact(&number, bytes) {
                     true => number.extended(bytes, signed),
                     false => number,
@@ -197,7 +207,7 @@ fn load((space, address): (Space, &Number), offset: i64, bytes: u8, signed: bool
 }
 
 /// Bytes of pieces as a number. The bits above them are not defined.
-fn read_pieces(pieces: &[Piece<Number>], at: u64, bytes: u8) -> Option<Number> {
+fn read_pieces(space: Space, pieces: &[Piece<Number>], at: u64, bytes: u8) -> Option<Number> {
     let end = at + u64::from(bytes);
     let mut begin = 0;
     let mut sum: Option<Number> = None;
@@ -209,9 +219,7 @@ fn read_pieces(pieces: &[Piece<Number>], at: u64, bytes: u8) -> Option<Number> {
             let part = (to - from) as u8;
             let number = match &piece.source {
                 Source::Missing => return None,
-                Source::Memory(address) => {
-                    load((Space::Kernel, address), inside as i64, part, false)
-                }
+                Source::Memory(address) => load((space, address), inside as i64, part, false),
                 Source::Value(_) if inside >= 8 => Number::Constant(0),
                 Source::Value(number) => {
                     let shifted = Number::alu(

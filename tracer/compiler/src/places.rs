@@ -38,8 +38,11 @@ pub(crate) struct Group {
 #[derive(Clone, Default)]
 pub(crate) struct UserSite {
     pub(crate) path: String,
+    /// As the kernel finds it in the program's symbol table.
     pub(crate) function: Option<String>,
     pub(crate) offset: u64,
+    /// The function's path, if the program's debug information is known.
+    pub(crate) name: Option<String>,
 }
 
 const MILLISECOND: u64 = 1_000_000;
@@ -191,29 +194,8 @@ pub(crate) fn group(tables: &mut Tables<'_>, probe: &Probe) -> Lowered<Group> {
             };
             timer(SiteKind::Watch(watched), format!("{probe}"), 0)
         }
-        ProbeKind::User {
-            path,
-            place,
-            returns,
-        } => {
-            let (function, offset) = match place {
-                UserPlace::Function { function, offset } => (Some(function.text.clone()), *offset),
-                UserPlace::Offset(offset) => (None, *offset),
-            };
-            let moment = match (returns, offset) {
-                (true, _) => UserMoment::Return,
-                (false, 0) if function.is_some() => UserMoment::Entry,
-                _ => UserMoment::Inside,
-            };
-            Group {
-                user: Some(UserSite {
-                    path: path.text.clone(),
-                    function,
-                    offset,
-                }),
-                ..timer(SiteKind::User(moment), format!("{probe}"), 0)
-            }
-        }
+        // Each function has a group of its own: see `of_program`.
+        ProbeKind::User { .. } => timer(SiteKind::User(UserMoment::Inside), format!("{probe}"), 0),
         ProbeKind::Begin => timer(SiteKind::Begin, "BEGIN".into(), 0),
         ProbeKind::End => timer(SiteKind::End, "END".into(), 0),
     })
@@ -251,6 +233,7 @@ fn watched_static(tables: &mut Tables<'_>, name: &tree::Name, reads: bool) -> Lo
         forgetful: false,
         turns: 0,
         source: None,
+        function: None,
     };
     let mut shared = Shared::default();
     let mut values = Values::new(tables, site, &mut shared);
@@ -302,6 +285,101 @@ fn watched_static(tables: &mut Tables<'_>, name: &tree::Name, reads: bool) -> Lo
         reads,
         type_id: Some(type_id),
     })
+}
+
+/// The groups of a place in a program: one for each function.
+///
+/// Where the debug information of the program is known, it finds the functions. Elsewhere the
+/// kernel does, when the script is attached, and takes one name only.
+pub(crate) fn of_program(
+    tables: &Tables<'_>,
+    span: Span,
+    path: &tree::Name,
+    place: &UserPlace,
+    returns: bool,
+) -> Lowered<Vec<Group>> {
+    let group = |site: UserSite, address: Option<u64>| {
+        let moment = match (returns, site.offset) {
+            (true, _) => UserMoment::Return,
+            (false, 0) if site.function.is_some() => UserMoment::Entry,
+            _ => UserMoment::Inside,
+        };
+        let kind = if returns { "uretprobe" } else { "uprobe" };
+        let name = match (&site.name, &site.function, site.offset) {
+            (Some(function), _, 0) | (None, Some(function), 0) => function.clone(),
+            (Some(function), ..) | (None, Some(function), _) => {
+                format!("{function}+{:#x}", site.offset)
+            }
+            (None, None, offset) => format!("{offset:#x}"),
+        };
+        Group {
+            site: SiteKind::User(moment),
+            addresses: address.into_iter().collect(),
+            span,
+            name: (format!("{kind}:{}:{name}", site.path).into(), false),
+            nanoseconds: 0,
+            source: None,
+            user: Some(site),
+        }
+    };
+    let (name, offset) = match place {
+        UserPlace::Function { function, offset } => (function, *offset),
+        UserPlace::Offset(offset) => {
+            let site = UserSite {
+                path: path.text.clone(),
+                offset: *offset,
+                ..UserSite::default()
+            };
+            return Ok(alloc::vec![group(site, None)]);
+        }
+    };
+    let Some(program) = tables.types.kernel.program(&path.text) else {
+        if name.text.contains(['*', '?']) {
+            return Err(Diagnostic::new(
+                name.span,
+                format!("which functions `{}` has is not known here", path.text),
+                "name one function; patterns are for the programs that this tool has built",
+            ));
+        }
+        let site = UserSite {
+            path: path.text.clone(),
+            function: Some(name.text.clone()),
+            offset,
+            name: None,
+        };
+        return Ok(alloc::vec![group(site, None)]);
+    };
+    let functions = program.functions(&name.text);
+    if functions.is_empty() {
+        return Err(Diagnostic::new(
+            name.span,
+            format!("no function of {} is called `{}`", path.text, name.text),
+            names::did_you_mean(&program.nearest(&name.text)),
+        ));
+    }
+    let mut groups = Vec::new();
+    let mut refused = None;
+    for function in functions {
+        if offset != 0
+            && let Err(unavailable) = program.instruction(&function, offset)
+        {
+            refused = Some(unavailable);
+            continue;
+        }
+        let site = UserSite {
+            path: path.text.clone(),
+            function: Some(function.symbol),
+            offset,
+            name: Some(function.path),
+        };
+        groups.push(group(site, Some(function.address.wrapping_add(offset))));
+    }
+    match refused {
+        Some(Unavailable { reason, help }) if groups.is_empty() => {
+            Err(Diagnostic::new(span, reason, help))
+        }
+        _ => Ok(groups),
+    }
 }
 
 /// The groups of event sources: one for each event.

@@ -69,7 +69,7 @@ use crate::{
     frame::Frames,
     image::Image,
     index::{FunctionRow, Index},
-    programs::Programs,
+    programs::{Programs, Trust},
     prologue::Prologue,
     scope::Scope,
     session::Session,
@@ -77,6 +77,8 @@ use crate::{
 
 pub use crate::{
     error::Error,
+    index::demangled,
+    programs::path_of_program,
     signature::Signature,
     symbolise::{Frame, InlinedCopy},
     variables::Static,
@@ -161,10 +163,16 @@ impl DebugInfo {
         })
     }
 
-    /// Makes a user program known, by its file name in the guest. Its symbols name the frames of
-    /// its call stacks.
+    /// Makes a user program known, by its file name in the guest's `/bin`. Its symbols name the
+    /// frames of its call stacks, and its debug information the values of probes in it.
     pub fn add_program(&mut self, name: &str, elf: &Path) {
-        self.programs.add(name, elf);
+        self.programs.add(name, elf, Trust::Whole);
+    }
+
+    /// The same for a program that may be of another build: its symbols name frames, and nothing
+    /// else is told about it.
+    pub fn add_program_names(&mut self, name: &str, elf: &Path) {
+        self.programs.add(name, elf, Trust::Names);
     }
 
     /// How long opening took.
@@ -309,7 +317,10 @@ impl Kernel for DebugInfo {
         if let Some(known) = self.types.borrow().get(&id) {
             return known.clone();
         }
-        let described = Rc::new(types::describe(&self.session(), id));
+        let described = match self.programs.of_type(id) {
+            Some(program) => program.describe(id),
+            None => Rc::new(types::describe(&self.session(), id)),
+        };
         self.types.borrow_mut().insert(id, described.clone());
         described
     }
@@ -324,6 +335,10 @@ impl Kernel for DebugInfo {
 
     fn nearest(&self, name: &str) -> Vec<String> {
         self.near(name)
+    }
+
+    fn program(&self, path: &str) -> Option<&dyn Kernel> {
+        self.programs.at(path).map(|program| program as &dyn Kernel)
     }
 }
 

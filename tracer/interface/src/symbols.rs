@@ -100,6 +100,14 @@ pub trait Kernel {
 
     /// The names nearest to one that is not found, best first, for messages.
     fn nearest(&self, name: &str) -> Vec<String>;
+
+    /// The user program of that path on the machine, which answers the same questions of itself.
+    /// The numbers of its types are no others' numbers, and [`Kernel::describe`] of the kernel
+    /// knows them, too. None: its debug information is not here.
+    fn program(&self, path: &str) -> Option<&dyn Kernel> {
+        let _ = path;
+        None
+    }
 }
 
 /// A function, and a place in it.
@@ -253,6 +261,54 @@ pub enum Type {
         name: String,
         bytes: u64,
     },
+}
+
+impl Type {
+    /// The same type with other numbers for the types in it.
+    #[must_use]
+    pub fn renumbered(&self, number: impl Fn(TypeId) -> TypeId) -> Self {
+        let fields = |fields: &[Field]| {
+            let field = |field: &Field| Field {
+                type_id: number(field.type_id),
+                ..field.clone()
+            };
+            fields.iter().map(field).collect()
+        };
+        match self {
+            Self::Pointer { name, to } => Self::Pointer {
+                name: name.clone(),
+                to: number(*to),
+            },
+            Self::Slice { of } => Self::Slice { of: number(*of) },
+            Self::Array { of, count } => Self::Array {
+                of: number(*of),
+                count: *count,
+            },
+            Self::Struct(of) => Self::Struct(Struct {
+                fields: fields(&of.fields),
+                parameters: of.parameters.iter().map(|id| number(*id)).collect(),
+                ..of.clone()
+            }),
+            Self::Enum(of) => Self::Enum(Enum {
+                variants: of
+                    .variants
+                    .iter()
+                    .map(|variant| Variant {
+                        fields: fields(&variant.fields),
+                        ..variant.clone()
+                    })
+                    .collect(),
+                ..of.clone()
+            }),
+            Self::Unit
+            | Self::Integer { .. }
+            | Self::Boolean
+            | Self::Character
+            | Self::Float { .. }
+            | Self::Str
+            | Self::Opaque { .. } => self.clone(),
+        }
+    }
 }
 
 /// Fields at offsets.

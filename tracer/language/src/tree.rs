@@ -139,7 +139,7 @@ pub enum ProbeKind {
 /// A place in a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UserPlace {
-    /// So many bytes after the start of the function that its symbol table calls so.
+    /// So many bytes after the start of the functions of a pattern.
     Function { function: Name, offset: u64 },
     /// So many bytes after the start of its file.
     Offset(u64),

@@ -617,12 +617,6 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
         "uprobe:/bin/PROGRAM:FUNCTION",
     ),
     (
-        "uprobe:/bin/x:f* { }",
-        "f*",
-        "the functions of a program have no patterns here",
-        "several probes with commas",
-    ),
-    (
         "uretprobe:/bin/x:f+4 { }",
         "+4",
         "a return has no offset",

@@ -269,6 +269,14 @@ pub fn probes(
             };
         };
         let several = origins.iter().filter(|other| *other == origin).count() > 1;
+        if let Attachment::User {
+            function: Some(function),
+            ..
+        } = attachment
+            && several
+        {
+            return format!("{text} ({})", debug_info::demangled(function));
+        }
         match addresses {
             [only] if several => format!("{text} ({})", function(*only)),
             [_, _, ..] => format!("{text} ({} places)", addresses.len()),

@@ -60,6 +60,37 @@ pub fn list_statics(pattern: &str, symbols: &DebugInfo, out: &mut impl Write) ->
     Ok(())
 }
 
+/// Writes a line for each function of a program that the pattern matches, by address:
+/// `PATH:FUNCTION`, both with `*` and `?`. `programs` are those of the machine, by path.
+pub fn list_program_functions<'p>(
+    pattern: &str,
+    programs: impl IntoIterator<Item = (&'p str, &'p DebugInfo)>,
+    out: &mut impl Write,
+) -> Result<()> {
+    let (path, function) = pattern.split_once(':').unwrap_or((pattern, "*"));
+    let (mut all, mut has_program, mut has_function) = (Vec::new(), false, false);
+    for (of, symbols) in programs {
+        all.push(of);
+        if !glob(path, of) {
+            continue;
+        }
+        has_program = true;
+        let functions = symbols.functions(function);
+        let signatures = symbols.signatures(&functions);
+        for (function, signature) in functions.iter().zip(signatures) {
+            has_function = true;
+            writeln!(out, "uprobe:{of}:{}  {signature}", function.path).context(CANNOT_WRITE)?;
+        }
+    }
+    if !has_program {
+        bail!("no program matches `{path}`; there are {}", all.join(", "));
+    }
+    if !has_function {
+        bail!("no function of `{path}` matches `{function}`; `*` stands for any text");
+    }
+    Ok(())
+}
+
 /// Writes a line for each function that the pattern matches, by address.
 pub fn list(pattern: &str, symbols: &DebugInfo, out: &mut impl Write) -> Result<()> {
     let pattern = match pattern.split_once(':') {

@@ -61,6 +61,18 @@ fn list(pattern: &str, options: &Options, timing: &mut Timing) -> Result<(), Fai
     if list::list_timers(pattern, &mut stdout().lock())? {
         return Ok(());
     }
+    if let Some(functions) = ["uprobe:", "uretprobe:"]
+        .iter()
+        .find_map(|kind| pattern.strip_prefix(kind))
+    {
+        let programs = target::programs(options)?;
+        let programs = programs.iter().map(|(path, symbols)| (&**path, symbols));
+        return Ok(list::list_program_functions(
+            functions,
+            programs,
+            &mut stdout().lock(),
+        )?);
+    }
     let symbols = target::symbols(options, timing)?;
     let out = &mut stdout().lock();
     match pattern.strip_prefix("watch:") {

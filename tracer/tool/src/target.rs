@@ -8,7 +8,7 @@
 
 use std::{fs, path::Path, path::PathBuf, rc::Rc, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use boot::{
     image,
     image::Kernel,
@@ -68,6 +68,20 @@ pub fn symbols(options: &Options, timing: &mut Timing) -> Result<DebugInfo> {
     }
 }
 
+/// The debug information of this tree's programs, by their paths on the machine.
+pub fn programs(options: &Options) -> Result<Vec<(String, DebugInfo)>> {
+    ensure!(
+        options.elf.is_none(),
+        "the programs of another kernel are not known here; leave --elf out for this tree's"
+    );
+    let programs = image::programs()?.into_iter();
+    let open = |(name, elf): (String, PathBuf)| {
+        let debug_info = DebugInfo::open(&elf)?;
+        Ok((debug_info::path_of_program(&name), debug_info))
+    };
+    programs.map(open).collect()
+}
+
 /// The event sources of the kernel that the options name.
 pub fn events(options: &Options) -> Result<EventTable, Failure> {
     match &options.connect {
@@ -111,7 +125,11 @@ impl Target {
         }
         if options.elf.is_none() {
             for (name, program) in image::programs()? {
-                symbols.add_program(&name, &program);
+                match running {
+                    // Only its kernel is known to be of the same build.
+                    Some(_) => symbols.add_program_names(&name, &program),
+                    None => symbols.add_program(&name, &program),
+                }
             }
         }
         Ok(symbols)

@@ -58,6 +58,16 @@ pub trait InProgram: Send + Sync {
     fn detach(self: Box<Self>) -> u64;
 }
 
+/// Where a program was.
+#[derive(Clone, Copy, Debug)]
+pub struct ProgramFrame {
+    /// Its ip and frame pointer.
+    pub ip: u64,
+    pub bp: u64,
+    /// Where the return address of its function is, if the function has not set up its frame yet.
+    pub return_slot: Option<u64>,
+}
+
 /// Why there is no table for walks of stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoTable {

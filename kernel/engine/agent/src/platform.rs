@@ -13,7 +13,10 @@ use unwind::fast::FastTable;
 
 use crate::{
     PerCpu, Tracing,
-    facts::{EntryPoints, InProgram, NoTable, PlaceInProgram, RunInProgram, Shown, Source, Ticks},
+    facts::{
+        EntryPoints, InProgram, NoTable, PlaceInProgram, ProgramFrame, RunInProgram, Shown, Source,
+        Ticks,
+    },
 };
 
 /// Where the upper half of the addresses begins.
@@ -93,7 +96,9 @@ pub unsafe trait Agent: Host {
     const HAS_USER_PROBES: bool = false;
 
     /// Calls `run` at each hit of a place in user programs, with the registers of the program and
-    /// with interrupts off, until what is returned is detached. Task context, may sleep.
+    /// with interrupts off, until what is returned is detached. At a return, SS is what DI was at
+    /// the entry of the function: the address of a result that is too large for registers. Task
+    /// context, may sleep.
     ///
     /// # Errors
     /// The reason, in words for the person who wrote the script. Nothing has changed then.
@@ -113,9 +118,9 @@ pub unsafe trait Agent: Host {
     }
 
     /// Where the program of the running task was when it entered the kernel, or at `sample` if that
-    /// is user code: ip and rbp. None: the task has none.
+    /// is user code. None: the task has none.
     #[inline(always)]
-    fn program_frame(_sample: &Sample) -> Option<(u64, u64)> {
+    fn program_frame(_sample: &Sample) -> Option<ProgramFrame> {
         None
     }
 

@@ -229,16 +229,19 @@ unsafe fn walk<A: Agent>(sample: &Sample, skip: usize, to: *mut u64, most: usize
 /// the two words of the task's name. Returns how many words, at most `most`; none if the task has
 /// no program, or if no frame is left.
 ///
-/// The walk goes by frame pointers, from where the program entered the kernel. A function that was
-/// interrupted before it had set up its own is there, and its caller is not.
+/// The walk goes by frame pointers, from where the program entered the kernel. At the first
+/// instruction of a function the kernel may know where the return address is. A function that was
+/// interrupted later, but before it had set up its frame pointer, is there, and its caller is not.
 ///
 /// # Safety
 /// The same as for [`walk`].
 #[inline(always)]
 unsafe fn walk_program<A: Agent>(sample: &Sample, skip: usize, to: *mut u64, most: usize) -> usize {
-    let Some((mut ip, mut bp)) = A::program_frame(sample) else {
+    let Some(start) = A::program_frame(sample) else {
         return 0;
     };
+    let (mut ip, mut bp) = (start.ip, start.bp);
+    let mut return_slot = start.return_slot;
     let most_frames = most.wrapping_sub(2);
     if most < 3 {
         return 0;
@@ -252,6 +255,14 @@ unsafe fn walk_program<A: Agent>(sample: &Sample, skip: usize, to: *mut u64, mos
             count = count.wrapping_add(1);
         } else {
             left = left.wrapping_sub(1);
+        }
+        if let Some(slot) = return_slot.take() {
+            let mut found = 0_u64;
+            // SAFETY: there are so many bytes.
+            if unsafe { nofault::copy::<A>(Space::User, (&raw mut found).cast(), slot, 8) } {
+                ip = A::program_return_address(slot, found);
+                continue;
+            }
         }
         let mut frame = [0_u64; 2];
         let (room, bytes) = ((&raw mut frame).cast(), size_of_val(&frame) as u64);

@@ -36,6 +36,7 @@ fn place(definition: &Definition) -> Place<'_> {
         reference_counter,
         returns: definition.kind == EventKind::Return,
         maxactive: definition.maxactive.unwrap_or(0).into(),
+        keeps_di: false,
     }
 }
 

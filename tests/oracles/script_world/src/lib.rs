@@ -248,6 +248,18 @@ impl World {
         }
     }
 
+    /// Runs what is attached to places in the program of that path.
+    pub fn hit_in_program(&mut self, program_path: &str, hit: &Hit) {
+        for attachment in self.script.attachments.clone() {
+            match attachment {
+                Attachment::User { program, path, .. } if path == program_path => {
+                    self.run(program, hit);
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Runs what is attached to a call: at its entry, and, if that wants it, at its return.
     pub fn call(&mut self, entry: &Hit, on_return: &Hit) {
         for attachment in self.script.attachments.clone() {

@@ -216,7 +216,11 @@ impl Program<'_, '_> {
                 address: kept(self, address),
                 offset: *offset,
             },
-            At::Pieces { pieces, offset } => {
+            At::Pieces {
+                space,
+                pieces,
+                offset,
+            } => {
                 let pieces = pieces.iter().map(|piece| Piece {
                     bytes: piece.bytes,
                     source: match &piece.source {
@@ -226,6 +230,7 @@ impl Program<'_, '_> {
                     },
                 });
                 At::Pieces {
+                    space: *space,
                     pieces: pieces.collect::<Vec<_>>().into(),
                     offset: *offset,
                 }

@@ -1,8 +1,10 @@
 //! Memory of the program in ring 3: numbers, bytes and texts, up to the byte that ends them.
 
 use bpf::context::Register::{Di, Dx, Si};
+use trace_interface::script::Attachment;
 
 use super::{
+    fake::compiled,
     values::{INODE_AT, NAME_AT, with_file},
     world::{Hit, World},
 };
@@ -43,6 +45,67 @@ fn numbers_in_the_memory_of_a_program_are_read() {
     );
     world.out.clear();
     assert!(world.maps().starts_with("@[770]: 1\n"));
+}
+
+/// Where a value is in registers, what it leads to is the program's, and so is a plain number.
+#[test]
+fn values_of_a_program_are_in_its_memory() {
+    let mut world = with_program(
+        "uprobe:/bin/cat:vfs_write { \
+         printf(\"%s %d %d\\n\", func, args.file.pos, args.file.inode.number); \
+         print(args.buffer); print(*(uint16*)arg1); print(((&File)arg0).pos); print(buf(arg1, 2)); \
+         print(*kptr((uint16*)arg1)); }",
+        &[1, 2, 3, 4, 5],
+    );
+    world.hit_in_program(
+        "/bin/cat",
+        &Hit {
+            registers: vec![(Di, RECORD_AT), (Si, BUFFER_AT), (Dx, 5)],
+            ..Hit::default()
+        },
+    );
+    let expected = "kernel::fs::vfs_write -7 42\n[1, 2, 3, 4, 5]\n513\n-7\n\\x01\\x02\n\
+                    <unreadable>\n";
+    assert_eq!(world.out, expected);
+}
+
+/// A part of a value may be in memory while the rest is in a register.
+#[test]
+fn pieces_in_memory_are_the_programs() {
+    let mut world = with_program(
+        "uprobe:/bin/cat:vfs_open { print(split); }",
+        &[1, 2, 3, 4, 5, 6, 7, 8],
+    );
+    world.hit_in_program(
+        "/bin/cat",
+        &Hit {
+            registers: vec![(Di, BUFFER_AT), (Si, 0x0807)],
+            ..Hit::default()
+        },
+    );
+    assert_eq!(world.out, format!("{}\n", 0x0807_0605_0403_0201_u64));
+}
+
+/// A pattern is a probe for each function that it matches, with a name of its own.
+#[test]
+fn patterns_match_functions_of_a_program() {
+    let compiled = compiled("uprobe:/bin/cat:vfs_* { @[probe] = count(); }");
+    let functions: Vec<_> = compiled
+        .script
+        .attachments
+        .iter()
+        .map(|attachment| match attachment {
+            Attachment::User { path, function, .. } => (&**path, function.as_deref()),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let expected = [
+        "kernel::fs::vfs_write",
+        "kernel::fs::vfs_read",
+        "kernel::fs::vfs_open",
+    ];
+    let expected = expected.map(|name| ("/bin/cat", Some(name)));
+    assert_eq!(functions, expected);
 }
 
 #[test]

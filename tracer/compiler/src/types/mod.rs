@@ -9,7 +9,7 @@ mod named;
 pub(crate) mod shape;
 
 use alloc::{format, rc::Rc, string::String, vec::Vec};
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 
 use bpf::Condition;
 use trace_interface::symbols::{Enum, Field, Kernel, Origin, Struct, Tag, Type, TypeId, Variant};
@@ -31,6 +31,9 @@ const OWN: u64 = 1 << 63;
 /// See the module's text.
 pub(crate) struct Types<'a> {
     pub(crate) kernel: &'a dyn Kernel,
+    /// The program of user mode whose names the text means where it is compiled now, before the
+    /// kernel's.
+    program: Cell<Option<&'a dyn Kernel>>,
     options: &'a Options,
     own: RefCell<Vec<Rc<Type>>>,
 }
@@ -39,9 +42,26 @@ impl<'a> Types<'a> {
     pub(crate) fn new(kernel: &'a dyn Kernel, options: &'a Options) -> Self {
         Self {
             kernel,
+            program: Cell::new(None),
             options,
             own: RefCell::new(Vec::new()),
         }
+    }
+
+    /// Says whose names are meant from now on: a program's at that path, or the kernel's alone.
+    pub(crate) fn set_program(&self, path: Option<&str>) {
+        self.program
+            .set(path.and_then(|path| self.kernel.program(path)));
+    }
+
+    /// The program of [`Types::set_program`], if its debug information is known.
+    pub(crate) fn program(&self) -> Option<&'a dyn Kernel> {
+        self.program.get()
+    }
+
+    /// Whose code is probed: the program's, or the kernel's.
+    pub(crate) fn probed(&self) -> &'a dyn Kernel {
+        self.program().unwrap_or(self.kernel)
     }
 
     /// The type with that number.
@@ -295,7 +315,7 @@ impl<'a> Types<'a> {
 pub(crate) fn missing(span: Span) -> Diagnostic {
     Diagnostic::new(
         span,
-        "the compiler of the kernel left this part of the value out",
+        "the compiler left this part of the value out",
         "use another field, or probe another line of the function (line:FILE:N)",
     )
 }

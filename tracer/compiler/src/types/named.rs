@@ -25,11 +25,19 @@ impl Types<'_> {
                     "char" => return Ok(Some(self.synthetic(Type::Character))),
                     _ => {}
                 }
-                match self.kernel.type_named(text) {
+                let (of, found) = match self.program().map(|program| program.type_named(text)) {
+                    // Where the program has none, the kernel may.
+                    None => ("the kernel", self.kernel.type_named(text)),
+                    Some(Err(paths)) if paths.is_empty() => {
+                        ("the program or the kernel", self.kernel.type_named(text))
+                    }
+                    Some(found) => ("the program", found),
+                };
+                match found {
                     Ok(id) => Ok(Some(id)),
                     Err(paths) if paths.is_empty() => Err(Diagnostic::new(
                         name.span,
-                        format!("no type of the kernel is called `{text}`"),
+                        format!("no type of {of} is called `{text}`"),
                         match self.options.debug_info {
                             true => "write it as the source does, for example kernel::fs::File",
                             false => names::NO_DEBUG_INFORMATION,
@@ -37,7 +45,7 @@ impl Types<'_> {
                     )),
                     Err(paths) => Err(Diagnostic::new(
                         name.span,
-                        format!("several types of the kernel are called `{text}`"),
+                        format!("several types of {of} are called `{text}`"),
                         format!("write the whole path: {}", shortened(&paths)),
                     )),
                 }

@@ -47,7 +47,13 @@ impl Values<'_, '_> {
                     ..
                 }) => Err(Diagnostic::new(span, "this value leads nowhere", "")),
                 Val::Number(counted) => Ok(Val::Number(Counted {
-                    number: Number::load_in(counted.kind.space(), counted.number, 0, 8, false),
+                    number: Number::load_in(
+                        self.site.space_of(&counted.kind),
+                        counted.number,
+                        0,
+                        8,
+                        false,
+                    ),
                     kind: Kind::UNSIGNED,
                     present: counted.present,
                 })),

@@ -16,7 +16,7 @@ use trace_language::{
     tree::{Expression, ExpressionKind, Map as MapName, Name, Span},
 };
 
-use super::{Holds, SiteKind, Val, Values, Variable, library, sizes, words};
+use super::{Holds, SiteKind, UserMoment, Val, Values, Variable, library, sizes, words};
 use crate::{
     Lowered,
     functions::{self, Call, Role, map_and_key, text},
@@ -191,7 +191,7 @@ fn bytes(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
                 None => values.tables.options.slice_bytes,
             };
             Ok(Val::Bytes {
-                space: address.kind.space(),
+                space: values.site.space_of(&address.kind),
                 address: address.number,
                 length: length.number,
                 most: most.max(1).next_multiple_of(8),
@@ -291,7 +291,19 @@ fn register(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
         return Err(words::no_code("reg", call.span));
     }
     let text = text(name, "reg(\"di\")")?;
+    let is_other = |register| {
+        let has_others = match values.site.kind {
+            SiteKind::Watch(_) => true,
+            kind => kind == SiteKind::User(UserMoment::Return),
+        };
+        has_others && matches!(register, Register::OrigAx | Register::Ss)
+    };
     match register_named(text) {
+        Some(register) if is_other(register) => Err(Diagnostic::new(
+            name.span,
+            format!("`{text}` is not known here"),
+            "a probe at an instruction knows it",
+        )),
         Some(register) => Ok(Val::number(Number::Register(register), Kind::UNSIGNED)),
         None => Err(Diagnostic::new(
             name.span,

@@ -260,7 +260,7 @@ impl Values<'_, '_> {
             },
             TypeKind::Pointer(of) => {
                 let to = self.types().named(of)?;
-                let space = counted.kind.space();
+                let space = self.site.space_of(&counted.kind);
                 (number, Kind::Pointer { to, space })
             }
             TypeKind::Slice(_) | TypeKind::Array { .. } => {

@@ -178,9 +178,28 @@ pub(crate) struct Site {
     pub(crate) turns: u32,
     /// Whose fields `args` has; else it has the arguments of the source.
     pub(crate) source: Option<Rc<EventSource>>,
+    /// The path of the function in a program of user mode, if it is known.
+    pub(crate) function: Option<String>,
 }
 
 impl Site {
+    /// Whose memory the values of the probed code are in.
+    pub(crate) fn space(&self) -> Space {
+        match self.user_moment() {
+            Some(_) => Space::User,
+            None => Space::Kernel,
+        }
+    }
+
+    /// Whose memory a number is an address of, if it is one: a number that does not say, of the
+    /// probed code.
+    pub(crate) fn space_of(&self, kind: &Kind) -> Space {
+        match kind {
+            Kind::Pointer { space, .. } => *space,
+            _ => self.space(),
+        }
+    }
+
     /// The moment of a place in a program of user mode.
     pub(crate) fn user_moment(&self) -> Option<UserMoment> {
         match self.kind {

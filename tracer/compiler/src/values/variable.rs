@@ -96,10 +96,15 @@ impl Values<'_, '_> {
         match self.local(&name.text) {
             Some(Ok(value)) => Ok(value),
             Some(Err(reason)) => Err(unavailable(reason, name.span)),
+            None if self.site.user_moment().is_some() => Err(Diagnostic::new(
+                name.span,
+                "the types of this place in a program are not known here",
+                "name a function of a program that this tool has built, or use arg0 to arg5",
+            )),
             None => Err(Diagnostic::new(
                 name.span,
                 "there are no arguments here",
-                "use them at kprobe:, kretprobe:, session:, inline: and line: probes",
+                "use them at kprobe:, kretprobe:, session:, inline:, line: and uprobe: probes",
             )),
         }
     }
@@ -109,18 +114,27 @@ impl Values<'_, '_> {
         let address = self.site.address?;
         let when = match self.site.kind {
             SiteKind::Entry | SiteKind::SessionEntry | SiteKind::Inside => When::Here,
+            SiteKind::User(UserMoment::Entry | UserMoment::Inside) => When::Here,
+            SiteKind::User(UserMoment::Return) => {
+                return Some(Err(Unavailable {
+                    reason: "at the return of a program's function its arguments are gone".into(),
+                    help: "keep them at its entry (uprobe:) in a map, by tid".into(),
+                }));
+            }
             SiteKind::Return => When::AtEntry,
             _ => return None,
         };
+        let space = self.site.space();
+        let probed = self.types().probed();
         self.depends_on_place = true;
         let place = ProbePlace {
             address,
             moment: Moment::At,
         };
-        let variable = match self.types().kernel.variable(place, name) {
+        let variable = match probed.variable(place, name) {
             Ok(variable) => variable,
             Err(unavailable) => {
-                let names = self.types().kernel.variables(place);
+                let names = probed.variables(place);
                 let is_known = names.iter().any(|known| known == name);
                 return Some(Err(match is_known || !unavailable.help.is_empty() {
                     true => unavailable,
@@ -139,30 +153,33 @@ impl Values<'_, '_> {
                 }));
             }
         };
-        Some(self.object(&variable, when))
+        Some(self.object(&variable, when, space))
     }
 
     /// The result of the function.
     pub(crate) fn returned(&mut self, span: Span) -> Lowered<Val> {
-        if self.site.kind == SiteKind::User(UserMoment::Return) {
-            return Ok(Val::number(Number::Register(Register::Ax), Kind::SIGNED));
-        }
-        if self.site.kind != SiteKind::Return {
-            return Err(Diagnostic::new(
-                span,
-                "there is no result before the function returns",
-                "use it at kretprobe:FUNCTION, or in the return part of session:FUNCTION",
-            ));
-        }
-        if !self.tables.options.debug_info {
-            return Ok(Val::number(Number::Register(Register::Ax), Kind::SIGNED));
-        }
-        let Some(address) = self.site.address else {
+        let in_kernel = match self.site.kind {
+            SiteKind::Return => true,
+            SiteKind::User(UserMoment::Return) => false,
+            _ => {
+                return Err(Diagnostic::new(
+                    span,
+                    "there is no result before the function returns",
+                    "use it at kretprobe:FUNCTION, or in the return part of session:FUNCTION",
+                ));
+            }
+        };
+        let is_known = match in_kernel {
+            true => self.tables.options.debug_info,
+            false => self.types().program().is_some(),
+        };
+        let Some(address) = self.site.address.filter(|_| is_known) else {
             return Ok(Val::number(Number::Register(Register::Ax), Kind::SIGNED));
         };
         self.depends_on_place = true;
-        let variable = self.types().kernel.returned(address);
-        let object = variable.and_then(|variable| self.object(&variable, When::Here));
+        let space = self.site.space();
+        let variable = self.types().probed().returned(address);
+        let object = variable.and_then(|variable| self.object(&variable, When::Here, space));
         object.map_err(|unavailable| {
             let help = match unavailable.help.is_empty() {
                 true => "reg(\"ax\") is the register in which small results are".into(),
@@ -172,33 +189,42 @@ impl Values<'_, '_> {
         })
     }
 
-    /// A static variable, by its path.
+    /// A static variable, by its path: of the probed program, or else of the kernel.
     pub(crate) fn global(&mut self, path: &str) -> Result<Val, Unavailable> {
+        if let Some(Ok(variable)) = self.types().program().map(|program| program.global(path)) {
+            return self.object(&variable, When::Here, Space::User);
+        }
         let variable = self.types().kernel.global(path)?;
-        self.object(&variable, When::Here)
+        self.object(&variable, When::Here, Space::Kernel)
     }
 
-    fn object(&mut self, variable: &Variable, when: When) -> Result<Val, Unavailable> {
+    fn object(
+        &mut self,
+        variable: &Variable,
+        when: When,
+        space: Space,
+    ) -> Result<Val, Unavailable> {
         let mut pieces = Vec::new();
         for Piece { bytes, source } in &variable.pieces {
             let source = match source {
                 Source::Missing => Source::Missing,
                 Source::Value(expression) => {
-                    let number = self.convert(expression, when)?;
+                    let number = self.convert(expression, when, space)?;
                     Source::Value(match when {
                         When::Here => number,
                         When::AtEntry => self.kept(number),
                     })
                 }
                 Source::Memory(expression) => {
-                    let address = self.convert(expression, when)?;
+                    let address = self.convert(expression, when, space)?;
                     if when == When::AtEntry && address.constant().is_none() {
                         // The stack of the entry may be overwritten until the return. So the bytes
                         // are kept, not the address.
                         let mut at = 0;
                         while at < *bytes {
                             let step = step(bytes - at);
-                            let number = Number::load(address.clone(), at.into(), step, false);
+                            let number =
+                                Number::load_in(space, address.clone(), at.into(), step, false);
                             pieces.push(Piece {
                                 bytes: step.into(),
                                 source: Source::Value(self.kept(number)),
@@ -222,11 +248,12 @@ impl Values<'_, '_> {
                     ..
                 },
             ] => At::Memory {
-                space: Space::Kernel,
+                space,
                 address: address.clone(),
                 offset: 0,
             },
             _ => At::Pieces {
+                space,
                 pieces: pieces.into(),
                 offset: 0,
             },
@@ -240,13 +267,23 @@ impl Values<'_, '_> {
     }
 
     /// A number of the debug information.
-    fn convert(&mut self, expression: &Expression, when: When) -> Result<Number, Unavailable> {
+    fn convert(
+        &mut self,
+        expression: &Expression,
+        when: When,
+        space: Space,
+    ) -> Result<Number, Unavailable> {
         Ok(match expression {
             Expression::Constant(number) => Number::Constant(*number),
             Expression::Register(register) => Number::Register(*register),
             Expression::AtEntry(register) => match (self.site.kind, when) {
                 (SiteKind::Entry | SiteKind::SessionEntry, _) | (_, When::AtEntry) => {
                     Number::Register(*register)
+                }
+                (SiteKind::User(UserMoment::Entry), _) => Number::Register(*register),
+                // A return has it in place of SS.
+                (SiteKind::User(UserMoment::Return), When::Here) if *register == Register::Di => {
+                    Number::Register(Register::Ss)
                 }
                 (SiteKind::Return, When::Here) => self.kept(Number::Register(*register)),
                 _ => {
@@ -257,11 +294,11 @@ impl Values<'_, '_> {
                 }
             },
             Expression::Load { address, bytes } => {
-                Number::load(self.convert(address, when)?, 0, *bytes, false)
+                Number::load_in(space, self.convert(address, when, space)?, 0, *bytes, false)
             }
             Expression::Binary(operation, left, right) => {
-                let left = self.convert(left, when)?;
-                let right = self.convert(right, when)?;
+                let left = self.convert(left, when, space)?;
+                let right = self.convert(right, when, space)?;
                 let op = match operation {
                     Operation::Add => AluOp::Add,
                     Operation::Subtract => AluOp::Sub,

@@ -16,7 +16,7 @@ use crate::{
     Lowered,
     functions::ABSENT,
     names,
-    number::{Kind, Number, Test},
+    number::{Kind, Number, Space, Test},
     object::{At, Object},
 };
 
@@ -102,6 +102,7 @@ impl Values<'_, '_> {
                 }
                 return Err(no_code(name, span));
             }
+            "func" if let Some(function) = self.site.function.clone() => Val::Literal(function),
             "func" | "kstack" | "caller" if self.site.user_moment().is_some() => {
                 return Err(Diagnostic::new(
                     span,
@@ -300,6 +301,7 @@ fn at_watch(watched: Watched, name: &str) -> Val {
         Some(type_id) => Val::Object(Object {
             type_id,
             at: At::Pieces {
+                space: Space::Kernel,
                 pieces: [Piece {
                     bytes: bytes.into(),
                     source: Source::Value(number),

@@ -403,13 +403,6 @@ fn user(parser: &mut Parser<'_>, provider: &Name, returns: bool) -> Parsed<Probe
         }
         _ => {
             let function = parser.function(provider)?;
-            if function.text.contains(['*', '?']) {
-                return Err(Diagnostic::new(
-                    function.span,
-                    "the functions of a program have no patterns here",
-                    "name one function, or several probes with commas between them",
-                ));
-            }
             let (offset, end) = offset(parser.text, parser.position)?;
             if returns && offset > 0 {
                 return Err(Diagnostic::new(

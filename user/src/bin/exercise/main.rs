@@ -13,6 +13,7 @@ mod memory;
 mod probed;
 mod registers;
 mod tasks;
+mod values;
 
 use user::{Args, eprintln};
 
@@ -56,6 +57,7 @@ fn main(mut args: Args) -> i32 {
         ("block", 0) => tasks::block(),
         ("rounds", 1) => tasks::rounds(args),
         ("fork_limit", 0) => tasks::fork_limit(),
+        ("values", 0) => values::run(),
         ("probed", 1) => probed::run(args),
         ("probed_cost", 0) => probed::cost(),
         ("probed_framed", 0) => probed::framed(),
