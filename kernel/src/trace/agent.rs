@@ -1,8 +1,8 @@
 //! What this kernel gives the agent of the tracer: the trait [`Agent`].
 //!
 //! The agent is a crate that knows no kernel. Each method here is a question that it asks, and goes
-//! to the part of the kernel that knows the answer. What a hit asks takes no lock and is on the list
-//! of what may not be probed.
+//! to the part of the kernel that knows the answer. What a hit asks takes no lock and may not be
+//! probed.
 
 use alloc::{boxed::Box, string::String};
 use core::fmt;
