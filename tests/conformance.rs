@@ -34,7 +34,7 @@ const GROUPS: [(char, usize); 15] = [
     ('L', 27),
     ('W', 10),
     ('F', 14),
-    ('U', 21),
+    ('U', 22),
 ];
 
 /// How many items say that something is missing. The number is exact, so that each change is seen.

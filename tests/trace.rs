@@ -668,6 +668,56 @@ fn values_of_programs_are_as_rust_shows_them() {
     assert!(lines.len() >= expected.len(), "{said}");
 }
 
+/// Static marks have their values with their sizes and signs, at each of their places, and can be
+/// listed.
+#[test]
+fn marks_of_programs_have_their_values() {
+    let program = "usdt:/bin/exercise:exercise:round { \
+            print((arg0, arg1, arg2, arg3, str(arg4, arg5))); print(round); @p[probe] = count(); } \
+        usdt:/bin/exercise:em* { @[func] = count(); }";
+    let output = trace(&[program, "--run", "exercise values"]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    let expected = "(0, 0, 223, 18446744073709551615, no)\n0\n\
+        (200, -200, 223, 18446744073709551415, some)\n200\n";
+    assert!(said.contains(expected), "{said}");
+    assert!(
+        said.contains("@p[usdt:/bin/exercise:exercise:round]: 2"),
+        "{said}"
+    );
+    assert!(said.contains("@[exercise::values::"), "{said}");
+    let said = answer(&["-l", "usdt:/bin/*:exercise:round"]);
+    assert!(
+        said.starts_with(
+            "usdt:/bin/exercise:exercise:round  (arg0: u8, arg1: i16, arg2: u32, arg3: u64, \
+             arg4: u64, arg5: u64)  in exercise::values::"
+        ),
+        "{said}"
+    );
+    let output = trace(&["-l", "usdt:nothing"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("no mark matches `nothing`"), "{said}");
+    for (program, part) in [
+        (
+            "usdt:/bin/exercise:exercise:rund { }",
+            "did you mean `exercise:round`",
+        ),
+        ("usdt:/bin/child:x { }", "it has none"),
+        ("usdt:/bin/nothing:x { }", "is not known here"),
+        (
+            "usdt:/bin/exercise:round { print(arg6); }",
+            "it has arg0 to arg5",
+        ),
+        ("usdt:/bin/exercise:empty { print(arg0); }", "it has none"),
+        (
+            "usdt:/bin/exercise:empty { print(retval); }",
+            "before the function returns",
+        ),
+    ] {
+        let said = refusal(&[program]);
+        assert!(said.contains(part) && said.contains('^'), "{said}");
+    }
+}
+
 /// The functions of programs and their arguments can be listed.
 #[test]
 fn functions_of_programs_are_listed() {

@@ -170,6 +170,17 @@ impl<'a> Compiler<'a> {
                     place,
                     *returns,
                 )),
+                ProbeKind::Mark {
+                    path,
+                    provider,
+                    name,
+                } => Some(places::of_marks(
+                    &self.tables,
+                    probe.span,
+                    path,
+                    provider,
+                    name,
+                )),
                 _ => None,
             };
             match several {
@@ -370,6 +381,7 @@ impl<'a> Compiler<'a> {
             turns: way.turns,
             source: group.source.clone(),
             function: group.user.as_ref().and_then(|user| user.name.clone()),
+            mark: group.user.as_ref().and_then(|user| user.mark.clone()),
         };
         match group.site {
             SiteKind::SessionEntry => {

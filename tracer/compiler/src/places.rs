@@ -2,10 +2,10 @@
 //!
 //! Places of one kind with the same name are one group, and share their programs.
 
-use alloc::{format, rc::Rc, string::String, vec::Vec};
+use alloc::{collections::BTreeSet, format, rc::Rc, string::String, vec::Vec};
 
 use bpf::AluOp;
-use trace_interface::symbols::Unavailable;
+use trace_interface::symbols::{Mark, Unavailable};
 use trace_language::{
     Diagnostic,
     tree::{self, ExpressionKind, Probe, ProbeKind, Span, UserPlace},
@@ -43,6 +43,8 @@ pub(crate) struct UserSite {
     pub(crate) offset: u64,
     /// The function's path, if the program's debug information is known.
     pub(crate) name: Option<String>,
+    /// The static mark that the place is at.
+    pub(crate) mark: Option<Rc<Mark>>,
 }
 
 const MILLISECOND: u64 = 1_000_000;
@@ -194,8 +196,10 @@ pub(crate) fn group(tables: &mut Tables<'_>, probe: &Probe) -> Lowered<Group> {
             };
             timer(SiteKind::Watch(watched), format!("{probe}"), 0)
         }
-        // Each function has a group of its own: see `of_program`.
-        ProbeKind::User { .. } => timer(SiteKind::User(UserMoment::Inside), format!("{probe}"), 0),
+        // Each function and mark has a group of its own: see `of_program`, `of_marks`.
+        ProbeKind::User { .. } | ProbeKind::Mark { .. } => {
+            timer(SiteKind::User(UserMoment::Inside), format!("{probe}"), 0)
+        }
         ProbeKind::Begin => timer(SiteKind::Begin, "BEGIN".into(), 0),
         ProbeKind::End => timer(SiteKind::End, "END".into(), 0),
     })
@@ -234,6 +238,7 @@ fn watched_static(tables: &mut Tables<'_>, name: &tree::Name, reads: bool) -> Lo
         turns: 0,
         source: None,
         function: None,
+        mark: None,
     };
     let mut shared = Shared::default();
     let mut values = Values::new(tables, site, &mut shared);
@@ -345,7 +350,7 @@ pub(crate) fn of_program(
             path: path.text.clone(),
             function: Some(name.text.clone()),
             offset,
-            name: None,
+            ..UserSite::default()
         };
         return Ok(alloc::vec![group(site, None)]);
     };
@@ -371,6 +376,7 @@ pub(crate) fn of_program(
             function: Some(function.symbol),
             offset,
             name: Some(function.path),
+            mark: None,
         };
         groups.push(group(site, Some(function.address.wrapping_add(offset))));
     }
@@ -380,6 +386,61 @@ pub(crate) fn of_program(
         }
         _ => Ok(groups),
     }
+}
+
+/// The groups of static marks: one for each place. A mark in an inlined function has several.
+pub(crate) fn of_marks(
+    tables: &Tables<'_>,
+    span: Span,
+    path: &tree::Name,
+    provider: &tree::Name,
+    name: &tree::Name,
+) -> Lowered<Vec<Group>> {
+    let Some(program) = tables.types.kernel.program(&path.text) else {
+        return Err(Diagnostic::new(
+            path.span,
+            format!("which marks `{}` has is not known here", path.text),
+            "marks are known of the programs that this tool has built, in /bin",
+        ));
+    };
+    let marks = program.marks(&provider.text, &name.text);
+    if marks.is_empty() {
+        let all = program.marks("*", "*");
+        let all: BTreeSet<String> = all
+            .iter()
+            .map(|mark| format!("{}:{}", mark.provider, mark.name))
+            .collect();
+        let text = format!("{}:{}", provider.text, name.text);
+        let near = names::nearest(&text, all.iter().map(|name| &**name));
+        return Err(Diagnostic::new(
+            provider.span.to(name.span),
+            format!("{} has no mark `{text}`", path.text),
+            match (near.is_empty(), all.is_empty()) {
+                (_, true) => "it has none".into(),
+                (true, false) => format!("it has {}", Vec::from_iter(all).join(", ")),
+                (false, false) => names::did_you_mean(&near),
+            },
+        ));
+    }
+    let group = |mark: Mark| {
+        let name = format!("usdt:{}:{}:{}", path.text, mark.provider, mark.name);
+        Group {
+            site: SiteKind::User(UserMoment::Inside),
+            addresses: alloc::vec![mark.address],
+            span,
+            name: (name.into(), false),
+            nanoseconds: 0,
+            source: None,
+            user: Some(UserSite {
+                path: path.text.clone(),
+                function: Some(mark.function.symbol.clone()),
+                offset: mark.address.wrapping_sub(mark.function.address),
+                name: Some(mark.function.path.clone()),
+                mark: Some(Rc::new(mark)),
+            }),
+        }
+    };
+    Ok(marks.into_iter().map(group).collect())
 }
 
 /// The groups of event sources: one for each event.

@@ -39,6 +39,7 @@ mod image;
 mod index;
 mod layout;
 mod lines;
+mod marks;
 mod names;
 mod place;
 mod programs;
@@ -62,7 +63,8 @@ use std::{
 };
 
 use trace_interface::symbols::{
-    Function, Kernel, ProbePlace, Symbol, Symbolize, Type, TypeId, Unavailable, Variable,
+    Function, Kernel, Mark, ProbePlace, Symbol, Symbolize, Type, TypeId, Unavailable, Variable,
+    glob,
 };
 
 use crate::{
@@ -335,6 +337,23 @@ impl Kernel for DebugInfo {
 
     fn nearest(&self, name: &str) -> Vec<String> {
         self.near(name)
+    }
+
+    fn marks(&self, provider: &str, name: &str) -> Vec<Mark> {
+        let is_one = |note: &marks::Note| glob(provider, &note.provider) && glob(name, &note.name);
+        let notes = marks::notes(self.image.section(".note.stapsdt"));
+        let place = |note: marks::Note| {
+            Some(Mark {
+                function: self.function_at(note.address)?,
+                provider: note.provider,
+                name: note.name,
+                address: note.address,
+                arguments: note.arguments,
+            })
+        };
+        let mut found: Vec<Mark> = notes.into_iter().filter(is_one).filter_map(place).collect();
+        found.sort_by_key(|mark| mark.address);
+        found
     }
 
     fn program(&self, path: &str) -> Option<&dyn Kernel> {

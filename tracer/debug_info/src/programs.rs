@@ -11,7 +11,7 @@ use std::{
 };
 
 use trace_interface::symbols::{
-    Function, Kernel, ProbePlace, Symbol, Type, TypeId, Unavailable, Variable,
+    Function, Kernel, Mark, ProbePlace, Symbol, Type, TypeId, Unavailable, Variable,
 };
 
 use crate::{DebugInfo, image, index, types::UNIT};
@@ -204,5 +204,9 @@ impl Kernel for ProgramInfo {
 
     fn nearest(&self, name: &str) -> Vec<String> {
         self.debug_info.nearest(name)
+    }
+
+    fn marks(&self, provider: &str, name: &str) -> Vec<Mark> {
+        self.debug_info.marks(provider, name)
     }
 }

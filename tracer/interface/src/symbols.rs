@@ -101,6 +101,12 @@ pub trait Kernel {
     /// The names nearest to one that is not found, best first, for messages.
     fn nearest(&self, name: &str) -> Vec<String>;
 
+    /// The static marks that two patterns match, by address. Of a user program only.
+    fn marks(&self, provider: &str, name: &str) -> Vec<Mark> {
+        let _ = (provider, name);
+        Vec::new()
+    }
+
     /// The user program of that path on the machine, which answers the same questions of itself.
     /// The numbers of its types are no others' numbers, and [`Kernel::describe`] of the kernel
     /// knows them, too. None: its debug information is not here.
@@ -108,6 +114,27 @@ pub trait Kernel {
         let _ = path;
         None
     }
+}
+
+/// A static mark: a place in a program that its source has given a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    pub provider: String,
+    pub name: String,
+    pub address: u64,
+    /// The function that has the place.
+    pub function: Function,
+    pub arguments: Vec<MarkArgument>,
+}
+
+/// A value of a [`Mark`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MarkArgument {
+    /// How many of the number's bytes it has: 1, 2, 4 or 8.
+    pub bytes: u8,
+    pub signed: bool,
+    /// None: where it is, is said in a way that is not understood here.
+    pub value: Option<Expression>,
 }
 
 /// A function, and a place in it.

@@ -157,6 +157,11 @@ impl Display for Probe {
                     }
                 }
             }
+            ProbeKind::Mark {
+                path,
+                provider,
+                name,
+            } => write!(f, "usdt:{}:{}:{}", path.text, provider.text, name.text),
             ProbeKind::Begin => f.write_str("begin"),
             ProbeKind::End => f.write_str("end"),
         }

@@ -130,6 +130,12 @@ pub enum ProbeKind {
         place: UserPlace,
         returns: bool,
     },
+    /// `usdt:PATH:PROVIDER:NAME`: at the static marks that two patterns match.
+    Mark {
+        path: Name,
+        provider: Name,
+        name: Name,
+    },
     /// `begin`: before anything is attached.
     Begin,
     /// `end`: when everything is detached.

@@ -599,10 +599,16 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
         "`kprobe:FUNCTION`",
     ),
     (
-        "usdt:/bin/x:f:g { }",
-        "usdt",
-        "`usdt` is not in this tracer",
-        "uprobe:PROGRAM:FUNCTION",
+        "usdt:x:f:g { }",
+        "x",
+        "`x` is no absolute path",
+        "usdt:/bin/PROGRAM:PROVIDER:NAME",
+    ),
+    (
+        "usdt:/bin/x { }",
+        "usdt:/bin/x",
+        "`usdt` alone does not say where",
+        "usdt:/bin/PROGRAM:PROVIDER:NAME",
     ),
     (
         "uprobe:x:f { }",
@@ -876,7 +882,8 @@ fn the_kinds_of_probes_are_listed_where_there_is_none() {
         "there are `kprobe:FUNCTION`, `kretprobe:FUNCTION`, `session:FUNCTION`, \
          `inline:FUNCTION`, `line:FILE:LINE`, `tracepoint:GROUP:EVENT`, `interval:s:1`, \
          `profile:hz:99`, `watch:STATIC`, `watchpoint:ADDRESS:LENGTH:w`, \
-         `uprobe:PROGRAM:FUNCTION`, `uretprobe:PROGRAM:FUNCTION`, `begin` and `end`"
+         `uprobe:PROGRAM:FUNCTION`, `uretprobe:PROGRAM:FUNCTION`, \
+         `usdt:PROGRAM:PROVIDER:NAME`, `begin` and `end`"
     );
 }
 

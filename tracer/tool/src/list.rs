@@ -1,6 +1,6 @@
 //! `-l GLOB`: what can be probed.
 
-use std::io::Write;
+use std::{collections::BTreeMap, io::Write};
 
 use anyhow::{Context, Result, bail};
 use debug_info::{DebugInfo, Static};
@@ -87,6 +87,52 @@ pub fn list_program_functions<'p>(
     }
     if !has_function {
         bail!("no function of `{path}` matches `{function}`; `*` stands for any text");
+    }
+    Ok(())
+}
+
+/// Writes a line for each static mark of a program that the pattern matches, and for each function
+/// that has it: `PATH:PROVIDER:NAME`, each with `*` and `?`. `programs` as above.
+pub fn list_marks<'p>(
+    pattern: &str,
+    programs: impl IntoIterator<Item = (&'p str, &'p DebugInfo)>,
+    out: &mut impl Write,
+) -> Result<()> {
+    let mut parts = pattern.split(':');
+    let path = parts.next().unwrap_or("*");
+    let (provider, name) = match (parts.next(), parts.next()) {
+        (Some(provider), Some(name)) => (provider, name),
+        (Some(name), None) => ("*", name),
+        (None, _) => ("*", "*"),
+    };
+    let mut lines: BTreeMap<String, usize> = BTreeMap::new();
+    for (of, symbols) in programs {
+        if !glob(path, of) {
+            continue;
+        }
+        for mark in symbols.marks(provider, name) {
+            let arguments = mark.arguments.iter().enumerate();
+            let arguments = arguments.map(|(number, argument)| {
+                let sign = if argument.signed { 'i' } else { 'u' };
+                format!("arg{number}: {sign}{}", 8 * argument.bytes)
+            });
+            let arguments: Vec<String> = arguments.collect();
+            let (arguments, function) = (arguments.join(", "), &mark.function.path);
+            let name = format!("usdt:{of}:{}:{}", mark.provider, mark.name);
+            *lines
+                .entry(format!("{name}  ({arguments})  in {function}"))
+                .or_default() += 1;
+        }
+    }
+    if lines.is_empty() {
+        bail!("no mark matches `{pattern}`; `-l 'usdt:*'` lists them all");
+    }
+    for (line, places) in lines {
+        match places {
+            1 => writeln!(out, "{line}"),
+            places => writeln!(out, "{line}, {places} places"),
+        }
+        .context(CANNOT_WRITE)?;
     }
     Ok(())
 }

@@ -61,17 +61,17 @@ fn list(pattern: &str, options: &Options, timing: &mut Timing) -> Result<(), Fai
     if list::list_timers(pattern, &mut stdout().lock())? {
         return Ok(());
     }
-    if let Some(functions) = ["uprobe:", "uretprobe:"]
-        .iter()
-        .find_map(|kind| pattern.strip_prefix(kind))
+    if let Some((kind @ ("uprobe" | "u" | "uretprobe" | "ur" | "usdt" | "U"), of_programs)) =
+        pattern.split_once(':')
     {
         let programs = target::programs(options)?;
         let programs = programs.iter().map(|(path, symbols)| (&**path, symbols));
-        return Ok(list::list_program_functions(
-            functions,
-            programs,
-            &mut stdout().lock(),
-        )?);
+        let out = &mut stdout().lock();
+        match kind {
+            "usdt" | "U" => list::list_marks(of_programs, programs, out)?,
+            _ => list::list_program_functions(of_programs, programs, out)?,
+        }
+        return Ok(());
     }
     let symbols = target::symbols(options, timing)?;
     let out = &mut stdout().lock();

@@ -33,7 +33,7 @@ use alloc::{boxed::Box, rc::Rc, string::String, vec::Vec};
 use bpf::Reg;
 use trace_interface::{
     shape::Shape,
-    symbols::{Type, TypeId},
+    symbols::{Mark, Type, TypeId},
 };
 use trace_language::tree::Span;
 
@@ -180,6 +180,8 @@ pub(crate) struct Site {
     pub(crate) source: Option<Rc<EventSource>>,
     /// The path of the function in a program of user mode, if it is known.
     pub(crate) function: Option<String>,
+    /// The static mark that it is at.
+    pub(crate) mark: Option<Rc<Mark>>,
 }
 
 impl Site {

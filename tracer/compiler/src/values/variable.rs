@@ -8,7 +8,7 @@ use alloc::{format, string::String, vec::Vec};
 
 use bpf::{AluOp, Reg};
 use trace_interface::symbols::{
-    Expression, Moment, Operation, Piece, ProbePlace, Register, Source, Unavailable, Variable,
+    Expression, Mark, Moment, Operation, Piece, ProbePlace, Register, Source, Unavailable, Variable,
 };
 use trace_language::{
     Diagnostic,
@@ -326,6 +326,45 @@ impl Values<'_, '_> {
             offset: self.shared.keep(number),
         })
     }
+}
+
+/// `argN` at a static mark.
+pub(crate) fn argument_of_mark(
+    values: &mut Values<'_, '_>,
+    mark: &Mark,
+    number: usize,
+    span: Span,
+) -> Lowered<Val> {
+    let refused = |message, help: &str| Err(Diagnostic::new(span, message, help));
+    let Some(argument) = mark.arguments.get(number) else {
+        let help = match mark.arguments.len() {
+            0 => "it has none".into(),
+            1 => "it has arg0".into(),
+            count => format!("it has arg0 to arg{}", count - 1),
+        };
+        return refused(
+            format!("the mark `{}` has no value {number}", mark.name),
+            &help,
+        );
+    };
+    let Some(value) = &argument.value else {
+        return refused(
+            format!(
+                "where the mark `{}` has its value {number} is not understood",
+                mark.name
+            ),
+            "use another one, or a local variable by its name",
+        );
+    };
+    values.depends_on_place = true;
+    let value = values
+        .convert(value, When::Here, Space::User)
+        .map_err(|why| Diagnostic::new(span, why.reason, why.help))?;
+    let (bytes, signed) = (argument.bytes, argument.signed);
+    Ok(Val::number(
+        value.extended(bytes, signed),
+        Kind::Integer { bytes, signed },
+    ))
 }
 
 fn no_value(name: &str, span: Span, near: &[String]) -> Diagnostic {

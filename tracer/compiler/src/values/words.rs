@@ -11,7 +11,7 @@ use trace_interface::{
 };
 use trace_language::{Diagnostic, tree::Span};
 
-use super::{SiteKind, UserMoment, Val, Values, Watched};
+use super::{SiteKind, UserMoment, Val, Values, Watched, variable::argument_of_mark};
 use crate::{
     Lowered,
     functions::ABSENT,
@@ -197,6 +197,9 @@ impl Values<'_, '_> {
             return Err(no_code(name, span));
         }
         let at_return = self.site.kind == SiteKind::Return;
+        if let Some(mark) = self.site.mark.clone() {
+            return argument_of_mark(self, &mark, number, span);
+        }
         if self.site.user_moment() == Some(UserMoment::Entry) {
             return match ARGUMENTS.get(number) {
                 Some(register) => Ok(Val::number(Number::Register(*register), Kind::UNSIGNED)),

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The kinds of probes, as help texts list them.
-const KINDS: [&str; 14] = [
+const KINDS: [&str; 15] = [
     "kprobe:FUNCTION",
     "kretprobe:FUNCTION",
     "session:FUNCTION",
@@ -27,11 +27,12 @@ const KINDS: [&str; 14] = [
     "watchpoint:ADDRESS:LENGTH:w",
     "uprobe:PROGRAM:FUNCTION",
     "uretprobe:PROGRAM:FUNCTION",
+    "usdt:PROGRAM:PROVIDER:NAME",
     "begin",
     "end",
 ];
 /// Words that bpftrace has and this tracer does not have, with the way out.
-const ABSENT: [(&[&str], &str); 9] = [
+const ABSENT: [(&[&str], &str); 8] = [
     (
         &["fentry", "kfunc", "f"],
         "write `kprobe:`; it gives the arguments by name, too",
@@ -43,10 +44,6 @@ const ABSENT: [(&[&str], &str); 9] = [
     (
         &["rawtracepoint", "rt"],
         "write `tracepoint:GROUP:EVENT`, or `kprobe:` of the function that does it",
-    ),
-    (
-        &["usdt", "U"],
-        "marks of programs are not known; name a function: `uprobe:PROGRAM:FUNCTION`",
     ),
     (
         &["hardware", "h", "software", "s"],
@@ -136,6 +133,7 @@ impl Parser<'_> {
             "watchpoint" | "w" | "asyncwatchpoint" | "aw" => watchpoint(self, &provider)?,
             "uprobe" | "u" => user(self, &provider, false)?,
             "uretprobe" | "ur" => user(self, &provider, true)?,
+            "usdt" | "U" => mark(self, &provider)?,
             "begin" | "BEGIN" => ProbeKind::Begin,
             "end" | "END" => ProbeKind::End,
             other => {
@@ -378,19 +376,47 @@ fn offset(text: &str, start: usize) -> Parsed<(u64, usize)> {
     Ok((offset, span.end))
 }
 
-/// `:PROGRAM:FUNCTION`, with an offset after the function, or one in the file in its place.
-fn user(parser: &mut Parser<'_>, provider: &Name, returns: bool) -> Parsed<ProbeKind> {
-    let form = format!("{}:/bin/PROGRAM:FUNCTION", provider.text);
-    let path = parser.part(provider, &form, |letter| {
+/// `:PROGRAM`, by its path.
+fn program(parser: &mut Parser<'_>, provider: &Name, form: &str) -> Parsed<Name> {
+    let path = parser.part(provider, form, |letter| {
         !letter.is_whitespace() && !":,{".contains(letter)
     })?;
-    if !path.text.starts_with('/') {
-        return Err(Diagnostic::new(
+    match path.text.starts_with('/') {
+        true => Ok(path),
+        false => Err(Diagnostic::new(
             path.span,
             format!("`{}` is no absolute path", path.text),
             format!("write `{form}`, with the path that the machine has"),
-        ));
+        )),
     }
+}
+
+/// `:PROGRAM:PROVIDER:NAME`, or `:PROGRAM:NAME` for that of any provider.
+fn mark(parser: &mut Parser<'_>, kind: &Name) -> Parsed<ProbeKind> {
+    let form = format!("{}:/bin/PROGRAM:PROVIDER:NAME", kind.text);
+    let path = program(parser, kind, &form)?;
+    let first = parser.part(kind, &form, is_event)?;
+    let (provider, name) = match parser.text[parser.position..].starts_with(':') {
+        true => (first, parser.part(kind, &form, is_event)?),
+        false => {
+            let any = Name {
+                text: "*".into(),
+                span: first.span,
+            };
+            (any, first)
+        }
+    };
+    Ok(ProbeKind::Mark {
+        path,
+        provider,
+        name,
+    })
+}
+
+/// `:PROGRAM:FUNCTION`, with an offset after the function, or one in the file in its place.
+fn user(parser: &mut Parser<'_>, provider: &Name, returns: bool) -> Parsed<ProbeKind> {
+    let form = format!("{}:/bin/PROGRAM:FUNCTION", provider.text);
+    let path = program(parser, provider, &form)?;
     // What follows the path has to be there at once.
     let before = parser.position;
     parser.colon(provider, &form)?;

@@ -71,6 +71,23 @@ fn takes_untouched(bytes: &[u8]) -> *const u8 {
     black_box(bytes.as_ptr()).wrapping_add(bytes.len())
 }
 
+/// Marks with values of all sizes, with and without a sign.
+fn marks(round: u8) {
+    marks::mark!(exercise, empty);
+    let (small, large) = (-i16::from(round), u64::MAX - u64::from(round));
+    let text = if round == 0 { "no" } else { "some" };
+    marks::mark!(
+        exercise,
+        round,
+        u8: black_box(round),
+        i16: black_box(small),
+        char: black_box('ß'),
+        u64: black_box(large),
+        *const u8: text.as_ptr(),
+        usize: text.len(),
+    );
+}
+
 #[inline(never)]
 fn gives_result(number: i32) -> Result<u64, Refusal> {
     match black_box(number) {
@@ -129,6 +146,9 @@ pub fn run() {
         );
     }
     println!("{:?}", takes_untouched(black_box(&UNTOUCHED[4096..4099])));
+    for round in [0, 200] {
+        marks(round);
+    }
     for number in [-5, 7, 100] {
         println!("{:?}", gives_result(number));
     }
