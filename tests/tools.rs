@@ -550,6 +550,38 @@ fn funccount_counts_the_functions_of_a_pattern() {
     );
 }
 
+/// The same in a program, whose work is known.
+#[test]
+fn ufunccount_counts_the_functions_of_a_program() {
+    let pattern = "workload::*";
+    let answers = Answers::of(&["ufunccount", "/bin/workload", pattern]);
+    let listed = answer(&["-l", &format!("uprobe:/bin/workload:{pattern}")]);
+    assert_eq!(answers.places, listed.lines().count() as u64);
+    let counts = answers.counts("@");
+    let of = |function: &str| counts.get(function).copied();
+    assert_eq!(of("workload::run_child"), Some(CHILDREN));
+    assert_eq!(of("workload::user_main"), Some(1));
+}
+
+/// Each call of the function has the stack of its caller, and the two agree about their number.
+#[test]
+fn ustackcount_shows_callers() {
+    let answers = Answers::of(&["ustackcount", "/bin/workload", "workload::run_child"]);
+    assert_eq!((answers.hits, answers.sum("@")), (CHILDREN, CHILDREN));
+}
+
+#[test]
+fn usdtcount_counts_the_marks_of_a_program() {
+    let answers = Answers::of(&["--run", "exercise values", "usdtcount", "/bin/exercise"]);
+    assert_eq!(
+        answers.counts("@"),
+        BTreeMap::from([
+            ("usdt:/bin/exercise:exercise:empty", 2),
+            ("usdt:/bin/exercise:exercise:round", 2)
+        ])
+    );
+}
+
 /// No call takes less than nothing, so all are shown.
 #[test]
 fn funcslower_shows_calls() {
