@@ -33,7 +33,7 @@ use x86_64::{
 
 use super::{
     probe::{MAX_CALLS, ProbeRef, Uretprobe, UserCall, UserProbe},
-    space::{How, Step},
+    space::{How, ProbedPlace, Step},
     target,
 };
 use crate::{
@@ -77,6 +77,34 @@ pub fn on_breakpoint(regs: &mut PtRegs) -> bool {
         return on_return(space, address, regs);
     };
     regs.ip = address;
+    // SAFETY: interrupts are off until it was used last.
+    if let Some(probe) = unsafe { place.lone() } {
+        if probe.common.fires_in(pid) {
+            probe.common.count_hit();
+            if probe.run(regs) == PreVerdict::Resume {
+                return true;
+            }
+            if probe.post.is_some() {
+                begin_step(place.address, regs);
+            }
+        }
+    // SAFETY: as above.
+    } else if let Some(probe) = unsafe { place.lone_return() } {
+        if probe.common.fires_in(pid) && enter_call(space, probe, regs).is_err() {
+            probe.common.count_miss();
+        }
+    } else {
+        serve(pid, space, place, regs);
+        return true;
+    }
+    regs.ip = place.slot.start;
+    true
+}
+
+/// Serves a breakpoint at `place`, where regs are, in the general case.
+#[inline(never)]
+fn serve(pid: Pid, space: &UserSpace, place: &ProbedPlace, regs: &mut PtRegs) {
+    let address = regs.ip;
     let mut has_post = false;
     // SAFETY: interrupts are off until the list was used last.
     if let Some(list) = unsafe { place.probes() } {
@@ -86,7 +114,7 @@ pub fn on_breakpoint(regs: &mut PtRegs) -> bool {
                     probe.common.count_hit();
                     has_post |= probe.post.is_some();
                     if probe.run(regs) == PreVerdict::Resume {
-                        return true;
+                        return;
                     }
                     regs.ip = address;
                 }
@@ -112,12 +140,11 @@ pub fn on_breakpoint(regs: &mut PtRegs) -> bool {
         }
         How::InSlot | How::PopFlags => {
             if has_post {
-                begin_step(space, address, regs);
+                begin_step(address, regs);
             }
             regs.ip = place.slot.start;
         }
     }
-    true
 }
 
 /// Runs the post handlers at `address` of the program that is in memory now.
@@ -170,7 +197,10 @@ fn pop_flags(regs: &mut PtRegs) -> bool {
 /// Lets the program trap after the displaced instruction.
 #[cold]
 #[inline(never)]
-fn begin_step(space: &UserSpace, address: u64, regs: &mut PtRegs) {
+fn begin_step(address: u64, regs: &mut PtRegs) {
+    let Some((_, space)) = running() else {
+        return;
+    };
     space.probes().set_step(Some(Step {
         address,
         was_stepped: regs.flags & TF != 0,

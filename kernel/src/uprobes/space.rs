@@ -27,7 +27,7 @@
 use alloc::{boxed::Box, vec::Vec};
 use core::{
     ops::Range,
-    ptr::null_mut,
+    ptr::{from_ref, null, null_mut},
     sync::atomic::{
         AtomicBool, AtomicPtr, AtomicU64,
         Ordering::{Acquire, Relaxed, Release},
@@ -38,7 +38,7 @@ use ::probes::insn::MAX_INSN_BYTES;
 use fallible::{push, try_box};
 
 use super::{
-    probe::{MAX_CALLS, UserCall, UserProbe},
+    probe::{MAX_CALLS, ProbeRef, Uprobe, Uretprobe, UserCall, UserProbe},
     published::Published,
 };
 use crate::{
@@ -85,6 +85,10 @@ pub(super) struct ProbedPlace {
     pub(super) slot: Range<u64>,
     /// The probes that fire here, if there are any.
     probes: Published<ProbeList>,
+    /// The only one of them, where the instruction is carried out in its slot: one of these two, or
+    /// none. So most hits look at a word or two.
+    lone: AtomicPtr<Uprobe>,
+    lone_return: AtomicPtr<ProbeRef<Uretprobe>>,
     /// The breakpoint is there.
     armed: AtomicBool,
 }
@@ -97,6 +101,8 @@ impl ProbedPlace {
             displaced,
             slot,
             probes: Published::none(),
+            lone: AtomicPtr::new(null_mut()),
+            lone_return: AtomicPtr::new(null_mut()),
             armed: AtomicBool::new(false),
         }
     }
@@ -111,8 +117,40 @@ impl ProbedPlace {
         unsafe { self.probes.get() }
     }
 
+    /// The only probe that fires here, if it is no return probe, and the instruction is carried out
+    /// in its slot.
+    ///
+    /// # Safety
+    /// That of [`Published::get`]: the list of the probes keeps it.
+    #[inline(always)]
+    pub(super) unsafe fn lone(&self) -> Option<&Uprobe> {
+        // SAFETY: by the contract. Acquire pairs with the Release in `set_probes`.
+        unsafe { self.lone.load(Acquire).as_ref() }
+    }
+
+    /// The only probe that fires here, if it is a return probe, and the instruction is carried out
+    /// in its slot.
+    ///
+    /// # Safety
+    /// The same.
+    #[inline(always)]
+    pub(super) unsafe fn lone_return(&self) -> Option<&ProbeRef<Uretprobe>> {
+        // SAFETY: by the contract. Acquire pairs with the Release in `set_probes`.
+        unsafe { self.lone_return.load(Acquire).as_ref() }
+    }
+
     /// Says which probes fire here. What is returned must be kept until a grace period is over.
     pub(super) fn set_probes(&self, probes: Option<Box<ProbeList>>) -> Option<Box<ProbeList>> {
+        let in_slot = self.displaced.how == How::InSlot;
+        let (lone, lone_return) = match probes.as_deref().map(|probes| &probes[..]) {
+            Some([UserProbe::Probe(probe)]) if in_slot => (from_ref::<Uprobe>(probe), null()),
+            Some([UserProbe::Return(probe)]) if in_slot => (null(), from_ref(probe)),
+            _ => (null(), null()),
+        };
+        // The old ones are in what is returned, and the new ones in what is published, so all live
+        // while hits can find them.
+        self.lone.store(lone.cast_mut(), Release);
+        self.lone_return.store(lone_return.cast_mut(), Release);
         self.probes.replace(probes)
     }
 
