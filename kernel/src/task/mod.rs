@@ -332,18 +332,6 @@ impl Task {
         self.user_space.lock().clone()
     }
 
-    /// The user memory of the running task, for itself: it stays as long as the task does not
-    /// change it ([`Task::set_user_space`]). `None` for a kernel thread, and if this is not the
-    /// running task.
-    #[inline(always)]
-    pub(crate) fn own_space(&self) -> Option<&UserSpace> {
-        if !ptr::eq(self, current_raw()) {
-            return None;
-        }
-        // SAFETY: `user_space` keeps it, and only this task changes that (TASK-3).
-        unsafe { self.own_space.load(Ordering::Relaxed).as_ref() }
-    }
-
     /// Replaces the user memory of the running task, loads the new one and returns the old one.
     /// `None` makes it a kernel thread.
     ///
@@ -472,6 +460,16 @@ pub fn current_raw() -> *const Task {
 pub(crate) fn running() -> Option<&'static Task> {
     // SAFETY: the running task is alive (TASK-1), and the CPU is kept.
     unsafe { current_raw().as_ref() }
+}
+
+/// The running task and its user memory, which stays as long as the task does not change it. None
+/// for a kernel thread. Otherwise as [`running`].
+#[inline(always)]
+pub(crate) fn running_in_space() -> Option<(&'static Task, &'static UserSpace)> {
+    let task = running()?;
+    // SAFETY: `user_space` keeps it, and only this task changes that (TASK-3).
+    let space = unsafe { task.own_space.load(Ordering::Relaxed).as_ref() };
+    Some((task, space?))
 }
 
 /// The task that runs. Any context once the scheduler is set up.

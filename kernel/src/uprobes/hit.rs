@@ -62,8 +62,8 @@ const RF: u64 = RFlags::RESUME_FLAG.bits();
 /// it does not run or end a program.
 #[inline(always)]
 fn running() -> Option<(Pid, &'static UserSpace)> {
-    let task = task::running()?;
-    Some((task.pid(), task.own_space()?))
+    let (task, space) = task::running_in_space()?;
+    Some((task.pid(), space))
 }
 
 /// Serves a #BP that came from ring 3 and left `regs`. False: it is the program's own.

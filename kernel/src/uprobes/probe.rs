@@ -19,10 +19,7 @@ use core::{
     any::Any,
     ops::Deref,
     ptr,
-    sync::atomic::{
-        AtomicBool, AtomicPtr, AtomicU32, AtomicU64,
-        Ordering::{Acquire, Relaxed},
-    },
+    sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed},
 };
 
 use super::published::Published;
@@ -60,6 +57,10 @@ pub(super) struct UserPlace {
     pub(super) reference_counter: Option<u64>,
 }
 
+/// Bits of [`Common::state`].
+const REGISTERED: u8 = 1;
+const DISABLED: u8 = 2;
+
 /// What both kinds of probes have.
 pub(super) struct Common {
     pub(super) place: UserPlace,
@@ -67,8 +68,8 @@ pub(super) struct Common {
     starts_disabled: bool,
     hits: AtomicU64,
     nmissed: AtomicU64,
-    disabled: AtomicBool,
-    registered: AtomicBool,
+    /// [`REGISTERED`] and [`DISABLED`]: one word, because each hit asks for both.
+    state: AtomicU8,
     /// How often it was registered.
     generation: AtomicU32,
     /// Where it is registered: the number of the file's node, and the offset.
@@ -89,8 +90,7 @@ impl Common {
             starts_disabled: false,
             hits: AtomicU64::new(0),
             nmissed: AtomicU64::new(0),
-            disabled: AtomicBool::new(false),
-            registered: AtomicBool::new(false),
+            state: AtomicU8::new(0),
             generation: AtomicU32::new(0),
             site: [const { AtomicU64::new(0) }; 2],
             data: AtomicPtr::new(ptr::null_mut()),
@@ -103,17 +103,20 @@ impl Common {
         self.site[1].store(site.1, Relaxed);
         self.hits.store(0, Relaxed);
         self.nmissed.store(0, Relaxed);
-        self.disabled.store(self.starts_disabled, Relaxed);
         self.generation.fetch_add(1, Relaxed);
-        self.registered.store(true, Relaxed);
+        let disabled = if self.starts_disabled { DISABLED } else { 0 };
+        self.state.store(REGISTERED | disabled, Relaxed);
     }
 
     pub(super) fn end(&self) {
-        self.registered.store(false, Relaxed);
+        self.state.fetch_and(!REGISTERED, Relaxed);
     }
 
     pub(super) fn set_disabled(&self, disabled: bool) {
-        self.disabled.store(disabled, Relaxed);
+        match disabled {
+            true => self.state.fetch_or(DISABLED, Relaxed),
+            false => self.state.fetch_and(!DISABLED, Relaxed),
+        };
     }
 
     /// Whether it fires, in the process `pid`.
@@ -125,11 +128,15 @@ impl Common {
     /// Whether it fires in some process.
     #[inline]
     pub(super) fn fires(&self) -> bool {
-        self.registered.load(Relaxed) && !self.disabled.load(Relaxed)
+        self.state.load(Relaxed) == REGISTERED
     }
 
     pub(super) fn is_registered(&self) -> bool {
-        self.registered.load(Relaxed)
+        self.state.load(Relaxed) & REGISTERED != 0
+    }
+
+    fn is_disabled(&self) -> bool {
+        self.state.load(Relaxed) & DISABLED != 0
     }
 
     /// Where it was registered last.
@@ -243,12 +250,12 @@ macro_rules! common_methods {
 
             /// Whether it is registered now. Any context.
             pub fn is_registered(&self) -> bool {
-                self.common.registered.load(Acquire)
+                self.common.is_registered()
             }
 
             /// Whether it is disabled now. Any context.
             pub fn is_disabled(&self) -> bool {
-                self.common.disabled.load(Relaxed)
+                self.common.is_disabled()
             }
         }
     };
@@ -572,9 +579,7 @@ impl UserCall {
     /// Whether the registration is still there that follows the call.
     pub(super) fn is_current(&self) -> bool {
         let common = &self.probe.common;
-        self.is_followed
-            && common.registered.load(Relaxed)
-            && common.generation() == self.generation
+        self.is_followed && common.is_registered() && common.generation() == self.generation
     }
 }
 

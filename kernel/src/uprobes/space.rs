@@ -188,30 +188,41 @@ impl Table {
         })
     }
 
-    /// The entry of an address, or the free one that it would get.
+    /// Where the search for an address begins. Instructions are a few bytes apart, and functions
+    /// begin at multiples of 16.
     #[inline(always)]
-    fn entry(&self, address: u64) -> Option<&TableEntry> {
+    const fn first(address: u64) -> usize {
+        (address ^ address >> 4) as usize
+    }
+
+    /// The entry of an address, if it has one.
+    #[inline(always)]
+    fn find(&self, address: u64) -> Option<&TableEntry> {
         let mask = self.entries.len().wrapping_sub(1);
-        // Instructions are a few bytes apart, and functions begin at multiples of 16.
-        let mut at = (address ^ address >> 4) as usize & mask;
+        let mut at = Self::first(address) & mask;
         loop {
             let entry = self.entries.get(at)?;
             // Acquire pairs with the Release in `insert`.
             let found = entry.address.load(Acquire);
-            if found == address || found == 0 {
+            if found == address {
                 return Some(entry);
+            }
+            if found == 0 {
+                return None;
             }
             at = at.wrapping_add(1) & mask;
         }
     }
 
     fn insert(&self, place: &ProbedPlace) {
-        if let Some(entry) = self.entry(place.address) {
-            entry
-                .place
-                .store(core::ptr::from_ref(place).cast_mut(), Relaxed);
-            entry.address.store(place.address, Release);
+        let mask = self.entries.len() - 1;
+        let mut at = Self::first(place.address) & mask;
+        while self.entries[at].address.load(Relaxed) != 0 {
+            at = (at + 1) & mask;
         }
+        let entry = &self.entries[at];
+        entry.place.store(from_ref(place).cast_mut(), Relaxed);
+        entry.address.store(place.address, Release);
     }
 }
 
@@ -300,10 +311,7 @@ impl SpaceProbes {
     /// The place at `address`.
     #[inline(always)]
     pub(super) fn place(&self, address: u64) -> Option<&ProbedPlace> {
-        let entry = self.table()?.entry(address)?;
-        if entry.address.load(Acquire) == 0 {
-            return None;
-        }
+        let entry = self.table()?.find(address)?;
         // SAFETY: the place is in `places` for good, and was stored before the address.
         unsafe { entry.place.load(Relaxed).as_ref() }
     }
