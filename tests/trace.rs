@@ -772,6 +772,10 @@ fn places_in_programs_that_cannot_be_are_refused() {
             "did you mean `run_child`",
         ),
         ("uprobe:/bin/workload:user_main+2 { }", "no instruction"),
+        (
+            "uprobe:/bin/workload:make_directory { }",
+            "has no code of its own in /bin/workload",
+        ),
         ("uprobe:/bin/nothing:f* { }", "name one function"),
         (
             "uprobe:/bin/workload:run_child { print(args.kode); }",

@@ -355,6 +355,17 @@ pub(crate) fn of_program(
         return Ok(alloc::vec![group(site, None)]);
     };
     let functions = program.functions(&name.text);
+    let copies = program.inlined(&name.text).len();
+    if functions.is_empty() && copies > 0 {
+        return Err(Diagnostic::new(
+            name.span,
+            format!(
+                "`{}` has no code of its own in {}: each of its {copies} copies is inlined",
+                name.text, path.text
+            ),
+            "probe a function that calls it",
+        ));
+    }
     if functions.is_empty() {
         return Err(Diagnostic::new(
             name.span,
