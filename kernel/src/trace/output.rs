@@ -59,7 +59,7 @@ impl Printer {
             kind,
             missed,
             options: graph_options(),
-            interrupt: tracers::interrupt_function(),
+            interrupt: Some(tracers::interrupt_function()),
             layouts: EVENTS.lock().layouts()?,
             comms: Vec::new(),
             symbols: CachedSymbols::empty(),

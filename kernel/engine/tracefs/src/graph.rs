@@ -17,7 +17,7 @@
 
 use core::fmt::{self, Write};
 
-use crate::field::Symbols;
+use crate::{field::Symbols, record};
 
 /// The type of the record of a return, in the common header.
 pub const RETURN_ID: u16 = 10;
@@ -92,10 +92,7 @@ pub struct CallReturn {
 impl Call {
     /// Reads a record of that type. None: it is of another type, or too short.
     pub fn read(id: u16, record: &[u8]) -> Option<Self> {
-        let word = |at: usize| {
-            let bytes = record.get(at..at + 8)?.first_chunk::<8>()?;
-            Some(u64::from_le_bytes(*bytes))
-        };
+        let word = |at| record::word(record, at);
         Some(match id {
             ENTRY_ID => Self::Entry(CallEntry {
                 function: word(8)?,
@@ -111,9 +108,7 @@ impl Call {
             _ => return None,
         })
     }
-}
 
-impl Call {
     /// Writes the call as other tracers show it, without a newline.
     ///
     /// # Errors

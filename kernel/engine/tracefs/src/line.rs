@@ -8,7 +8,7 @@ use crate::{
     definition::EventKind,
     digits::Ascii,
     field::{FAULT, SymbolAt, Symbols, print_symbol},
-    record::Layout,
+    record::{self, Layout},
 };
 use core::fmt::{self, Write};
 
@@ -120,10 +120,7 @@ pub fn write_prefix(record: &[u8], origin: &Origin<'_>, out: &mut dyn Write) -> 
 
 /// Writes what a record of the tracer `function` says: a function, and its caller.
 pub fn write_function(record: &[u8], symbols: &dyn Symbols, out: &mut dyn Write) -> fmt::Result {
-    let word = |at: usize| {
-        let bytes = record.get(at..at + 8)?.first_chunk::<8>()?;
-        Some(u64::from_le_bytes(*bytes))
-    };
+    let word = |at| record::word(record, at);
     write_address(word(8), false, symbols, out)?;
     out.write_str(" <-")?;
     match word(16) {

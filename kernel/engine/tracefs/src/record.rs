@@ -25,6 +25,12 @@ pub const PROBE_FUNC: &str = "__probe_func";
 /// The name of the field with the address that the function returns to.
 pub const PROBE_RET_IP: &str = "__probe_ret_ip";
 
+/// The word of a record at an offset in bytes. None: the record is too short.
+pub(crate) fn word(record: &[u8], at: usize) -> Option<u64> {
+    let bytes = record.get(at..)?.first_chunk()?;
+    Some(u64::from_le_bytes(*bytes))
+}
+
 /// The layout of an event's records. All probes of an event have the same one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {

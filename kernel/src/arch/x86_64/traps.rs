@@ -246,7 +246,7 @@ fn die(regs: &PtRegs, cause: fmt::Arguments<'_>) -> ! {
 /// Interrupts, vectors from 32 on.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(super) extern "C" fn do_interrupt(regs: &mut PtRegs, vector: u64) {
+pub(crate) extern "C" fn do_interrupt(regs: &mut PtRegs, vector: u64) {
     let interruption = Interruption::new();
     let in_interrupt = percpu::InInterrupt::begin();
     trace::on_interrupt(regs);

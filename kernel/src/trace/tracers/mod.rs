@@ -36,7 +36,7 @@ use core::{
 
 use fallible::push;
 use trace_agent::{functions, graph, tasks::TaskChoice};
-use tracefs::{field::Symbols, graph::Options, line::function, profile::write_head};
+use tracefs::{graph::Options, line::function, profile::write_head};
 
 pub use self::commands::CommandWord;
 use self::{commands::Command, profile::Profile};
@@ -45,7 +45,7 @@ pub use self::{
     tasks::{TaskList, TaskSet},
 };
 use super::{TRACING, names};
-use crate::{cmdline, errno::Errno, probes::Kernel, sync::Mutex, time::tsc_hz};
+use crate::{arch::traps, cmdline, errno::Errno, probes::Kernel, sync::Mutex, time::tsc_hz};
 
 // The records of the agent are lines of `trace`.
 const _: () = assert!(
@@ -132,8 +132,8 @@ pub fn graph_options() -> Options {
 }
 
 /// The function that interrupts call. Arrows mark it in the tree of calls.
-pub fn interrupt_function() -> Option<u64> {
-    names::KernelSymbols.address("do_interrupt").ok()
+pub fn interrupt_function() -> u64 {
+    traps::do_interrupt as *const () as u64
 }
 
 /// The functions of a tracer, by what is recorded of them.
@@ -382,7 +382,7 @@ impl Tracers {
         let roots = self.set(Which::GraphFunction);
         let hidden = match self.with_interrupts {
             true => None,
-            false => interrupt_function(),
+            false => Some(interrupt_function()),
         };
         let mut before = 0;
         for (address, _) in names::traceable()? {
