@@ -565,14 +565,16 @@ impl UserCall {
 
     /// Runs the handler of the return.
     pub(super) fn leave(&mut self, regs: &mut PtRegs) {
-        let probe = self.probe.clone();
-        if let Some(handler) = probe.handler {
+        if let Some(handler) = self.probe.handler {
             handler(self, regs);
             return;
         }
         // SAFETY: a return is served with interrupts off.
-        if let Some(closure) = unsafe { probe.closure.get() } {
-            closure(self, regs);
+        let closure = unsafe { self.probe.closure.get() };
+        if let Some(closure) = closure.map(ptr::from_ref) {
+            // SAFETY: as above: what is published lives through the grace period, and this call is
+            // not where it is kept.
+            unsafe { (*closure)(self, regs) };
         }
     }
 

@@ -6,12 +6,14 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use alloc::vec::Vec;
+use alloc::{boxed::Box, vec::Vec};
+use bpf::{Builder, MapDef, ProgramKind};
 use elf_program::Executable;
 use kernel::{
     mm::{paging::USER_END, shared::Shared},
-    probes::PreVerdict,
+    probes::{Kernel, PreVerdict, PtRegs},
     task::exec::run_program,
+    trace::program::Program,
     uprobes::{
         Uprobe, Uretprobe, UserProbe,
         probe::ProbeRef,
@@ -19,6 +21,7 @@ use kernel::{
     },
 };
 use test_protocol::Quantity;
+use trace_agent::{Agent as _, facts::PlaceInProgram};
 
 use crate::{
     actions::{read_file, write},
@@ -87,6 +90,33 @@ fn event(name: &str, definition: &str) {
     write("uprobe_events", "");
 }
 
+/// A row of a compiled action that counts, at the function or at its returns.
+fn counted(name: &str, returns: bool) {
+    if !wanted(name) {
+        return;
+    }
+    let mut builder = Builder::new(ProgramKind::Probe);
+    let calls = builder.map(MapDef::counters("calls", 1));
+    builder.add(calls, 0, 1);
+    builder.exit(0);
+    let program = Program::load(builder.finish().expect("it is right"));
+    let program = program.expect("it is verified, and there is memory");
+    let run = {
+        let program = program.clone();
+        Box::new(move |regs: &mut PtRegs| _ = program.run_at_hit(regs))
+    };
+    let place = PlaceInProgram {
+        path: PROGRAM,
+        function: Some(TARGET),
+        offset: 0,
+        returns,
+    };
+    let attached = Kernel::attach_to_program(run, &place).expect("the function is there");
+    cost(name);
+    assert_eq!(attached.detach(), 0);
+    assert!(program.counter(calls, 0) > 0);
+}
+
 /// Measures all rows.
 pub fn measure() {
     if wanted("u_base") {
@@ -127,6 +157,8 @@ pub fn measure() {
         "u_ev_retval",
         "r:bench/row /bin/exercise:probed_add $retval",
     );
+    counted("u_count", false);
+    counted("u_count_ret", true);
     register();
 }
 

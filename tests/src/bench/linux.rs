@@ -43,6 +43,9 @@ pub fn figure(name: &str) -> Option<Linux> {
         // event on a `nop`, which is not.
         "u_ev" => (2284., None),
         "u_ev_ret" => (2994., None),
+        // BPF programs at the same places.
+        "u_count" => (1842., None),
+        "u_count_ret" => (2344., None),
         // BPF programs through perf, in the kernel's own machine code.
         "a_count" => (307., Some(0)),
         "a_count_int3" => (706., Some(2)),

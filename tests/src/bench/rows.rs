@@ -44,7 +44,7 @@ pub static SETS: [Set; 5] = [
             "t_function_int3", "t_graph_int3", "t_profile_int3",
             "t_start_function_int3", "t_start_graph_int3",
             "u_base", "u_elsewhere", "u_int3", "u_int3_post", "u_ret",
-            "u_ev", "u_ev_3", "u_ev_ret", "u_ev_retval",
+            "u_ev", "u_ev_3", "u_ev_ret", "u_ev_retval", "u_count", "u_count_ret",
             "u_register_10000", "u_unregister_10000", "u_start_10000",
         ],
     },
