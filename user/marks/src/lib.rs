@@ -7,12 +7,12 @@
 //!   usdt:/bin/PROGRAM:shop:sold { print(arg1); }    in the tracer
 //! ```
 //!
-//! A mark is one `nop`, and the values in registers. A note in the program's file has the address of
-//! the `nop`, the names, and where the values are. The note is not loaded. It has the form that
+//! A mark is one `nop`, and the values in registers. A note in the program's file has the address
+//! of the `nop`, the names, and where the values are. The note is not loaded. It has the form that
 //! SystemTap gave to such notes, so other tracers know it as well: owner `stapsdt`, type 3, three
 //! words of 8 bytes (the address, the base, the semaphore), then provider, name and arguments, each
-//! with a NUL after it. Base and semaphore are 0: nothing moves the programs, and no word counts the
-//! tracers.
+//! with a NUL after it. Base and semaphore are 0: nothing moves the programs, and no word counts
+//! the tracers.
 //!
 //! # Cost
 //! The values are computed at each pass, also when nobody traces. So give what is there already.
