@@ -289,7 +289,7 @@ impl Values<'_, '_> {
                 _ => {
                     return Err(Unavailable {
                         reason: "the value is known at the function's entry only".into(),
-                        help: "probe the entry (kprobe:), or the return (kretprobe:)".into(),
+                        help: "probe the entry of the function, or its return".into(),
                     });
                 }
             },
