@@ -49,6 +49,15 @@ pub fn trace(arguments: &[&str]) -> Output {
     command.output().unwrap()
 }
 
+/// A trace that is refused before a machine starts, and what it says.
+pub fn refusal(arguments: &[&str]) -> String {
+    let output = Command::new(program()).args(arguments).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+    assert_eq!(output.stdout, b"", "{arguments:?}");
+    said
+}
+
 /// The output of a trace that ends well.
 pub fn answer(arguments: &[&str]) -> String {
     let output = trace(arguments);
