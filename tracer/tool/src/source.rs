@@ -165,7 +165,11 @@ mod tests {
             assert!(example.is_some_and(|line| line.starts_with(name)), "{name}");
             let arguments = ["kprobe:vfs_write", "arg0"].map(String::from);
             let whole = with_texts(text, &arguments).unwrap();
-            let tree = trace_language::parse_with(&whole, &["vfs_write", "1"]);
+            let arguments = match used.contains(" PROGRAM") {
+                true => ["/bin/workload", "user_main"],
+                false => ["vfs_write", "1"],
+            };
+            let tree = trace_language::parse_with(&whole, &arguments);
             assert!(tree.is_ok(), "{name}: {:?}", tree.err());
         }
         let files = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../programs")).unwrap();
