@@ -1,4 +1,4 @@
-//! Places in user programs, by `cargo run -- trace`: registers, values by their types, static marks.
+//! Places in user programs, by `cargo run -- trace`: registers, values by their types, marks.
 //!
 //! The workload makes a known number of calls, and `exercise values` writes what it gives to its
 //! functions and gets from them. So each answer is compared with what the program knows.
