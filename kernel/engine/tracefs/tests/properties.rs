@@ -36,9 +36,11 @@ proptest! {
     fn caret_of_a_refusal_is_in_the_line(line in line(), cut in 0..80_usize) {
         let line = line.get(..cut).unwrap_or(&line);
         if let Some(words) = Words::of(line) {
-            let parsed = Command::parse(&words, File::KprobeEvents, &Kernel, &Grammar::LINUX_6);
-            if let Err(refusal) = parsed {
-                prop_assert!(words.column(&refusal) <= words.to_string().len() + 1);
+            for file in [File::KprobeEvents, File::UprobeEvents, File::DynamicEvents] {
+                let parsed = Command::parse(&words, file, &Kernel, &Grammar::LINUX_6);
+                if let Err(refusal) = parsed {
+                    prop_assert!(words.column(&refusal) <= words.to_string().len() + 1);
+                }
             }
         }
     }

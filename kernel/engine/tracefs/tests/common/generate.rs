@@ -14,6 +14,7 @@ fn fetch() -> impl Strategy<Value = String> {
         any::<i64>().prop_map(|value| format!("\\{value}")),
         any::<u64>().prop_map(|address| format!("@{address:#x}")),
         any::<i16>().prop_map(|offset| format!("@linux_proc_banner{offset:+}")),
+        any::<u16>().prop_map(|offset| format!("@+{offset:#x}")),
         "[ -~&&[^ #]]{0,8}".prop_map(|text| format!("\\\"{text}\"")),
     ];
     let nested = leaf.prop_recursive(16, 16, 1, |inner| {
@@ -49,6 +50,12 @@ pub fn line() -> impl Strategy<Value = String> {
         Just("loaded:start"),
         Just("later:x+4"),
         Just("func.isra.0"),
+        Just("/bin/my-shell:0x10"),
+        Just("/bin/my-shell:0x10(0x20)"),
+        Just("/bin/my-shell:16%return"),
+        Just("/bin/my-shell:main"),
+        Just("/bin/my-shell:main+4(16)"),
+        Just("/bin/my-shell:main%return"),
     ];
     let name = prop_oneof![
         Just(""),
