@@ -11,11 +11,12 @@ use kernel::{
     errno::Errno,
     fs::{self, NodeRef},
     log,
-    mm::{allocation_faults::with_room_for, paging::USER_END, shared::Shared},
+    mm::{Usage, allocation_faults::with_room_for, paging::USER_END, shared::Shared},
     probes::{EntryVerdict, PreVerdict, PtRegs},
     task::{
         Pid,
         exec::{run_program, start_program},
+        kthread::spawn_kthread,
         process::{self, Which},
         sleep::sleep_until,
         wait::wait_for_child,
@@ -565,6 +566,36 @@ fn probes_come_to_programs_that_run_and_go_again() {
 
 /// A fault in a displaced instruction is told with the address of the instruction, and a program's
 /// own breakpoint stays its own.
+/// A thousand processes of a probed program come and go on four CPUs: each passes the probes once,
+/// no call is missed, and none leaves memory behind.
+#[guest_test(smp = 4)]
+fn a_thousand_processes_pass_the_same_probes() {
+    const EACH: u64 = 250;
+    let begin = probe(at("user_main").handler(count));
+    let end = return_probe(return_of("user_main").handler(|_, _| {}));
+    let run = || {
+        let runners = [0; 4].map(|_| {
+            spawn_kthread("runs", || {
+                for _ in 0..EACH {
+                    goes_well(&["sleep", "0"]);
+                }
+            })
+            .expect("memory for a thread")
+        });
+        for runner in runners {
+            runner.wait_released();
+        }
+    };
+    // What the first processes leave for the next ones is there then.
+    run();
+    let before = Usage::now();
+    run();
+    assert_eq!((begin.hits(), end.hits()), (8 * EACH, 8 * EACH));
+    assert_eq!((begin.nmissed(), end.nmissed()), (0, 0));
+    let held = Usage::now().held_since(&before);
+    assert!(held < 64 << 10, "{held} bytes are left");
+}
+
 #[guest_test]
 fn faults_and_own_breakpoints_are_the_programs() {
     let read = address("probed_read");
