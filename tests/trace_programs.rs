@@ -5,6 +5,20 @@
 
 use tests::tracer::{CHILDREN, answer, refusal, trace};
 
+/// A trace or a list that fails when the program has been read, and says why.
+fn fails(arguments: &[&str], part: &str) {
+    let output = trace(arguments);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains(part), "{said}");
+}
+
+/// A program that is refused with its place.
+fn is_refused(program: &str, part: &str) {
+    let said = refusal(&[program]);
+    assert!(said.contains(part) && said.contains('^'), "{said}");
+}
+
 /// Places in a program: arguments and results of its functions, and its call stack, with names. The
 /// program's own side and the kernel's agree.
 #[test]
@@ -130,9 +144,7 @@ fn marks_of_programs_have_their_values() {
         ),
         "{said}"
     );
-    let output = trace(&["-l", "usdt:nothing"]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("no mark matches `nothing`"), "{said}");
+    fails(&["-l", "usdt:nothing"], "no mark matches `nothing`");
     for (program, part) in [
         (
             "usdt:/bin/exercise:exercise:rund { }",
@@ -150,8 +162,7 @@ fn marks_of_programs_have_their_values() {
             "before the function returns",
         ),
     ] {
-        let said = refusal(&[program]);
-        assert!(said.contains(part) && said.contains('^'), "{said}");
+        is_refused(program, part);
     }
 }
 
@@ -172,10 +183,7 @@ fn functions_of_programs_are_listed() {
         ("uprobe:/bin/nothing:*", "there are /bin/"),
         ("uprobe:/bin/*:no_such_*", "no function of `/bin/*` matches"),
     ] {
-        let output = trace(&["-l", pattern]);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains(part), "{said}");
+        fails(&["-l", pattern], part);
     }
 }
 
@@ -186,10 +194,7 @@ fn places_in_programs_that_cannot_be_are_refused() {
         ("uprobe:/bin/nothing:user_main { }", "cannot be read"),
         ("uprobe:/bin/workload:0 { }", "no code of the program"),
     ] {
-        let output = trace(&[program]);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains(part), "{said}");
+        fails(&[program], part);
     }
     for (program, part) in [
         (
@@ -232,7 +237,6 @@ fn places_in_programs_that_cannot_be_are_refused() {
             "not in a register",
         ),
     ] {
-        let said = refusal(&[program]);
-        assert!(said.contains(part) && said.contains('^'), "{said}");
+        is_refused(program, part);
     }
 }

@@ -355,23 +355,21 @@ pub(crate) fn of_program(
         return Ok(alloc::vec![group(site, None)]);
     };
     let functions = program.functions(&name.text);
-    let copies = program.inlined(&name.text).len();
-    if functions.is_empty() && copies > 0 {
-        return Err(Diagnostic::new(
-            name.span,
-            format!(
-                "`{}` has no code of its own in {}: each of its {copies} copies is inlined",
-                name.text, path.text
-            ),
-            "probe a function that calls it",
-        ));
-    }
     if functions.is_empty() {
-        return Err(Diagnostic::new(
-            name.span,
-            format!("no function of {} is called `{}`", path.text, name.text),
-            names::did_you_mean(&program.nearest(&name.text)),
-        ));
+        let refused = |message, help| Err(Diagnostic::new(name.span, message, help));
+        return match program.inlined(&name.text).len() {
+            0 => refused(
+                format!("no function of {} is called `{}`", path.text, name.text),
+                names::did_you_mean(&program.nearest(&name.text)),
+            ),
+            copies => refused(
+                format!(
+                    "`{}` has no code of its own in {}: each of its {copies} copies is inlined",
+                    name.text, path.text
+                ),
+                "probe a function that calls it".into(),
+            ),
+        };
     }
     let mut groups = Vec::new();
     let mut refused = None;

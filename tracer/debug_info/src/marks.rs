@@ -69,21 +69,18 @@ fn note(description: &[u8]) -> Option<Note> {
 /// An argument.
 fn argument(text: &str) -> MarkArgument {
     let (size, place) = text.split_once('@').unwrap_or(("8", text));
-    let value = match size.parse::<i8>() {
-        Ok(size @ (1 | 2 | 4 | 8 | -1 | -2 | -4 | -8)) => {
-            return MarkArgument {
-                bytes: size.unsigned_abs(),
-                signed: size < 0,
-                value: operand(place, size.unsigned_abs()),
-            };
-        }
+    match size.parse::<i8>() {
+        Ok(size @ (1 | 2 | 4 | 8 | -1 | -2 | -4 | -8)) => MarkArgument {
+            bytes: size.unsigned_abs(),
+            signed: size < 0,
+            value: operand(place, size.unsigned_abs()),
+        },
         // Floating-point numbers, and sizes that no register has.
-        _ => None,
-    };
-    MarkArgument {
-        bytes: 8,
-        signed: false,
-        value,
+        _ => MarkArgument {
+            bytes: 8,
+            signed: false,
+            value: None,
+        },
     }
 }
 
