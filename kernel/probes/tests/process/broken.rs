@@ -13,13 +13,14 @@ use probes::{
     self_test::{Report, Verdict},
 };
 
-use crate::process::{Fault, PROBES, Process, boot, cpu};
+use crate::process::{Fault, PROBES, Process, boot, cpu, preempted};
 
 /// The tasks that were started.
 static TASKS: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());
 
 impl SelfTest for Process {
     fn spawn(work: fn()) -> bool {
+        preempted::begin();
         let task = thread::spawn(move || {
             let _cpu = cpu::Online::new();
             work();

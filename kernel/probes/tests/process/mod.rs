@@ -36,6 +36,7 @@
 
 pub mod allocator;
 pub mod cpu;
+pub mod preempted;
 pub mod symbols;
 pub mod task;
 pub mod text;
@@ -171,7 +172,9 @@ unsafe impl Platform for Process {
     fn synchronize_hits(_: &(dyn Fn() -> bool + Sync)) {
         HIT_SYNCS.fetch_add(1, Relaxed);
         events::tell(Event::Hits);
-        if !Fault::Waits.is_in() && !Fault::Grace.is_in() {
+        if Fault::Grace.is_in() {
+            preempted::GRACE_IS_OVER.store(true, Relaxed);
+        } else if !Fault::Waits.is_in() {
             cpu::synchronize_hits();
         }
     }
@@ -181,6 +184,9 @@ unsafe impl Platform for Process {
     }
 
     fn pass_time() {
+        if preempted::GRACE_IS_OVER.load(Relaxed) {
+            preempted::MAY_RESUME.store(true, Relaxed);
+        }
         std::thread::yield_now();
     }
 

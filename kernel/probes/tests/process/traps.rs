@@ -18,7 +18,7 @@ use std::{
 
 use probes::PtRegs;
 
-use super::{Fault, PROBES, cpu, symbols, text};
+use super::{Fault, PROBES, cpu, preempted, symbols, text};
 use crate::suite::flags::{IF, TF};
 
 /// The vector of a debug trap.
@@ -212,6 +212,9 @@ unsafe fn enter(
         if cpu.storm.load(Relaxed) {
             PROBES.aside(|| run(&NMI, &mut regs, DEBUG));
         }
+        if preempted::is_at(regs.ip) {
+            preempted::stay();
+        }
     }
     if !(forced && vector == DEBUG) {
         handle(&mut regs, vector);
@@ -231,7 +234,8 @@ unsafe fn enter(
         cpu.on_before_jprobe.store(was_on, Relaxed);
     }
     resume(context, regs, on);
-    if depth == 0 && cpu.steps() && regs.flags & TF == 0 {
+    let is_stepped = cpu.steps() || preempted::is_at(regs.ip);
+    if depth == 0 && is_stepped && regs.flags & TF == 0 {
         context.uc_mcontext.gregs[libc::REG_EFL as usize] |= TF as i64;
         cpu.forced_step.store(true, Relaxed);
         keep_stepping_over_iretq(&regs);
