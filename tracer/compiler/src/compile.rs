@@ -200,18 +200,16 @@ impl<'a> Compiler<'a> {
                         known.name == group.name && known.site == group.site && group.name.1
                     });
                     match same {
-                        Some(known) => {
-                            known.addresses.extend(group.addresses);
-                            known.addresses.sort_unstable();
-                            known.addresses.dedup();
-                        }
+                        Some(known) => known.addresses.extend(group.addresses),
                         None => groups.push(group),
                     }
                 }
                 Err(error) => self.missing(error),
             }
         }
-        for group in groups {
+        for mut group in groups {
+            group.addresses.sort_unstable();
+            group.addresses.dedup();
             let program = group.user.as_ref().map(|user| &*user.path);
             self.tables.types.set_program(program);
             self.attach(clause, &group);

@@ -30,6 +30,9 @@ pub struct Options {
     pub text_bytes: u32,
     /// The most bytes that are kept of the elements of a slice or an array.
     pub slice_bytes: u32,
+    /// Whether values in records are short: references inside of them are addresses, bytes are a
+    /// text, and what is deep inside is left out.
+    pub brief: bool,
     /// The most frames of a call stack, and how many stacks are kept.
     pub stack_frames: u32,
     pub stacks: u32,
@@ -59,6 +62,7 @@ impl Default for Options {
             map_keys: 4096,
             text_bytes: 200,
             slice_bytes: 64,
+            brief: false,
             stack_frames: 48,
             stacks: 2048,
             most_places: 1024,

@@ -18,6 +18,7 @@
 //!                                    │    └─ layout     how a type comes back
 //!                                    ├─ types      what a type is made of
 //!                                    ├─ signature  how a function stands in the source
+//!                                    ├─ callees    what a function calls by its address
 //!                                    └─ symbolise  addresses of call stacks
 //!   user programs ─► programs  names of the frames of their call stacks
 //! ```
@@ -32,6 +33,7 @@
 //! # Contexts
 //! The host. One thread asks; answers about a function are remembered for it.
 
+mod callees;
 mod error;
 mod frame;
 mod hash;
@@ -80,6 +82,7 @@ use crate::{
 pub use crate::{
     error::Error,
     index::demangled,
+    names::short_path,
     programs::path_of_program,
     signature::Signature,
     symbolise::{Frame, InlinedCopy},
@@ -96,6 +99,8 @@ pub struct DebugInfo {
     functions: RefCell<HashMap<u64, Rc<Known>>>,
     types: RefCell<HashMap<TypeId, Rc<Type>>>,
     lines: RefCell<HashMap<u64, Rc<Vec<lines::At>>>>,
+    /// Whether the units that begin there tell types.
+    have_types: RefCell<HashMap<u64, bool>>,
     /// The functions by the linker's names, made when one is asked for.
     by_symbol: OnceCell<HashMap<Vec<u8>, Vec<FunctionRow>>>,
     programs: Programs,
@@ -119,6 +124,8 @@ struct Known {
     /// The expression of its frame base.
     frame_base: Option<Vec<u8>>,
     prologue: Prologue,
+    /// Whether its arguments and its result are told.
+    is_described: bool,
 }
 
 impl DebugInfo {
@@ -160,6 +167,7 @@ impl DebugInfo {
             functions: RefCell::default(),
             types: RefCell::default(),
             lines: RefCell::default(),
+            have_types: RefCell::default(),
             by_symbol: OnceCell::new(),
             programs: Programs::default(),
         })
@@ -231,6 +239,16 @@ impl DebugInfo {
         Some(self.function(row))
     }
 
+    /// Whether the debug information tells the arguments and the result of the function with that
+    /// entry.
+    fn is_described(&self, session: &Session, entry: u64) -> bool {
+        let Some(unit) = session.described_in(entry) else {
+            return false;
+        };
+        let mut known = self.have_types.borrow_mut();
+        *(known.entry(unit)).or_insert_with(|| session.has_types(unit).unwrap_or(false))
+    }
+
     /// The function at an address, with all that its values need.
     fn known(&self, address: u64) -> Result<(FunctionRow, Rc<Known>), Unavailable> {
         let row = self.index.function_at(address).ok_or_else(|| Unavailable {
@@ -268,6 +286,7 @@ impl DebugInfo {
             frames: Frames::read(&self.image, row.address),
             frame_base,
             prologue,
+            is_described: self.is_described(&session, entry),
         });
         self.functions.borrow_mut().insert(entry, known.clone());
         Ok((row, known))

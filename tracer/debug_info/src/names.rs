@@ -89,6 +89,28 @@ pub fn short(name: &str) -> String {
     out
 }
 
+/// A function's path as one speaks of it: the last segment without its generic arguments, with its
+/// type if it is a method, or with the function around it if it is a closure.
+pub fn short_path(path: &str) -> String {
+    let segments = segments(path);
+    let (mut shown, mut at) = (String::new(), segments.len());
+    while let Some(before) = at.checked_sub(1) {
+        at = before;
+        shown = match shown.is_empty() {
+            true => short(generics(segments[at]).0),
+            false => format!("{}::{shown}", short(segments[at])),
+        };
+        let is_type = |name: &str| name.starts_with(|letter: char| letter.is_uppercase());
+        let is_closure = segments[at].starts_with('{');
+        let outer = at.checked_sub(1).map_or("", |outer| segments[outer]);
+        let is_method = !is_type(segments[at]) && (is_type(outer) || outer.starts_with('<'));
+        if !is_closure && !is_method {
+            break;
+        }
+    }
+    shown
+}
+
 /// The names that a user means.
 pub struct Pattern {
     text: String,

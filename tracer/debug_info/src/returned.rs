@@ -27,8 +27,14 @@ fn refuse(reason: String, help: &str) -> Unavailable {
 impl DebugInfo {
     /// The result of the function that begins at an address.
     pub(crate) fn result_of(&self, function: u64) -> Result<Variable, Unavailable> {
-        let (row, _) = self.known(function)?;
+        let (row, known) = self.known(function)?;
         let path = self.index.name(row.path);
+        if !known.is_described {
+            return Err(refuse(
+                format!("the debug information of {path} has no types, so its result is unknown"),
+                "read reg(\"ax\") instead",
+            ));
+        }
         if row.address != function {
             return Err(refuse(
                 format!("{function:#x} is inside of {path}, and only whole functions return"),

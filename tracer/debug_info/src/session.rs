@@ -63,6 +63,30 @@ impl<'a> Session<'a> {
         root.is_some_and(|root| matches!(root, "core" | "alloc" | "std" | "hashbrown"))
     }
 
+    /// Whether the unit that begins there tells types. That of a library may be compiled
+    /// without (`debuginfo` 1: lines alone). Then a function without arguments and a result cannot be told
+    /// from one whose arguments and result were left out.
+    pub fn has_types(&self, start: u64) -> Option<bool> {
+        let unit = self.unit(start)?;
+        let mut entries = unit.entries();
+        while let Ok(Some(entry)) = entries.next_dfs() {
+            if entry.attr(gimli::DW_AT_type).is_some() {
+                return Some(true);
+            }
+        }
+        Some(false)
+    }
+
+    /// Where the unit begins that describes an entry: that of its declaration.
+    pub fn described_in(&self, offset: u64) -> Option<u64> {
+        let mut start = None;
+        self.inherited::<()>(offset, |found| {
+            start = Some(found.start);
+            None
+        });
+        start
+    }
+
     /// Calls `visit` for each child of the entry at an offset.
     pub fn children(&self, offset: u64, mut visit: impl FnMut(&Found<'a>)) -> Option<()> {
         let start = self.index.unit_of(offset)?;
@@ -107,7 +131,11 @@ impl Found<'_> {
 
 impl<'a> Session<'a> {
     /// The first of an entry and those that it continues for which `get` has an answer.
-    pub fn inherited<T>(&self, offset: u64, get: impl Fn(&Found<'a>) -> Option<T>) -> Option<T> {
+    pub fn inherited<T>(
+        &self,
+        offset: u64,
+        mut get: impl FnMut(&Found<'a>) -> Option<T>,
+    ) -> Option<T> {
         let mut at = offset;
         // Concrete, abstract, declaration.
         for _ in 0..4 {

@@ -9,7 +9,8 @@ use crate::{DebugInfo, lines, names, session::Session, types};
 /// How a function stands in the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
-    /// For example `fn vfs_write(file: &File, count: usize) -> i64`.
+    /// For example `fn vfs_write(file: &File, count: usize) -> i64`; `fn name(?)` if the debug
+    /// information does not tell arguments and result.
     pub text: String,
     /// File and line.
     pub place: Option<(String, u32)>,
@@ -61,13 +62,17 @@ impl DebugInfo {
                 });
             }
         });
+        let place = lines::declared(session, entry);
+        if !self.is_described(session, entry) {
+            let text = format!("fn {name}(?)");
+            return Signature { text, place };
+        }
         let mut text = format!("fn {name}({})", arguments.join(", "));
         let result = types::of(session, entry);
         if result != types::UNIT {
             text.push_str(" -> ");
             text.push_str(&types::name(session, result));
         }
-        let place = lines::declared(session, entry);
         Signature { text, place }
     }
 }

@@ -107,6 +107,15 @@ impl DebugInfo {
                 help: "probe where its parts are computed".into(),
             });
         }
+        if !known.is_described {
+            return Err(Unavailable {
+                reason: format!(
+                    "the debug information of {function} has no types, so its arguments and \
+                     variables are not known"
+                ),
+                help: "read registers instead, for example arg0 or reg(\"di\")".into(),
+            });
+        }
         let known_here = self.names_at(place);
         let near = names::nearest(name, known_here.iter().map(String::as_str), NEAR);
         let help = if near.is_empty() && !known_here.is_empty() {
@@ -124,6 +133,9 @@ impl DebugInfo {
     /// the debug information does not describe it.
     pub fn arguments(&self, function: u64) -> Option<Vec<String>> {
         let (_, known) = self.known(self.in_file(function)).ok()?;
+        if !known.is_described {
+            return None;
+        }
         let arguments = known.scope.locals.iter().filter(|local| local.argument);
         Some(arguments.map(|local| local.name.clone()).collect())
     }

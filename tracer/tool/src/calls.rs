@@ -1,5 +1,6 @@
-//! The calls that pictures show: the clauses that `--perfetto` and `--html` add to a program, so
-//! that each call of a function that it probes is recorded with its arguments and its result.
+//! The calls that pictures and trees show: the clauses that `--perfetto`, `--html` and `--graph` add
+//! to a program, so that each call of a function that it probes is recorded with its arguments and
+//! its result; and what their records tell ([`Told`]).
 //!
 //! The clauses stand after the program's own text, in the same language. A function whose values
 //! the compiler refuses says less and less, until its clause compiles or is left out. So the
@@ -8,10 +9,12 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
+    time::Duration,
 };
 
 use boot::progress::say;
 use debug_info::DebugInfo;
+use trace_answers::{Recorded, Symbolize, Value};
 use trace_compiler::{Compiled, Options as CompileOptions, Origin, compile};
 use trace_interface::{
     Kernel as _,
@@ -20,14 +23,96 @@ use trace_interface::{
 };
 use trace_language::{
     Diagnostic, parse_with,
-    tree::{ProbeKind, Tree},
+    tree::{Clause, ProbeKind, Tree},
 };
 
 use crate::{
+    graph::{self, GraphOptions},
     options::Options,
-    pictures::{ADDED, CALL},
     source::Source,
 };
+
+/// The first values of records that tell of calls, without the letter before them. No program
+/// prints that letter by chance.
+const ENTRY: &str = "entry";
+const RETURN: &str = "return";
+
+/// The beginning of the names of probes that the pictures have added to the program.
+pub const ADDED: &str = "for the pictures: session:";
+
+/// What a record tells of a call.
+pub enum Told {
+    Entry(ToldEntry),
+    Return(ToldReturn),
+}
+
+/// The beginning of a call in a tree.
+pub struct ToldEntry {
+    pub function: u64,
+    /// How many calls of the tree are around it.
+    pub depth: u64,
+    /// Where it is going to return to.
+    pub caller: u64,
+    /// The name of the task.
+    pub comm: String,
+    pub arguments: Vec<(String, String)>,
+}
+
+/// The end of a call.
+pub struct ToldReturn {
+    pub function: u64,
+    pub time: Duration,
+    /// None: it is not recorded.
+    pub result: Option<String>,
+    /// In a tree, how many calls of it are around it.
+    pub depth: Option<u64>,
+    /// Unless its entry had them.
+    pub arguments: Vec<(String, String)>,
+}
+
+impl Told {
+    /// Reads a record. None: it tells of no call.
+    pub fn read(record: &Recorded, symbols: &dyn Symbolize) -> Option<Self> {
+        let [Value::Tuple(parts)] = &record.values[..] else {
+            return None;
+        };
+        let [Value::Text { text: kind, .. }, function, rest @ ..] = &parts[..] else {
+            return None;
+        };
+        let kind = kind.strip_prefix('\u{1}')?;
+        let Value::Symbol {
+            address: function, ..
+        } = *function
+        else {
+            return None;
+        };
+        let shown = |value: &Value| value.shown(symbols).to_string();
+        let number = |value: &Value| u64::try_from(value.number()?).ok();
+        let pairs = |values: &[Value]| {
+            let pairs = values.chunks_exact(2);
+            pairs
+                .map(|pair| (shown(&pair[0]), shown(&pair[1])))
+                .collect()
+        };
+        match (kind, rest) {
+            (ENTRY, [depth, caller, comm, arguments @ ..]) => Some(Self::Entry(ToldEntry {
+                function,
+                depth: number(depth)?,
+                caller: number(caller)?,
+                comm: shown(comm),
+                arguments: pairs(arguments),
+            })),
+            (RETURN, [time, result, depth, arguments @ ..]) => Some(Self::Return(ToldReturn {
+                function,
+                time: Duration::from_nanos(number(time).unwrap_or(0)),
+                result: Some(shown(result)).filter(|result| !result.is_empty()),
+                depth: number(depth),
+                arguments: pairs(arguments),
+            })),
+            _ => None,
+        }
+    }
+}
 
 /// Compiles a program and what the options add to it.
 pub fn compile_with_calls(
@@ -37,72 +122,186 @@ pub fn compile_with_calls(
     symbols: &DebugInfo,
     compile_options: &CompileOptions,
 ) -> Result<Compiled, Vec<Diagnostic>> {
-    let arguments = source.arguments();
-    let mut calls = match options.perfetto.is_some() || options.html.is_some() {
-        true => calls(tree, symbols),
-        false => Vec::new(),
-    };
-    let mut reason = None;
-    while !calls.is_empty() {
-        // The same text with them after it.
-        let mut text = format!("{}\n", source.text);
-        let mut ends = Vec::new();
-        for call in &calls {
-            text.push_str(&call.clause());
-            ends.push(text.len());
+    let additions = match options.perfetto.is_some() || options.html.is_some() {
+        _ if options.graph.is_wanted() => {
+            // What is wrong is told of the program that the options stand for.
+            compile(tree, symbols, compile_options)?;
+            Additions {
+                own: " ".repeat(source.text.len()),
+                last: GraphOptions::LAST,
+                ..calls_of_tree(tree, symbols, options)
+            }
         }
-        let whole = parse_with(&text, &arguments)
-            .and_then(|whole| compile(&whole, symbols, compile_options));
-        let mistakes = match whole {
-            Ok(mut whole) => {
-                // A function that the pictures cannot probe does not refuse the user's program.
-                for (origin, probe) in whole.origins.iter().zip(&mut whole.script.probes) {
-                    if origin.span.start >= source.text.len() {
-                        *probe = OPTIONAL;
+        true => Additions {
+            own: source.text.clone(),
+            calls: calls(tree, symbols),
+            ..Additions::default()
+        },
+        false => Additions::default(),
+    };
+    let attempt = |text: &str| {
+        parse_with(text, &source.arguments())
+            .and_then(|whole| compile(&whole, symbols, compile_options))
+    };
+    match additions.compile(attempt) {
+        Ok(Some(whole)) => Ok(whole),
+        Ok(None) => compile(tree, symbols, compile_options),
+        Err(reason) => {
+            let own = compile(tree, symbols, compile_options)?;
+            say(format_args!("pictures have no calls: {reason}"));
+            Ok(own)
+        }
+    }
+}
+
+/// What is added to a program.
+#[derive(Default)]
+struct Additions {
+    /// The text that stands before them.
+    own: String,
+    /// Functions whose clauses may be wrong, because they have values.
+    calls: Vec<Call>,
+    /// Clauses without values.
+    plain: Vec<Call>,
+    last: &'static str,
+    /// Whether the trace is refused if the first function cannot be probed.
+    first_is_required: bool,
+}
+
+impl Additions {
+    /// The whole text, with those without values if they are wanted; and where each clause ends.
+    fn text(&self, with_plain: bool) -> (String, Vec<usize>) {
+        let mut text = format!("{}\n", self.own);
+        let plain = self.plain.iter().filter(|_| with_plain);
+        let clauses = self.calls.iter().chain(plain).map(|call| {
+            text.push_str(&call.clause());
+            text.len()
+        });
+        let ends = clauses.collect();
+        text.push_str(self.last);
+        (text, ends)
+    }
+
+    /// Has the whole text compiled by `attempt`, in which clauses say less and less until all are
+    /// right. None: there are none.
+    ///
+    /// # Errors
+    /// No clause is right, and why.
+    fn compile(
+        mut self,
+        attempt: impl Fn(&str) -> Result<Compiled, Vec<Diagnostic>>,
+    ) -> Result<Option<Compiled>, Diagnostic> {
+        let mut reason = None;
+        while !self.calls.is_empty() {
+            let (text, ends) = self.text(false);
+            let mistakes = match attempt(&text) {
+                Ok(whole) => {
+                    let mut whole = match self.plain.is_empty() {
+                        true => whole,
+                        false => attempt(&self.text(true).0).unwrap_or(whole),
+                    };
+                    let optional = match self.first_is_required {
+                        true => ends[0],
+                        false => self.own.len(),
+                    };
+                    // A function that cannot be probed does not refuse the user's program.
+                    for (origin, probe) in whole.origins.iter().zip(&mut whole.script.probes) {
+                        if origin.span.start >= optional {
+                            *probe = OPTIONAL;
+                        }
+                    }
+                    return Ok(Some(whole));
+                }
+                Err(mistakes) => mistakes,
+            };
+            // The calls that a mistake is in say less.
+            let before = self.calls.len();
+            let mut is_known = false;
+            for mistake in &mistakes {
+                if mistake.span.start > self.own.len() {
+                    let index = ends.partition_point(|end| *end <= mistake.span.start);
+                    if let Some(call) = self.calls.get_mut(index) {
+                        call.is_wrong = true;
+                        is_known = true;
                     }
                 }
-                return Ok(whole);
             }
-            Err(mistakes) => mistakes,
-        };
-        // The calls that a mistake is in say less.
-        let before = calls.len();
-        let mut is_known = false;
-        for mistake in &mistakes {
-            if mistake.span.start > source.text.len() {
-                let index = ends.partition_point(|end| *end <= mistake.span.start);
-                if let Some(call) = calls.get_mut(index) {
-                    call.is_wrong = true;
-                    is_known = true;
-                }
+            self.calls.retain_mut(Call::say_less);
+            if self.calls.len() < before || !is_known {
+                reason = mistakes.into_iter().next();
+            }
+            if !is_known {
+                break;
             }
         }
-        calls.retain_mut(Call::say_less);
-        if calls.len() < before || !is_known {
-            reason = mistakes.into_iter().next();
-        }
-        if !is_known {
-            break;
-        }
+        reason.map_or(Ok(None), Err)
     }
-    let own = compile(tree, symbols, compile_options)?;
-    if let Some(reason) = reason {
-        say(format_args!("pictures have no calls: {reason}"));
-    }
-    Ok(own)
 }
 
 /// Most functions whose calls are recorded with arguments and results, because each has a clause of
 /// its own.
 const MOST_FUNCTIONS: usize = 256;
 
-/// The text that stands for a result that is not recorded.
-const NOTHING: &str = "\"\"";
+/// The calls of the tree of a program: those of the functions that it names, and all in them.
+fn calls_of_tree(tree: &Tree, symbols: &DebugInfo, options: &Options) -> Additions {
+    let shown = options.graph.graph.len().min(tree.clauses.len());
+    let (shown, hidden) = tree.clauses.split_at(shown);
+    let meant = |clauses: &[Clause]| -> Functions {
+        let patterns = patterns_of(clauses, symbols);
+        patterns.into_values().flatten().collect()
+    };
+    let (mut roots, hidden) = (meant(shown), meant(hidden));
+    roots.retain(|address, _| !hidden.contains_key(address));
+    let draws = options.perfetto.is_some() || options.html.is_some();
+    let in_tree = |opens: bool| InTree::Shown {
+        predicate: options.graph.predicate(opens),
+        returns_arguments: draws,
+    };
+    let typed_roots = roots.iter().take(MOST_FUNCTIONS);
+    let calls = typed_roots
+        .map(|(address, symbol)| Call::new(*address, symbol.clone(), symbols).of(in_tree(true)));
+    let mut additions = Additions {
+        calls: calls.collect(),
+        first_is_required: roots.len() == 1,
+        ..Additions::default()
+    };
+    if !hidden.is_empty() {
+        additions
+            .plain
+            .push(Call::hidden(hidden.values().cloned().collect()));
+    }
+    let others: Vec<String> = roots.values().skip(MOST_FUNCTIONS).cloned().collect();
+    if !others.is_empty() {
+        additions.plain.push(Call::of_all(others).of(in_tree(true)));
+    }
+    if options.graph.depth == Some(1) {
+        return additions;
+    }
+    let addresses: Vec<u64> = roots.keys().copied().collect();
+    let called = graph::called_by(&addresses, graph::MOST_TYPED, symbols);
+    let mut known: BTreeSet<u64> = roots.into_keys().chain(hidden.into_keys()).collect();
+    for function in called {
+        if !known.insert(function.address) {
+            continue;
+        }
+        let call = Call::new(function.address, function.symbol, symbols);
+        additions.calls.push(call.of(in_tree(false)));
+    }
+    let all = symbols.functions("*").into_iter();
+    let others: Vec<String> = all
+        .filter(|function| known.insert(function.address))
+        .map(|function| function.symbol)
+        .collect();
+    additions
+        .plain
+        .push(Call::of_all(others).of(in_tree(false)));
+    additions
+}
 
-/// The calls of the functions that a program probes.
-fn calls(tree: &Tree, symbols: &DebugInfo) -> Vec<Call> {
+/// The functions that a program probes, by the patterns that it has.
+fn patterns_of<'t>(clauses: &'t [Clause], symbols: &DebugInfo) -> BTreeMap<&'t str, Functions> {
     let mut patterns: BTreeMap<&str, Functions> = BTreeMap::new();
-    for probe in tree.clauses.iter().flat_map(|clause| &clause.probes) {
+    for probe in clauses.iter().flat_map(|clause| &clause.probes) {
         if let ProbeKind::Entry {
             function,
             offset: 0,
@@ -119,6 +318,21 @@ fn calls(tree: &Tree, symbols: &DebugInfo) -> Vec<Call> {
             });
         }
     }
+    patterns
+}
+
+/// What stands for an argument that cannot be read at the entry.
+pub const UNAVAILABLE: &str = "<unavailable>";
+
+/// The name of an argument that stands for all that are not recorded.
+pub const OTHERS: &str = "…";
+
+/// The text that stands for a result that is not recorded.
+const NOTHING: &str = "\"\"";
+
+/// The calls of the functions that a program probes.
+fn calls(tree: &Tree, symbols: &DebugInfo) -> Vec<Call> {
+    let patterns = patterns_of(&tree.clauses, symbols);
     let functions: Functions = patterns
         .values()
         .flatten()
@@ -167,11 +381,24 @@ struct Call {
     names: Vec<String>,
     /// Names and expressions of the arguments.
     arguments: Vec<(String, String)>,
+    has_known_arguments: bool,
     result: &'static str,
     /// The compiler does not take its clause.
     is_wrong: bool,
     /// How much is left out: see [`Call::clause`].
     left_out: u8,
+    /// Its part in a tree.
+    in_tree: Option<InTree>,
+}
+
+/// What becomes of the calls of a function in a tree.
+enum InTree {
+    Shown {
+        predicate: String,
+        /// The arguments are recorded at the return, too.
+        returns_arguments: bool,
+    },
+    Hidden,
 }
 
 impl Call {
@@ -184,20 +411,31 @@ impl Call {
         let argument = |name: String| {
             let value = match symbols.variable(place, &name) {
                 Ok(_) => format!("args.{name}"),
-                Err(_) => "\"<unavailable>\"".into(),
+                Err(_) => format!("\"{UNAVAILABLE}\""),
             };
             (name, value)
         };
-        let names = symbols.variables(place).into_iter();
+        // Copies of other functions that begin here have names, too, which are none of its own.
+        let names = symbols.arguments(address);
         Self {
             names: vec![symbol],
-            arguments: names.map(argument).collect(),
+            has_known_arguments: names.is_some(),
+            arguments: names.into_iter().flatten().map(argument).collect(),
             result: match symbols.returned(address) {
                 Ok(_) => "retval",
                 Err(_) => NOTHING,
             },
             is_wrong: false,
             left_out: 0,
+            in_tree: None,
+        }
+    }
+
+    /// The same calls in a tree.
+    fn of(self, in_tree: InTree) -> Self {
+        Self {
+            in_tree: Some(in_tree),
+            ..self
         }
     }
 
@@ -206,10 +444,17 @@ impl Call {
         Self {
             names,
             arguments: Vec::new(),
+            has_known_arguments: false,
             result: NOTHING,
             is_wrong: false,
             left_out: 3,
+            in_tree: None,
         }
+    }
+
+    /// For functions whose calls are hidden in a tree, with all that is in them.
+    fn hidden(names: Vec<String>) -> Self {
+        Self::of_all(names).of(InTree::Hidden)
     }
 
     /// The clause that records its calls. Left out are nothing, the result, the arguments, or both.
@@ -221,11 +466,34 @@ impl Call {
             .collect();
         let result = if has_result { self.result } else { NOTHING };
         let probes = self.names.iter().map(|name| format!("session:{name:?}"));
+        let probes = probes.collect::<Vec<_>>().join(", ");
+        let (predicate, returns_arguments) = match &self.in_tree {
+            None => {
+                return format!(
+                    "{probes} {{ $begin = nsecs; }} return {{ print((\"\\x01{RETURN}\", func, \
+                     nsecs - $begin, {result}, {NOTHING}{arguments})); }}\n"
+                );
+            }
+            Some(InTree::Hidden) => {
+                let (at_entry, at_return) = GraphOptions::hides();
+                return format!("{probes} {{ {at_entry} }} return {{ {at_return} }}\n");
+            }
+            Some(InTree::Shown {
+                predicate,
+                returns_arguments,
+            }) => (predicate, *returns_arguments),
+        };
+        let arguments = match has_arguments && self.has_known_arguments {
+            true => arguments,
+            false => format!(", \"{OTHERS}\", \"\""),
+        };
+        let (at_entry, at_return) = GraphOptions::statements(&format!(
+            "print((\"\\x01{ENTRY}\", func, $depth, *(uint64*)reg(\"sp\"), comm{arguments}));"
+        ));
+        let arguments = if returns_arguments { &*arguments } else { "" };
         format!(
-            "{} {{ $begin = nsecs; }} \
-             return {{ print((\"\\x01{}\", func, nsecs - $begin, {result}{arguments})); }}\n",
-            probes.collect::<Vec<_>>().join(", "),
-            CALL.trim_start_matches('\u{1}')
+            "{probes} /{predicate}/ {{ {at_entry} }} return {{ {at_return} \
+             print((\"\\x01{RETURN}\", func, $time, {result}, $depth{arguments})); }}\n"
         )
     }
 
@@ -314,7 +582,7 @@ mod tests {
         assert_eq!(
             call.clause(),
             "session:\"a*\", session:\"b\" { $begin = nsecs; } \
-             return { print((\"\\x01call\", func, nsecs - $begin, \"\")); }\n"
+             return { print((\"\\x01return\", func, nsecs - $begin, \"\", \"\")); }\n"
         );
     }
 
@@ -324,9 +592,11 @@ mod tests {
         let mut call = Call {
             names: vec!["f".into()],
             arguments: vec![("a".into(), "args.a".into())],
+            has_known_arguments: true,
             result: "retval",
             is_wrong: false,
             left_out: 0,
+            in_tree: None,
         };
         assert!(call.say_less());
         let mut said = Vec::new();

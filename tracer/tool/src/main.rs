@@ -19,6 +19,7 @@
 
 mod calls;
 mod expect;
+mod graph;
 mod json;
 mod judge;
 mod list;
@@ -33,6 +34,7 @@ mod session;
 mod source;
 mod target;
 mod timing;
+mod tree;
 
 use std::{
     io::{Write, stderr},

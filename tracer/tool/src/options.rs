@@ -14,7 +14,7 @@ use clap::{
 
 use trace_link::Address;
 
-use crate::ready;
+use crate::{graph::GraphOptions, ready};
 
 /// The options that say something of a run.
 const OF_A_RUN: [&str; 11] = [
@@ -52,7 +52,7 @@ const OF_A_RUN: [&str; 11] = [
 )]
 pub struct Options {
     /// The program, or the name of a ready one, and after it its arguments: `$1`, `$2` and so on
-    #[arg(value_name = "PROGRAM", required_unless_present_any = ["file", "list", "program"])]
+    #[arg(value_name = "PROGRAM", required_unless_present_any = ["file", "list", "program", "graph"])]
     pub words: Vec<String>,
     /// The program; all words are its arguments
     #[arg(short = 'e', value_name = "PROGRAM", conflicts_with_all = ["list", "file"])]
@@ -118,6 +118,8 @@ pub struct Options {
     #[arg(long, value_name = "FILE", requires = "connect")]
     pub events: Option<PathBuf>,
     #[command(flatten)]
+    pub graph: GraphOptions,
+    #[command(flatten)]
     pub build: BuildOptions,
     #[command(flatten)]
     pub machine: MachineOptions,
@@ -141,6 +143,12 @@ impl Checked for Options {
     }
 
     fn check(&self) -> Result<(), clap::Error> {
+        if let (true, Some(word)) = (self.graph.is_wanted(), self.words.first()) {
+            return Self::refuse(&format!(
+                "--graph is a program by itself, and `{word}` is another one; --graph FUNCTION can \
+                 be given several times"
+            ));
+        }
         if self.elf.is_some() && self.connect.is_none() && self.list.is_none() {
             return Self::refuse(
                 "--elf is the file of a kernel that runs already: --connect says where it is",

@@ -17,14 +17,11 @@ use pictures::{
 use trace_answers::{Bucket, Event, Presentation, Recorded, Symbolize, Value};
 use trace_interface::{Frame, frame};
 
-use crate::{options::Options, source::Source};
-
-/// The first value of a record that tells of a call. No program prints it by chance. After it come
-/// the function, the nanoseconds, the result or an empty text, and names and values of arguments.
-pub const CALL: &str = "\u{1}call";
-
-/// The beginning of the names of probes that the pictures have added to the program.
-pub const ADDED: &str = "for the pictures: session:";
+use crate::{
+    calls::{ADDED, Told},
+    options::Options,
+    source::Source,
+};
 
 /// How many columns a heat map has, and of how many functions there are heat maps and histograms.
 const COLUMNS: usize = 120;
@@ -85,41 +82,28 @@ impl Gathered {
         true
     }
 
-    /// A record that begins with [`CALL`].
+    /// A record that tells of a call. Its beginning is no news for pictures.
     fn call(&mut self, record: &Recorded, time: u64, symbols: &dyn Symbolize) -> bool {
-        let [Value::Tuple(parts)] = &record.values[..] else {
-            return false;
+        let end = match Told::read(record, symbols) {
+            None => return false,
+            Some(Told::Entry(_)) => return true,
+            Some(Told::Return(end)) => end,
         };
-        let [
-            Value::Text { text, .. },
-            function,
-            length,
-            result,
-            arguments @ ..,
-        ] = &parts[..]
-        else {
-            return false;
+        let function = Value::Symbol {
+            address: end.function,
+            with_offset: false,
         };
-        if text != CALL {
-            return false;
-        }
-        let length = length
-            .number()
-            .and_then(|length| u64::try_from(length).ok());
-        let shown = |value: &Value| value.shown(symbols).to_string();
+        let length = u64::try_from(end.time.as_nanos()).unwrap_or(u64::MAX);
         self.builder.call(pictures::model::Call {
             tid: record.tid,
             cpu_at_entry: None,
             cpu_at_return: Some(record.cpu),
-            function: shown(function),
-            begin: time.saturating_sub(length.unwrap_or(0)),
+            function: function.shown(symbols).to_string(),
+            begin: time.saturating_sub(length),
             end: time,
             seen: pictures::model::Seen::Whole,
-            arguments: arguments
-                .chunks_exact(2)
-                .map(|pair| (shown(&pair[0]), shown(&pair[1])))
-                .collect(),
-            result: Some(shown(result)).filter(|result| !result.is_empty()),
+            arguments: end.arguments,
+            result: end.result,
             depth: 0,
         });
         true
@@ -139,7 +123,10 @@ impl Gathered {
             let file = create(path)?;
             perfetto::write(&timeline, BufWriter::new(file)).with_context(|| cannot_write(path))?;
         }
-        let stacks = stacks(presentation, symbols);
+        let stacks = match options.graph.is_wanted() {
+            true => vec![timeline.stacks("time in calls")],
+            false => stacks(presentation, symbols),
+        };
         if let Some(path) = &options.flame {
             let Some(first) = stacks.first() else {
                 bail!(
@@ -328,7 +315,8 @@ mod tests {
             address: 0x10,
             with_offset: false,
         };
-        let mut parts = vec![text(CALL), function, Value::Unsigned(length), result];
+        let kind = text("\u{1}return");
+        let mut parts = vec![kind, function, Value::Unsigned(length), result, text("")];
         for (name, value) in arguments {
             parts.extend([text(name), Value::Signed(*value)]);
         }

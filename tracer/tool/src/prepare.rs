@@ -35,7 +35,7 @@ pub fn read(options: &Options, source: &Source) -> Result<Prepared, Failure> {
     let conditions = options.expect.iter().map(|text| Condition::read(text));
     let conditions = conditions.collect::<Result<_, _>>();
     let conditions = conditions.map_err(Failure::Refused)?;
-    if options.flame.is_some() && !names_stack(&tree) {
+    if options.flame.is_some() && !options.graph.is_wanted() && !names_stack(&tree) {
         let text = "error: --flame draws call stacks, and the program takes none; write, for \
                     example, `@[kstack] = count()`";
         return Err(Failure::Refused(text.into()));
@@ -67,7 +67,9 @@ pub fn compile(
     target: &Target,
     symbols: &DebugInfo,
 ) -> Result<Plan, Failure> {
-    let how = target.compile_options(options)?;
+    let mut how = target.compile_options(options)?;
+    // A line of a tree is to be read at a glance.
+    how.brief = options.graph.is_wanted();
     let compiled = calls::compile_with_calls(options, source, &prepared.tree, symbols, &how)
         .map_err(|mistakes| refusal(&mistakes, source))?;
     target.check(&compiled.script)?;

@@ -23,7 +23,14 @@ use trace_interface::{Frame, frame::MapEntry};
 use trace_link::{Ender, Event as GuestEvent, Trace};
 
 use crate::{
-    json, options::Options, pictures::Gathered, prepare::Plan, source::Source, timing::Timing,
+    calls::Told,
+    json,
+    options::Options,
+    pictures::Gathered,
+    prepare::Plan,
+    source::Source,
+    timing::Timing,
+    tree::{self, Tree},
 };
 
 /// Exit status after a second Ctrl-C, as shells report it.
@@ -105,6 +112,10 @@ pub fn follow(
         ended: None,
         refused: None,
         log: Vec::new(),
+        tree: options
+            .graph
+            .is_wanted()
+            .then(|| (Tree::new(&options.graph), symbols)),
     };
     let end = session.follow(trace, timing);
     set_ender(None);
@@ -139,10 +150,31 @@ struct Session<'a> {
     probes: Vec<String>,
     gathered: Gathered,
     symbols: &'a dyn Symbolize,
+    /// The calls that are open, and the names of functions, of --graph.
+    tree: Option<(Tree, &'a DebugInfo)>,
     /// The status of the last frame, and the books.
     ended: Option<(i32, Totals)>,
     refused: Option<String>,
     log: Vec<u8>,
+}
+
+/// How texts of the tree get to standard output.
+struct Output<'a> {
+    presentation: &'a Presentation,
+    is_terminal: bool,
+}
+
+impl tree::Style for Output<'_> {
+    fn text<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        match self.is_terminal {
+            true => self.presentation.visible(text),
+            false => text.into(),
+        }
+    }
+
+    fn has_colours(&self) -> bool {
+        self.is_terminal
+    }
 }
 
 impl Session<'_> {
@@ -278,6 +310,7 @@ impl Session<'_> {
                 .context("cannot write to standard output")?;
             timing.answer();
         }
+        self.show_tree(&event)?;
         match event {
             Event::Started { places } => {
                 timing.step("guest started, and all attached");
@@ -292,6 +325,36 @@ impl Session<'_> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Shows what an event adds to the tree of calls.
+    fn show_tree(&mut self, event: &Event) -> Result<()> {
+        let Some((tree, symbols)) = &mut self.tree else {
+            return Ok(());
+        };
+        let mut out = stdout().lock();
+        let style = Output {
+            presentation: &self.presentation,
+            is_terminal: out.is_terminal(),
+        };
+        let text = match event {
+            Event::Started { .. } => tree::HEAD.into(),
+            Event::Ended { .. } => tree.last(&style),
+            Event::Record(record) => {
+                let origin = tree::Origin {
+                    cpu: record.cpu,
+                    tid: record.tid,
+                };
+                let told = Told::read(record, *symbols);
+                told.map_or_else(String::new, |told| {
+                    tree.told(&told, origin, *symbols, &style)
+                })
+            }
+            _ => String::new(),
+        };
+        out.write_all(text.as_bytes())
+            .and_then(|()| out.flush())
+            .context("cannot write to standard output")
     }
 
     /// A text as `out` may get it. JSON has its own escapes, and files get texts as they are.
@@ -372,6 +435,7 @@ mod tests {
             ended: None,
             refused: None,
             log: Vec::new(),
+            tree: None,
         }
     }
 

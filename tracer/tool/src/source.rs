@@ -93,6 +93,9 @@ impl Source {
 
     /// The same, without the arguments in it.
     pub fn as_written(options: &Options) -> Result<Self> {
+        if options.graph.is_wanted() {
+            return Ok(options.graph.source());
+        }
         if let Some(file) = &options.file {
             let text = fs::read_to_string(file).with_context(|| {
                 let file = file.display().to_string();

@@ -69,6 +69,14 @@ const OF_RECORD: [Limits; 7] = {
     ]
 };
 
+/// Those of a record whose values are to be short. Bytes are a text.
+const OF_BRIEF_RECORD: [Limits; 1] = [Limits {
+    depth: 3,
+    elements: 1,
+    text: MOST_INSIDE,
+    follows: false,
+}];
+
 /// The most bytes of a value in a record, and about how many instructions may store it.
 const MOST_BYTES: u32 = 1536;
 const MOST_COST: u32 = 1800;
@@ -122,7 +130,11 @@ impl Types<'_> {
             };
         }
         let mut shape = Shape::Deeper;
-        for mut limits in OF_RECORD {
+        let choice: &[Limits] = match options.brief {
+            true => &OF_BRIEF_RECORD,
+            false => &OF_RECORD,
+        };
+        for mut limits in choice.iter().copied() {
             limits.text = limits.text.min(options.text_bytes);
             let shaper = shaper(limits, options.slice_bytes);
             shape = match room {

@@ -1,0 +1,549 @@
+//! The lines of `--graph`: calls of a task, deeper by the calls around them.
+//!
+//! ```text
+//! CPU  TASK                    TIME     CALLS
+//!   0) workload-3                    |  sys_mkdir(path=0x4001c0, mode=493) {
+//!   0) workload-3          10.396 us |    strndup_from_user(…) = Ok("/tmp")
+//!   0) workload-3          45.118 us |  } = Err(EEXIST)
+//! ```
+//!
+//! An entry waits for the next record of its task, because a call without shown calls is one line.
+//! Tasks take turns in the output, so each line names its task. With a bound of time a tree waits
+//! for its end.
+
+use std::{borrow::Cow, collections::HashMap, fmt::Write, time::Duration};
+
+use debug_info::{DebugInfo, short_path};
+
+use crate::{
+    calls::{OTHERS, Told, ToldEntry, ToldReturn, UNAVAILABLE},
+    graph::GraphOptions,
+};
+
+/// How the text of values gets to the output.
+pub trait Style {
+    /// A text of the kernel, as the output may get it.
+    fn text<'t>(&self, text: &'t str) -> Cow<'t, str>;
+    /// Whether the output shows colours.
+    fn has_colours(&self) -> bool;
+}
+
+/// The functions of the kernel, by address.
+pub trait Functions {
+    /// The path of the one that begins there.
+    fn path(&self, function: u64) -> Option<String>;
+    /// The one that has the instruction at an address: where it begins; and the paths of the
+    /// functions that the instruction is of, the innermost first, each with whether it is a copy
+    /// that was inlined.
+    fn around(&self, address: u64) -> (Option<u64>, Vec<(String, bool)>);
+}
+
+impl Functions for DebugInfo {
+    fn path(&self, function: u64) -> Option<String> {
+        Some(self.function_at(function)?.path)
+    }
+
+    fn around(&self, address: u64) -> (Option<u64>, Vec<(String, bool)>) {
+        let own = self.function_at(address);
+        let frames = self.symbolise(address).into_iter();
+        (
+            own.map(|function| function.address),
+            frames
+                .map(|frame| (frame.function, frame.offset.is_none()))
+                .collect(),
+        )
+    }
+}
+
+/// What is known of the calls that are open. Tasks by number; idle tasks by CPU.
+pub struct Tree {
+    over: Option<Duration>,
+    is_whole: bool,
+    tasks: HashMap<(u32, u32), Task>,
+}
+
+#[derive(Default)]
+struct Task {
+    name: String,
+    /// The functions whose calls are open, by depth.
+    open: Vec<u64>,
+    waiting: Option<Waiting>,
+    /// The lines of a tree that waits for its end.
+    held: String,
+}
+
+/// An entry whose line is not written yet.
+struct Waiting {
+    cpu: u32,
+    /// The function with its arguments.
+    call: String,
+    /// Through which functions that are not shown it is called.
+    through: String,
+}
+
+/// Where and when something was told.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    pub cpu: u32,
+    pub tid: u32,
+}
+
+/// How many letters of a value are shown.
+const MOST_VALUE: usize = 80;
+
+/// The first line.
+pub const HEAD: &str = "CPU  TASK                    TIME     CALLS\n";
+
+impl Tree {
+    /// Without calls yet.
+    pub fn new(options: &GraphOptions) -> Self {
+        Self {
+            over: options.over,
+            is_whole: options.whole,
+            tasks: HashMap::new(),
+        }
+    }
+
+    /// The lines that a record adds.
+    pub fn told(
+        &mut self,
+        told: &Told,
+        origin: Origin,
+        symbols: &dyn Functions,
+        style: &dyn Style,
+    ) -> String {
+        let own_key = match origin.tid {
+            0 => (0, origin.cpu),
+            tid => (tid, 0),
+        };
+        let mut task = self.tasks.remove(&own_key).unwrap_or_default();
+        let mut out = String::new();
+        match told {
+            Told::Entry(entry) => self.entry(&mut task, entry, origin, symbols, style, &mut out),
+            Told::Return(end) => self.end(&mut task, end, origin, symbols, style, &mut out),
+        }
+        if self.over.is_some() {
+            task.held.push_str(&std::mem::take(&mut out));
+            if let Told::Return(end) = told
+                && end.depth == Some(0)
+            {
+                let held = std::mem::take(&mut task.held);
+                let is_long = self.over.is_some_and(|over| end.time > over);
+                out = if is_long { held } else { String::new() };
+            }
+        }
+        self.tasks.insert(own_key, task);
+        out
+    }
+
+    /// The lines of entries that waited for more when the trace ended.
+    pub fn last(&mut self, style: &dyn Style) -> String {
+        let mut out = String::new();
+        let mut tasks: Vec<_> = self.tasks.drain().collect();
+        tasks.sort_unstable_by_key(|(key, _)| *key);
+        for ((tid, _), mut task) in tasks {
+            if self.over.is_none() {
+                settle(&mut task, tid, style, &mut out);
+            }
+        }
+        out
+    }
+
+    fn entry(
+        &self,
+        task: &mut Task,
+        entry: &ToldEntry,
+        origin: Origin,
+        symbols: &dyn Functions,
+        style: &dyn Style,
+        out: &mut String,
+    ) {
+        settle(task, origin.tid, style, out);
+        let depth = entry.depth as usize;
+        if depth == 0 {
+            task.held.clear();
+        }
+        task.name.clone_from(&entry.comm);
+        task.open.truncate(depth);
+        // The entries of those in between were lost.
+        task.open.resize(depth, 0);
+        let around = task.open.last().copied().unwrap_or(0);
+        let mut call = self.name(entry.function, symbols);
+        let arguments = entry.arguments.iter();
+        let arguments: Vec<String> = arguments
+            .map(|(name, value)| match &**value {
+                "" if name == OTHERS => OTHERS.into(),
+                UNAVAILABLE => format!("{name}=?"),
+                value => format!("{name}={}", self.value(value)),
+            })
+            .collect();
+        _ = write!(call, "({})", arguments.join(", "));
+        task.waiting = Some(Waiting {
+            cpu: origin.cpu,
+            call,
+            through: self.through(entry.caller, around, symbols),
+        });
+        task.open.push(entry.function);
+    }
+
+    fn end(
+        &self,
+        task: &mut Task,
+        end: &ToldReturn,
+        origin: Origin,
+        symbols: &dyn Functions,
+        style: &dyn Style,
+        out: &mut String,
+    ) {
+        let depth = end.depth.unwrap_or(0) as usize;
+        let is_open = task.open.get(depth) == Some(&end.function);
+        let is_leaf = is_open && task.open.len() == depth + 1;
+        let result = match &end.result {
+            None => String::new(),
+            Some(result) => {
+                let result = self.value(result);
+                let result = style.text(&result);
+                let is_error = result.starts_with("Err(") && style.has_colours();
+                match is_error {
+                    true => format!(" = \x1b[31m{result}\x1b[0m"),
+                    false => format!(" = {result}"),
+                }
+            }
+        };
+        let line = |text: &str| line(origin, &task.name, Some(end.time), depth, text);
+        match task.waiting.take_if(|_| is_leaf) {
+            Some(waiting) => {
+                let call = style.text(&waiting.call);
+                let through = dimmed(&waiting.through, style);
+                *out += &line(&format!("{call}{result}{through}"));
+            }
+            None => {
+                let name = match is_open {
+                    true => String::new(),
+                    // The line of its entry is not there.
+                    false => format!(" /* {} */", self.name(end.function, symbols)),
+                };
+                let text = format!("}}{result}{name}");
+                let text = line(&text);
+                settle(task, origin.tid, style, out);
+                *out += &text;
+            }
+        }
+        task.open.truncate(depth);
+    }
+
+    fn name(&self, function: u64, symbols: &dyn Functions) -> String {
+        match symbols.path(function) {
+            None => format!("{function:#x}"),
+            Some(path) => self.path(&path),
+        }
+    }
+
+    /// A value, cut off if it is long.
+    fn value<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        match text.char_indices().nth(MOST_VALUE) {
+            Some((end, _)) if !self.is_whole => format!("{}…", &text[..end]).into(),
+            _ => text.into(),
+        }
+    }
+
+    fn path(&self, path: &str) -> String {
+        match self.is_whole {
+            true => path.into(),
+            false => short_path(path),
+        }
+    }
+
+    /// The functions between a call and the shown one around it, the innermost first: copies that
+    /// were inlined, and a function that is not shown. Those of the standard library say little.
+    fn through(&self, caller: u64, around: u64, symbols: &dyn Functions) -> String {
+        let mut text = String::new();
+        if around == 0 {
+            return text;
+        }
+        let (own, frames) = symbols.around(caller.wrapping_sub(1));
+        for (path, is_inlined) in &frames {
+            if *is_inlined && !self.is_whole && is_of_library(path) {
+                continue;
+            }
+            // The address is one that a return probe has put there.
+            if path.starts_with("kretprobe_trampoline") {
+                text += "  <- tail call";
+            } else if *is_inlined {
+                _ = write!(text, "  <- {} (inlined)", self.path(path));
+            } else if own != Some(around) {
+                _ = write!(text, "  <- {}", self.path(path));
+            }
+        }
+        text
+    }
+}
+
+/// Writes the line of an entry that waits: calls follow in it, or it does not return.
+fn settle(task: &mut Task, tid: u32, style: &dyn Style, out: &mut String) {
+    let Some(waiting) = task.waiting.take() else {
+        return;
+    };
+    let depth = task.open.len().saturating_sub(1);
+    let origin = Origin {
+        cpu: waiting.cpu,
+        tid,
+    };
+    let call = style.text(&waiting.call);
+    let through = dimmed(&waiting.through, style);
+    let text = format!("{call} {{{through}");
+    *out += &line(origin, &task.name, None, depth, &text);
+}
+
+/// Whether a path, or the type of a method, is one of the standard library.
+fn is_of_library(path: &str) -> bool {
+    let path = path.trim_start_matches('<');
+    [
+        "core::",
+        "alloc::",
+        "std::",
+        "hashbrown::",
+        "compiler_builtins::",
+    ]
+    .iter()
+    .any(|library| path.starts_with(library))
+}
+
+fn dimmed(text: &str, style: &dyn Style) -> String {
+    match style.has_colours() && !text.is_empty() {
+        true => format!("\x1b[2m{text}\x1b[0m"),
+        false => text.into(),
+    }
+}
+
+fn line(origin: Origin, name: &str, time: Option<Duration>, depth: usize, text: &str) -> String {
+    let task = format!("{name}-{}", origin.tid);
+    let time = time.map_or_else(String::new, |time| {
+        let nanoseconds = time.as_nanos();
+        format!("{}.{:03} us", nanoseconds / 1000, nanoseconds % 1000)
+    });
+    let indent = 2 * depth;
+    let cpu = origin.cpu;
+    format!("{cpu:>3}) {task:<16} {time:>14} |  {:indent$}{text}\n", "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Plain;
+
+    impl Style for Plain {
+        fn text<'t>(&self, text: &'t str) -> Cow<'t, str> {
+            text.into()
+        }
+
+        fn has_colours(&self) -> bool {
+            false
+        }
+    }
+
+    struct Coloured;
+
+    impl Style for Coloured {
+        fn text<'t>(&self, text: &'t str) -> Cow<'t, str> {
+            text.replace('\x07', "\\x07").into()
+        }
+
+        fn has_colours(&self) -> bool {
+            true
+        }
+    }
+
+    /// A function begins at each multiple of 0x100. The byte at 0x50 in it is of two copies, one of
+    /// them of the library.
+    struct Kernel;
+
+    impl Functions for Kernel {
+        fn path(&self, function: u64) -> Option<String> {
+            (function != 0x900).then(|| format!("kernel::fs::File::f{:x}", function / 0x100))
+        }
+
+        fn around(&self, address: u64) -> (Option<u64>, Vec<(String, bool)>) {
+            let own = address & !0xff;
+            let mut frames = Vec::new();
+            if address & 0xff == 0x50 {
+                frames.push(("core::mem::copy".into(), true));
+                frames.push(("kernel::fs::inner".into(), true));
+            }
+            frames.push(match own {
+                0xf00 => ("kretprobe_trampoline_of_slots".into(), false),
+                _ => (self.path(own).unwrap_or_default(), false),
+            });
+            (Some(own), frames)
+        }
+    }
+
+    fn entry(function: u64, depth: u64, caller: u64, arguments: &[(&str, &str)]) -> Told {
+        let arguments = arguments.iter();
+        Told::Entry(ToldEntry {
+            function,
+            depth,
+            caller,
+            comm: "cat".into(),
+            arguments: arguments
+                .map(|(name, value)| ((*name).into(), (*value).into()))
+                .collect(),
+        })
+    }
+
+    fn end(function: u64, depth: u64, nanoseconds: u64, result: &str) -> Told {
+        Told::Return(ToldReturn {
+            function,
+            time: Duration::from_nanos(nanoseconds),
+            result: Some(result.into()).filter(|result: &String| !result.is_empty()),
+            depth: Some(depth),
+            arguments: Vec::new(),
+        })
+    }
+
+    /// The lines of task 7 on CPU 1, without what stands before the time.
+    fn lines(options: &GraphOptions, style: &dyn Style, all: &[Told]) -> String {
+        let mut tree = Tree::new(options);
+        let origin = Origin { cpu: 1, tid: 7 };
+        let mut text = String::new();
+        for told in all {
+            text += &tree.told(told, origin, &Kernel, style);
+        }
+        text += &tree.last(style);
+        let lines = text.lines().map(|line| {
+            let line = line.strip_prefix("  1) cat-7            ").expect(line);
+            format!("{}\n", line.trim_start())
+        });
+        lines.collect()
+    }
+
+    #[test]
+    fn a_call_without_calls_is_one_line_and_others_have_braces() {
+        let all = [
+            entry(0x100, 0, 0, &[("path", "/tmp")]),
+            entry(0x200, 1, 0x110, &[]),
+            end(0x200, 1, 1_234, "Ok(())"),
+            entry(0x300, 1, 0x120, &[("…", ""), ("a", "<unavailable>")]),
+            entry(0x400, 2, 0x310, &[]),
+            end(0x400, 2, 5, ""),
+            end(0x300, 1, 2_000_000, "3"),
+            end(0x100, 0, 3_000_000_000, "Err(EEXIST)"),
+        ];
+        assert_eq!(
+            lines(&GraphOptions::default(), &Plain, &all),
+            "|  File::f1(path=/tmp) {\n\
+             1.234 us |    File::f2() = Ok(())\n\
+             |    File::f3(…, a=?) {\n\
+             0.005 us |      File::f4()\n\
+             2000.000 us |    } = 3\n\
+             3000000.000 us |  } = Err(EEXIST)\n"
+        );
+    }
+
+    #[test]
+    fn functions_between_a_call_and_the_one_around_it_are_named() {
+        let through = |caller, options: &GraphOptions| {
+            let all = [
+                entry(0x100, 0, 0, &[]),
+                entry(0x200, 1, caller, &[]),
+                end(0x200, 1, 0, ""),
+            ];
+            let text = lines(options, &Plain, &all);
+            let line = text.lines().last().unwrap();
+            line.split_once("f2()").unwrap().1.to_owned()
+        };
+        let options = GraphOptions::default();
+        assert_eq!(through(0x101, &options), "");
+        assert_eq!(through(0x151, &options), "  <- inner (inlined)");
+        assert_eq!(
+            through(0x351, &options),
+            "  <- inner (inlined)  <- File::f3"
+        );
+        assert_eq!(through(0xf01, &options), "  <- tail call");
+        let whole = GraphOptions {
+            whole: true,
+            ..GraphOptions::default()
+        };
+        assert_eq!(
+            through(0x151, &whole),
+            "  <- core::mem::copy (inlined)  <- kernel::fs::inner (inlined)"
+        );
+    }
+
+    /// Lost records make no line of another depth, and each line of an end that has no beginning
+    /// says whose it is.
+    #[test]
+    fn what_is_lost_moves_nothing() {
+        let all = [
+            end(0x200, 1, 1, ""),
+            entry(0x400, 2, 0x110, &[]),
+            end(0x900, 1, 1, "2"),
+            entry(0x100, 0, 0, &[]),
+        ];
+        assert_eq!(
+            lines(&GraphOptions::default(), &Plain, &all[1..]),
+            "|      File::f4() {\n\
+             0.001 us |    } = 2 /* 0x900 */\n\
+             |  File::f1() {\n"
+        );
+        let mut tree = Tree::new(&GraphOptions::default());
+        let origin = Origin { cpu: 0, tid: 0 };
+        let text = tree.told(&all[0], origin, &Kernel, &Plain);
+        assert!(text.ends_with("us |    } /* File::f2 */\n"), "{text}");
+    }
+
+    #[test]
+    fn a_bound_of_time_shows_whole_trees_at_their_end() {
+        let call = |time| {
+            [
+                entry(0x100, 0, 0, &[]),
+                entry(0x200, 1, 0x110, &[]),
+                end(0x200, 1, time, ""),
+                end(0x100, 0, time, ""),
+            ]
+        };
+        let options = GraphOptions {
+            over: Some(Duration::from_nanos(10)),
+            ..GraphOptions::default()
+        };
+        let mut all: Vec<Told> = [10, 11].into_iter().flat_map(call).collect();
+        // One that has not ended.
+        all.extend(call(99).into_iter().take(3));
+        assert_eq!(
+            lines(&options, &Plain, &all),
+            "|  File::f1() {\n0.011 us |    File::f2()\n0.011 us |  }\n"
+        );
+    }
+
+    #[test]
+    fn values_are_cut_off_unless_they_are_to_be_whole() {
+        let long = "é".repeat(100);
+        let all = || [entry(0x100, 0, 0, &[("a", &long)]), end(0x100, 0, 0, &long)];
+        let text = lines(&GraphOptions::default(), &Plain, &all());
+        let cut = format!("{}…", "é".repeat(80));
+        assert_eq!(text, format!("0.000 us |  File::f1(a={cut}) = {cut}\n"));
+        let whole = GraphOptions {
+            whole: true,
+            ..GraphOptions::default()
+        };
+        let text = lines(&whole, &Plain, &all());
+        let name = "kernel::fs::File::f1";
+        assert_eq!(text, format!("0.000 us |  {name}(a={long}) = {long}\n"));
+    }
+
+    /// A terminal gets errors in red, and no control character of the kernel's.
+    #[test]
+    fn errors_have_a_colour() {
+        let all = [
+            entry(0x100, 0, 0, &[("a", "\x07")]),
+            entry(0x200, 1, 0x151, &[]),
+            end(0x200, 1, 0, "Err(EIO)"),
+        ];
+        assert_eq!(
+            lines(&GraphOptions::default(), &Coloured, &all),
+            "|  File::f1(a=\\x07) {\n\
+             0.000 us |    File::f2() = \x1b[31mErr(EIO)\x1b[0m\x1b[2m  <- inner (inlined)\x1b[0m\n"
+        );
+    }
+}
