@@ -216,6 +216,15 @@ fn places_and_rates_that_cannot_be_are_refused_with_their_place() {
             &["kprobe:vfs_write+100000 { @ = count(); }"][..],
             &["vfs_write` has ", " bytes of code", "^^^"][..],
         ),
+        // The standard library is compiled without types.
+        (
+            &["kretprobe:memchr_aligned { print(retval); }"],
+            &["memchr_aligned has no types", "reg(\"ax\")", "^^^"],
+        ),
+        (
+            &["kprobe:memchr_aligned { print(args.text); }"],
+            &["memchr_aligned has no types", "arg0", "^^^"],
+        ),
         (
             &["profile:hz:1000 { @ = count(); }"],
             &["ask for profile:hz:250 or less", "^^^"],
@@ -230,6 +239,18 @@ fn places_and_rates_that_cannot_be_are_refused_with_their_place() {
             assert!(said.contains(part), "{arguments:?}: {said}");
         }
     }
+}
+
+/// A function without arguments and result is told from one of which they are not known.
+#[test]
+fn lists_show_what_is_not_known() {
+    let said = answer(&["-l", "memchr_aligned"]);
+    assert!(
+        said.contains("  fn memchr_aligned(?)  library/core/"),
+        "{said}"
+    );
+    let said = answer(&["-l", "sys_sched_yield"]);
+    assert!(said.contains("  fn sys_sched_yield() -> "), "{said}");
 }
 
 #[test]

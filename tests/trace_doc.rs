@@ -3,8 +3,9 @@
 //!
 //! Such a block of code is marked `console`. Its lines that begin with `$ ` are commands, and each
 //! is followed by its output: standard output, then standard error. In a block marked
-//! `console times` the rows of histograms are left out, because they are times. [`shape`] leaves
-//! out the rest of what changes from run to run. Files are written to a directory of their own.
+//! `console times` the rows of histograms are left out, because they are times. In a tree of calls,
+//! `console tree`, the CPU, times, addresses and the books are left out. [`shape`] leaves out the
+//! rest of what changes from run to run. Files are written to a directory of their own.
 
 use std::{fs, path::Path, process::Command};
 
@@ -39,9 +40,19 @@ fn answer(command: &str, directory: &Path) -> String {
 /// The output without the parts that may differ: offsets in functions, and rows of times.
 fn shape(mark: &str, text: &str) -> Vec<String> {
     let masks = Masks::new(&[(r"\+\d+$", "+OFFSET"), (r"\.rs:\d+$", ".rs:LINE")]);
+    let of_tree = Masks::new(&[
+        (r"^ +\d+\) ", "CPU) "),
+        (r" +\d+\.\d+ us", " TIME us"),
+        (r"0x[0-9a-f]+", "ADDRESS"),
+        (r"number: \d+, slot: \d+", "number: NUMBER, slot: SLOT"),
+        (r"^\d+ hits = .*", "BOOKS"),
+    ]);
     text.lines()
         .filter(|line| !(mark.ends_with(" times") && line.starts_with('[')))
-        .map(|line| masks.mask(line))
+        .map(|line| match mark.ends_with(" tree") {
+            true => of_tree.mask(line),
+            false => masks.mask(line),
+        })
         .collect()
 }
 
@@ -75,10 +86,21 @@ fn the_readme_shows_real_answers() {
 
 #[test]
 fn only_what_may_differ_is_left_out() {
-    let same = |mark, a, b| shape(mark, a) == shape(mark, b);
+    let same = |mark, a: &str, b: &str| shape(mark, a) == shape(mark, b);
     assert!(same("console", "    f+12\na.rs:7", "    f+3\na.rs:8"));
     assert!(!same("console", "@: 7", "@: 8"));
     assert!(!same("console", "[1, 2)  7", "[1, 2)  8"));
     assert!(same("console times", "@: \n[1, 2)  7", "@: \n[2, 4)  8"));
     assert!(!same("console times", "@a: ", "@b: "));
+    let line = |cpu, time, result| format!("  {cpu}) a-3    {time} us |  f(a=0x{time}) = {result}");
+    assert!(same(
+        "console tree",
+        &line(0, "1.5", 1),
+        &line(1, "222.5", 1)
+    ));
+    assert!(!same(
+        "console tree",
+        &line(0, "1.5", 1),
+        &line(0, "1.5", 2)
+    ));
 }

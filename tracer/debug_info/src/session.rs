@@ -63,8 +63,8 @@ impl<'a> Session<'a> {
         root.is_some_and(|root| matches!(root, "core" | "alloc" | "std" | "hashbrown"))
     }
 
-    /// Whether the unit that begins there tells types. That of a library may be compiled
-    /// without (`debuginfo` 1: lines alone). Then a function without arguments and a result cannot be told
+    /// Whether the unit that begins there tells types. That of a library may be compiled without
+    /// (`debuginfo` 1: lines alone). Then a function without arguments and a result cannot be told
     /// from one whose arguments and result were left out.
     pub fn has_types(&self, start: u64) -> Option<bool> {
         let unit = self.unit(start)?;

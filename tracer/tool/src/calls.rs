@@ -1,6 +1,6 @@
-//! The calls that pictures and trees show: the clauses that `--perfetto`, `--html` and `--graph` add
-//! to a program, so that each call of a function that it probes is recorded with its arguments and
-//! its result; and what their records tell ([`Told`]).
+//! The calls that pictures and trees show: the clauses that `--perfetto`, `--html` and `--graph`
+//! add to a program, so that each call of a function that it probes is recorded with its arguments
+//! and its result; and what their records tell ([`Told`]).
 //!
 //! The clauses stand after the program's own text, in the same language. A function whose values
 //! the compiler refuses says less and less, until its clause compiles or is left out. So the

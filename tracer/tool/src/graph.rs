@@ -1,7 +1,7 @@
 //! `--graph FUNCTION`: the options of the tree of calls, and the program that makes it.
 //!
 //! ```text
-//!   --graph sys_mkdir ─► session:"sys_mkdir" /FILTER/ { } …   what is wrong with it is told of this
+//!   --graph sys_mkdir ─► session:"sys_mkdir" /FILTER/ { } …   mistakes are told of this text
 //!                          │
 //!                          ├─ each function that is called directly, nearest first: a clause of
 //!                          │  its own, with arguments and result by name and type
@@ -16,8 +16,6 @@ use std::{collections::BTreeSet, time::Duration};
 use clap::Args;
 use debug_info::DebugInfo;
 use trace_interface::symbols::Function;
-
-use crate::source::Source;
 
 /// The options of the tree.
 #[derive(Clone, Debug, Default, Args)]
@@ -64,7 +62,7 @@ impl GraphOptions {
 
     /// The program that the options stand for: the functions, and the condition at each. Those that
     /// are hidden come last.
-    pub fn source(&self) -> Source {
+    pub fn text(&self) -> String {
         let condition = self.filter.as_ref();
         let condition = condition.map_or_else(String::new, |filter| format!(" /({filter})/"));
         let clause = |pattern: &String, condition: &str| {
@@ -73,11 +71,7 @@ impl GraphOptions {
         };
         let shown = self.graph.iter().map(|pattern| clause(pattern, &condition));
         let hidden = self.without.iter().map(|pattern| clause(pattern, ""));
-        Source {
-            name: "--graph".into(),
-            text: shown.chain(hidden).collect(),
-            arguments: Vec::new(),
-        }
+        shown.chain(hidden).collect()
     }
 
     /// The predicate at a function that opens a tree, or that is only shown inside of one.
@@ -168,7 +162,7 @@ mod tests {
             ..GraphOptions::default()
         };
         assert_eq!(
-            options.source().text,
+            options.text(),
             "session:\"a*\" /(pid == 1 || pid == 2)/ { } return { }\n\
              session:\"b\" /(pid == 1 || pid == 2)/ { } return { }\n\
              session:\"c\" { } return { }\n"

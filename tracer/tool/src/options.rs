@@ -52,7 +52,8 @@ const OF_A_RUN: [&str; 11] = [
 )]
 pub struct Options {
     /// The program, or the name of a ready one, and after it its arguments: `$1`, `$2` and so on
-    #[arg(value_name = "PROGRAM", required_unless_present_any = ["file", "list", "program", "graph"])]
+    #[arg(value_name = "PROGRAM")]
+    #[arg(required_unless_present_any = ["file", "list", "program", "graph"])]
     pub words: Vec<String>,
     /// The program; all words are its arguments
     #[arg(short = 'e', value_name = "PROGRAM", conflicts_with_all = ["list", "file"])]

@@ -94,7 +94,11 @@ impl Source {
     /// The same, without the arguments in it.
     pub fn as_written(options: &Options) -> Result<Self> {
         if options.graph.is_wanted() {
-            return Ok(options.graph.source());
+            return Ok(Self {
+                name: "--graph".into(),
+                text: options.graph.text(),
+                arguments: Vec::new(),
+            });
         }
         if let Some(file) = &options.file {
             let text = fs::read_to_string(file).with_context(|| {
