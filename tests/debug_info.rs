@@ -1,7 +1,10 @@
 //! The debug information of the kernel that users trace: each function that can be probed has a
 //! name, and values that tools for C do not find are there.
 
+use std::fs;
+
 use debug_info::DebugInfo;
+use object::{Object, ObjectSection};
 use tests::built;
 use trace_interface::{
     Kernel,
@@ -22,6 +25,43 @@ fn each_function_of_the_kernel_is_found_by_its_path_and_by_its_symbol() {
             assert!(info.functions(name).contains(function), "{name}");
         }
     }
+}
+
+/// Each is where an instruction begins, and has the byte of that instruction.
+#[test]
+fn instructions_are_found_by_their_mnemonics() {
+    let info = kernel();
+    let file = fs::read(&built::kernel().debug_elf).unwrap();
+    let elf = object::File::parse(&*file).unwrap();
+    let byte = |address: u64| {
+        let mut sections = elf.sections();
+        let section = sections.find(|section| {
+            (section.address()..section.address() + section.size()).contains(&address)
+        });
+        let data = section.unwrap().data_range(address, 1).unwrap();
+        data.unwrap()[0]
+    };
+    for (mnemonic, first) in [("cli", 0xfa), ("sti", 0xfb), ("hlt", 0xf4)] {
+        let found = info.instructions(mnemonic).unwrap();
+        assert!(found.is_sorted() && !found.is_empty(), "{mnemonic}");
+        for address in &found {
+            assert_eq!(byte(*address), first, "{address:#x}");
+            let function = info.function_at(*address).unwrap();
+            info.instruction(&function, address - function.address)
+                .unwrap();
+        }
+        let by_pattern = info.instructions(&format!("{}*", &mnemonic[..2])).unwrap();
+        assert!(
+            found.iter().all(|address| by_pattern.contains(address)),
+            "{mnemonic}"
+        );
+    }
+    let reschedule = &info.functions("kernel::task::scheduler::reschedule")[0];
+    let code = reschedule.address..reschedule.address + reschedule.bytes;
+    let clis = info.instructions("cli").unwrap();
+    assert!(clis.iter().any(|address| code.contains(address)));
+    let refused = info.instructions("cmpxchf").unwrap_err();
+    assert!(refused.help.contains("cmpxchg"), "{refused}");
 }
 
 #[test]

@@ -598,6 +598,47 @@ fn funcslower_shows_calls() {
     assert_eq!(answers.lines(&format!("{WORKLOAD} workload ")), [""; 0]);
 }
 
+/// Each stretch has both its ends. One of an interrupt is no shorter than the interrupt's work.
+#[test]
+fn irqsoff_shows_the_longest_stretches() {
+    let further = "session:handle_irq { $work = nsecs; } return { @work = max(nsecs - $work); }";
+    let said = answer(&[&programs(&["irqsoff"], further), "1000"]);
+    let mut longest = BTreeMap::new();
+    for stretch in said.split("@off_ns[\n").skip(1) {
+        let (ends, rest) = stretch.split_once("]: ").expect(stretch);
+        let (from, to) = ends.split_once("\n, \n").expect(stretch);
+        let first = |stack: &str| {
+            let frame = stack.trim().split(['+', '\n']).next().unwrap();
+            frame.rsplit("::").next().unwrap().to_owned()
+        };
+        let time: u64 = rest.lines().next().unwrap().parse().unwrap();
+        let known = longest.entry((first(from), first(to))).or_insert(0);
+        *known = time.max(*known);
+    }
+    let from = |name: &str| {
+        let times = longest.iter().filter(|((from, _), _)| from == name);
+        times.map(|(_, time)| *time).max()
+    };
+    let work = said.lines().find_map(|line| line.strip_prefix("@work: "));
+    let work: u64 = work.unwrap().parse().unwrap();
+    assert!(from("do_interrupt") >= Some(work), "{said}");
+    for cause in ["do_page_fault", "reschedule", "wake_one"] {
+        assert!(from(cause).is_some(), "{cause}: {said}");
+    }
+    // What ends in the same function began there, or at its gate.
+    assert!(
+        longest.contains_key(&("wake_one".into(), "wake_one".into())),
+        "{said}"
+    );
+    assert_eq!(
+        said.lines()
+            .find(|line| line.starts_with("@at") || line.starts_with("@from")),
+        None
+    );
+    let few = answer(&["irqsoff", "2"]);
+    assert_eq!(few.matches("@off_ns[").count(), 2, "{few}");
+}
+
 /// Each call ends at the depth at which it began, and the outermost ones are those of the function.
 #[test]
 fn funcgraph_shows_calls_in_calls() {

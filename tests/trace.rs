@@ -216,6 +216,10 @@ fn places_and_rates_that_cannot_be_are_refused_with_their_place() {
             &["kprobe:vfs_write+100000 { @ = count(); }"][..],
             &["vfs_write` has ", " bytes of code", "^^^"][..],
         ),
+        (
+            &["insn:clii { @ = count(); }"],
+            &["no instruction `clii`", "did you mean cli", "^^^^"],
+        ),
         // The standard library is compiled without types.
         (
             &["kretprobe:memchr_aligned { print(retval); }"],
@@ -249,6 +253,9 @@ fn lists_show_what_is_not_known() {
         said.contains("  fn memchr_aligned(?)  library/core/"),
         "{said}"
     );
+    let said = answer(&["-l", "insn:cli"]);
+    let line = "kprobe:kernel::task::scheduler::reschedule+0x";
+    assert!(said.lines().any(|found| found.starts_with(line)), "{said}");
     let said = answer(&["-l", "sys_sched_yield"]);
     assert!(said.contains("  fn sys_sched_yield() -> "), "{said}");
 }

@@ -154,6 +154,16 @@ pub(crate) fn group(tables: &mut Tables<'_>, probe: &Probe) -> Lowered<Group> {
                 ..group(SiteKind::Inside, "line:", addresses)
             }
         }
+        ProbeKind::Instruction { mnemonic } => {
+            let found = tables.types.kernel.instructions(&mnemonic.text);
+            let addresses = found.map_err(|unavailable| {
+                Diagnostic::new(mnemonic.span, unavailable.reason, unavailable.help)
+            })?;
+            Group {
+                name: (format!("insn:{}", mnemonic.text).into(), false),
+                ..group(SiteKind::Inside, "insn:", addresses)
+            }
+        }
         // Each event has a group of its own: see `sources`.
         ProbeKind::Tracepoint { .. } => group(SiteKind::Inside, "tracepoint:", Vec::new()),
         ProbeKind::Interval { nanoseconds } => timer(

@@ -18,6 +18,7 @@
 //!                                    │    └─ layout     how a type comes back
 //!                                    ├─ types      what a type is made of
 //!                                    ├─ signature  how a function stands in the source
+//!                                    ├─ instructions  by their mnemonics
 //!                                    ├─ callees    what a function calls by its address
 //!                                    └─ symbolise  addresses of call stacks
 //!   user programs ─► programs  names of the frames of their call stacks
@@ -39,6 +40,7 @@ mod frame;
 mod hash;
 mod image;
 mod index;
+mod instructions;
 mod layout;
 mod lines;
 mod marks;
@@ -310,6 +312,10 @@ impl Kernel for DebugInfo {
 
     fn inlined(&self, pattern: &str) -> Vec<u64> {
         self.running(self.find_inlined(pattern))
+    }
+
+    fn instructions(&self, mnemonic: &str) -> Result<Vec<u64>, Unavailable> {
+        Ok(self.running(self.find_instructions(mnemonic)?))
     }
 
     fn line(&self, file: &str, line: u32) -> Result<Vec<u64>, Unavailable> {

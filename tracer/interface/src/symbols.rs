@@ -54,6 +54,19 @@ pub trait Kernel {
     /// [`Unavailable`], with lines nearby that have code.
     fn line(&self, file: &str, line: u32) -> Result<Vec<u64>, Unavailable>;
 
+    /// The addresses of the instructions whose mnemonic a pattern matches: the name in Intel's
+    /// manual in small letters, without prefixes, such as `cli` or `cmpxchg`.
+    ///
+    /// # Errors
+    /// [`Unavailable`], with near names, if there is none.
+    fn instructions(&self, mnemonic: &str) -> Result<Vec<u64>, Unavailable> {
+        let _ = mnemonic;
+        Err(Unavailable {
+            reason: "the kernel's code is not at hand".into(),
+            help: "trace from the host: cargo run -- trace".into(),
+        })
+    }
+
     /// Checks that an instruction begins so many bytes after the beginning of a function. With the
     /// symbols alone that is not known, and all is taken.
     ///

@@ -126,6 +126,7 @@ impl Display for Probe {
             ProbeKind::Session { function } => write!(f, "session:{}", FunctionName(function)),
             ProbeKind::Inlined { function } => write!(f, "inline:{}", FunctionName(function)),
             ProbeKind::Line { file, line } => write!(f, "line:{}:{line}", file.text),
+            ProbeKind::Instruction { mnemonic } => write!(f, "insn:{}", mnemonic.text),
             ProbeKind::Tracepoint { group, event } => {
                 write!(f, "tracepoint:{}:{}", group.text, event.text)
             }

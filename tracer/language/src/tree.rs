@@ -115,6 +115,8 @@ pub enum ProbeKind {
     Inlined { function: Name },
     /// `line:FILE:N`: where code of that line begins.
     Line { file: Name, line: u32 },
+    /// `insn:cli`: each instruction of that name, in small letters.
+    Instruction { mnemonic: Name },
     /// `tracepoint:GROUP:EVENT`, each with `*` and `?`.
     Tracepoint { group: Name, event: Name },
     /// `interval:s:1`: on one CPU, at this interval of one nanosecond or more.

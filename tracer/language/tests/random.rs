@@ -286,6 +286,9 @@ fn probe() -> impl Strategy<Value = Probe> {
             file: name("a/b-c.rs"),
             line
         }),
+        Just(ProbeKind::Instruction {
+            mnemonic: name("cmp?x*")
+        }),
         Just(ProbeKind::Tracepoint {
             group: name("s*"),
             event: name("e.?x")

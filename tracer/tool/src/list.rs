@@ -1,8 +1,12 @@
-//! `-l GLOB`: what can be probed.
+//! `-l GLOB`: what can be probed, a line for each place.
+//!
+//! A line begins with the place as a program names it, so that it can be copied. What is known of
+//! the place follows: a signature, a type, fields, file and line. A pattern that nothing matches is
+//! an error that tells how to see all.
 
 use std::{collections::BTreeMap, io::Write};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use debug_info::{DebugInfo, Static};
 use trace_compiler::EventTable;
 use trace_interface::{Kernel as _, symbols::glob};
@@ -56,6 +60,24 @@ pub fn list_statics(pattern: &str, symbols: &DebugInfo, out: &mut impl Write) ->
     {
         let plural = if bytes == 1 { "" } else { "s" };
         writeln!(out, "watch:{path}  {type_name}  {bytes} byte{plural}").context(CANNOT_WRITE)?;
+    }
+    Ok(())
+}
+
+/// Writes a line for each instruction of the kernel whose mnemonic the pattern matches: the
+/// function that it is in, how far, and the line of the function.
+pub fn list_instructions(pattern: &str, symbols: &DebugInfo, out: &mut impl Write) -> Result<()> {
+    let found = symbols.instructions(pattern);
+    for address in found.map_err(|unavailable| Error::msg(unavailable.to_string()))? {
+        let frames = symbols.symbolise(address);
+        let Some(own) = frames.last() else { continue };
+        write!(out, "kprobe:{}", own.function).context(CANNOT_WRITE)?;
+        if let Some(offset @ 1..) = own.offset {
+            write!(out, "+{offset:#x}").context(CANNOT_WRITE)?;
+        }
+        let place = own.place.as_ref();
+        let place = place.map_or_else(String::new, |(file, line)| format!("  {file}:{line}"));
+        writeln!(out, "{place}").context(CANNOT_WRITE)?;
     }
     Ok(())
 }

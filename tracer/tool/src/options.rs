@@ -62,7 +62,8 @@ pub struct Options {
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// List the functions that can be probed whose path matches, with signature, file and line; or
-    /// the events of the kernel with their fields: 'tracepoint:*'; or its statics: 'watch:*'
+    /// the events of the kernel with their fields: 'tracepoint:*'; or its statics: 'watch:*'; or
+    /// its instructions of a name: 'insn:cli'
     #[arg(short, long, value_name = "GLOB", conflicts_with_all = ["words", "file"])]
     #[arg(conflicts_with_all = OF_A_RUN)]
     pub list: Option<String>,

@@ -75,9 +75,10 @@ fn list(pattern: &str, options: &Options, timing: &mut Timing) -> Result<(), Fai
     }
     let symbols = target::symbols(options, timing)?;
     let out = &mut stdout().lock();
-    match pattern.strip_prefix("watch:") {
-        Some(statics) => list::list_statics(statics, &symbols, out)?,
-        None => list::list(pattern, &symbols, out)?,
+    match pattern.split_once(':') {
+        Some(("watch", statics)) => list::list_statics(statics, &symbols, out)?,
+        Some(("insn", mnemonic)) => list::list_instructions(mnemonic, &symbols, out)?,
+        _ => list::list(pattern, &symbols, out)?,
     }
     Ok(())
 }

@@ -14,12 +14,13 @@ use crate::{
 };
 
 /// The kinds of probes, as help texts list them.
-const KINDS: [&str; 15] = [
+const KINDS: [&str; 16] = [
     "kprobe:FUNCTION",
     "kretprobe:FUNCTION",
     "session:FUNCTION",
     "inline:FUNCTION",
     "line:FILE:LINE",
+    "insn:NAME",
     "tracepoint:GROUP:EVENT",
     "interval:s:1",
     "profile:hz:99",
@@ -118,6 +119,9 @@ impl Parser<'_> {
                 function: self.function(&provider)?,
             },
             "line" => self.line(&provider)?,
+            "insn" => ProbeKind::Instruction {
+                mnemonic: self.part(&provider, "insn:cli", is_event)?,
+            },
             "tracepoint" | "t" => {
                 let group = self.part(&provider, "tracepoint:GROUP:EVENT", is_event)?;
                 let event = self.part(&provider, "tracepoint:GROUP:EVENT", is_event)?;
