@@ -217,21 +217,39 @@ struct Tracer {
     row: &'static str,
     start: &'static str,
     name: &'static str,
+    /// The option that is on.
+    option: Option<&'static str>,
     /// What a call leaves.
     records: u64,
 }
 
 const TRACERS: &[Tracer] = &[
     Tracer {
+        row: "t_function_args",
+        start: "t_start_function_args",
+        name: "function",
+        option: Some("func-args"),
+        records: 1,
+    },
+    Tracer {
+        row: "t_graph_args",
+        start: "t_start_graph_args",
+        name: "function_graph",
+        option: Some("funcgraph-args"),
+        records: 2,
+    },
+    Tracer {
         row: "t_function",
         start: "t_start_function",
         name: "function",
+        option: None,
         records: 1,
     },
     Tracer {
         row: "t_graph",
         start: "t_start_graph",
         name: "function_graph",
+        option: None,
         records: 2,
     },
 ];
@@ -244,12 +262,19 @@ impl Tracer {
             return;
         }
         write("set_ftrace_filter", TARGET);
+        let set = |prefix: &str| {
+            if let Some(option) = self.option {
+                write("trace_options", &format!("{prefix}{option}"));
+            }
+        };
+        set("");
         write("current_tracer", self.name);
         let taken = stopwatch::recorded_calls(Target::named(TARGET), CALLS);
         let calls = stopwatch::calls_of(CALLS);
         let written = TRACING.buffer.written();
         assert_eq!(written, self.records * calls, "{name}: records");
         write("current_tracer", "nop");
+        set("no");
         write("set_ftrace_filter", "");
         tell(Quantity::Cost, &name, taken.ticks, CALLS);
         tell(Quantity::Traps, &name, taken.traps, CALLS);

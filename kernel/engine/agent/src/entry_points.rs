@@ -140,6 +140,20 @@ macro_rules! entry_points {
                 function: u64,
                 return_address: u64
             ) -> $crate::probes::EntryVerdict;
+            trace_graph_root_arguments = graph::root_arguments(
+                instance: *const (),
+                regs: *const $crate::probes::PtRegs,
+                words: *mut u64,
+                function: u64,
+                return_address: u64
+            ) -> $crate::probes::EntryVerdict;
+            trace_graph_inner_arguments = graph::inner_arguments(
+                instance: *const (),
+                regs: *const $crate::probes::PtRegs,
+                words: *mut u64,
+                function: u64,
+                return_address: u64
+            ) -> $crate::probes::EntryVerdict;
             trace_graph_hidden = graph::hidden(
                 instance: *const (),
                 regs: *const $crate::probes::PtRegs,
@@ -193,6 +207,8 @@ macro_rules! entry_points {
                 event_with_room: trace_event_with_room as *const () as u64,
                 graph_root: trace_graph_root as *const () as u64,
                 graph_inner: trace_graph_inner as *const () as u64,
+                graph_root_arguments: trace_graph_root_arguments as *const () as u64,
+                graph_inner_arguments: trace_graph_inner_arguments as *const () as u64,
                 graph_hidden: trace_graph_hidden as *const () as u64,
                 graph_return: trace_graph_return as *const () as u64,
             }

@@ -123,6 +123,8 @@ pub struct EntryPoints {
     pub event_with_room: u64,
     pub graph_root: u64,
     pub graph_inner: u64,
+    pub graph_root_arguments: u64,
+    pub graph_inner_arguments: u64,
     pub graph_hidden: u64,
     pub graph_return: u64,
 }

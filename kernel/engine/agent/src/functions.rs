@@ -21,8 +21,18 @@ use crate::{
 
 /// The type of its record, as in Linux.
 pub const RECORD_TYPE: u16 = 1;
-/// The bytes of its record: the common header, the function, the address in its caller.
+/// The bytes of its record: the common header, the function, the address in its caller. With
+/// arguments their registers follow, [`ARGUMENTS`] words.
 pub const RECORD_BYTES: u32 = 24;
+/// The registers of arguments, in their order.
+pub const ARGUMENTS: [Register; 6] = [
+    Register::Di,
+    Register::Si,
+    Register::Dx,
+    Register::Cx,
+    Register::R8,
+    Register::R9,
+];
 
 /// Kprobes at the entries of functions that record them, from their registration to the drop.
 pub struct FunctionTracer<A: Agent> {
@@ -35,6 +45,8 @@ pub struct FunctionTracer<A: Agent> {
 pub struct How<'a> {
     /// The call stack, too.
     pub with_stack: bool,
+    /// The registers of arguments, too.
+    pub with_arguments: bool,
     /// Calls of these tasks.
     pub tasks: TaskChoice<'a>,
 }
@@ -69,9 +81,13 @@ fn program<A: Agent>(how: &How<'_>) -> Result<Source, BuildError> {
         }
         builder.place(is_chosen);
     }
+    let arguments: &[Register] = match how.with_arguments {
+        true => &ARGUMENTS,
+        false => &[],
+    };
     builder
         .load_map(Reg::R1, ring)
-        .mov(Reg::R2, RECORD_BYTES as i32)
+        .mov(Reg::R2, RECORD_BYTES as i32 + 8 * arguments.len() as i32)
         .mov(Reg::R3, 0)
         .mov(Reg::R4, i32::from(RECORD_TYPE))
         .call(Helper::EventReserve)
@@ -83,8 +99,13 @@ fn program<A: Agent>(how: &How<'_>) -> Result<Source, BuildError> {
         .store(RECORD, 8, Size::B8, Reg::R0)
         .load(Reg::R1, CONTEXT, Register::Sp.offset(), Size::B8)
         .load(Reg::R1, Reg::R1, 0, Size::B8)
-        .store(RECORD, 16, Size::B8, Reg::R1)
-        .submit(RECORD);
+        .store(RECORD, 16, Size::B8, Reg::R1);
+    for (register, at) in arguments.iter().zip((RECORD_BYTES as i16..).step_by(8)) {
+        builder
+            .load(Reg::R1, CONTEXT, register.offset(), Size::B8)
+            .store(RECORD, at, Size::B8, Reg::R1);
+    }
+    builder.submit(RECORD);
     if how.with_stack {
         builder.record_stack(ring, CONTEXT);
     }

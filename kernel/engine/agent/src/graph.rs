@@ -6,6 +6,8 @@
 //!          ─ trace_graph_hidden  no call, nor any inside it      ─┘        trace_graph_return
 //! ```
 //!
+//! The first two have a twin that records the registers of arguments, too.
+//!
 //! A call's depth is one more than that of the call around it, which is the next older one of the
 //! task that this tracer follows. So the depth needs no counter of the task: what a call that never
 //! returns leaves behind is passed over with it.
@@ -50,6 +52,13 @@ struct EntryRecord {
     function: u64,
     /// How many recorded calls are around this one.
     depth: u64,
+}
+
+/// The same with the registers of [`functions::ARGUMENTS`](crate::functions::ARGUMENTS).
+#[repr(C)]
+struct LongEntryRecord {
+    entry: EntryRecord,
+    arguments: [u64; 6],
 }
 
 /// The record of a return, whose time is that of the ring, too.
@@ -122,7 +131,7 @@ fn reserve<A: Agent, T, const BYTES: usize>(kind: u16, regs: &PtRegs) -> Option<
 /// # Safety
 /// The routine [`CallAction::entry`] calls it with its arguments, of an action with two words.
 #[inline(always)]
-unsafe fn enter<A: Agent>(
+unsafe fn enter<A: Agent, const ARGUMENTS: bool>(
     role: Role,
     instance: *const (),
     regs: &PtRegs,
@@ -135,8 +144,8 @@ unsafe fn enter<A: Agent>(
     // SAFETY: by the contract.
     unsafe {
         match A::tracing().graph.tasks.are_all() {
-            true => follow::<A>(role, instance, regs, words, function),
-            false => follow_if_chosen::<A>(role, instance, regs, words, function),
+            true => follow::<A, ARGUMENTS>(role, instance, regs, words, function),
+            false => follow_if_chosen::<A, ARGUMENTS>(role, instance, regs, words, function),
         }
     }
 }
@@ -148,7 +157,7 @@ unsafe fn enter<A: Agent>(
 /// As [`enter`].
 #[cold]
 #[inline(never)]
-unsafe fn follow_if_chosen<A: Agent>(
+unsafe fn follow_if_chosen<A: Agent, const ARGUMENTS: bool>(
     role: Role,
     instance: *const (),
     regs: &PtRegs,
@@ -157,7 +166,7 @@ unsafe fn follow_if_chosen<A: Agent>(
 ) -> EntryVerdict {
     match A::tracing().graph.tasks.have_current::<A>() {
         // SAFETY: by the contract.
-        true => unsafe { follow::<A>(role, instance, regs, words, function) },
+        true => unsafe { follow::<A, ARGUMENTS>(role, instance, regs, words, function) },
         false => EntryVerdict::Decline,
     }
 }
@@ -167,7 +176,7 @@ unsafe fn follow_if_chosen<A: Agent>(
 /// # Safety
 /// As [`enter`].
 #[inline(always)]
-unsafe fn follow<A: Agent>(
+unsafe fn follow<A: Agent, const ARGUMENTS: bool>(
     role: Role,
     instance: *const (),
     regs: &PtRegs,
@@ -198,11 +207,22 @@ unsafe fn follow<A: Agent>(
     let entered = match choice.least_ticks.load(Relaxed) {
         0 => {
             const BYTES: usize = size_of::<EntryRecord>();
-            let record = reserve::<A, EntryRecord, BYTES>(ENTRY_TYPE, regs);
+            const LONG_BYTES: usize = size_of::<LongEntryRecord>();
+            let record = match ARGUMENTS {
+                false => reserve::<A, EntryRecord, BYTES>(ENTRY_TYPE, regs),
+                true => {
+                    reserve::<A, LongEntryRecord, LONG_BYTES>(ENTRY_TYPE, regs).map(NonNull::cast)
+                }
+            };
             let Some(record) = record else {
                 return EntryVerdict::Decline;
             };
-            let record = record.as_ptr();
+            let record: *mut EntryRecord = record.as_ptr();
+            if ARGUMENTS {
+                let arguments = [regs.di, regs.si, regs.dx, regs.cx, regs.r8, regs.r9];
+                // SAFETY: reserved as a long one, and this hit's until it is submitted.
+                unsafe { (*record.cast::<LongEntryRecord>()).arguments = arguments };
+            }
             // SAFETY: reserved, aligned to 8, and this hit's until it is submitted.
             unsafe {
                 (*record).function = function;
@@ -236,7 +256,7 @@ pub unsafe fn root<A: Agent>(
     _return_address: u64,
 ) -> EntryVerdict {
     // SAFETY: by the contract.
-    unsafe { enter::<A>(Role::Root, instance, &*regs, words, function) }
+    unsafe { enter::<A, false>(Role::Root, instance, &*regs, words, function) }
 }
 
 /// `trace_graph_inner`: a call that is recorded inside a recorded one.
@@ -252,7 +272,39 @@ pub unsafe fn inner<A: Agent>(
     _return_address: u64,
 ) -> EntryVerdict {
     // SAFETY: by the contract.
-    unsafe { enter::<A>(Role::Inner, instance, &*regs, words, function) }
+    unsafe { enter::<A, false>(Role::Inner, instance, &*regs, words, function) }
+}
+
+/// `trace_graph_root_arguments`: [`root`] with the registers of arguments.
+///
+/// # Safety
+/// As [`enter`].
+#[inline(always)]
+pub unsafe fn root_arguments<A: Agent>(
+    instance: *const (),
+    regs: *const PtRegs,
+    words: *mut u64,
+    function: u64,
+    _return_address: u64,
+) -> EntryVerdict {
+    // SAFETY: by the contract.
+    unsafe { enter::<A, true>(Role::Root, instance, &*regs, words, function) }
+}
+
+/// `trace_graph_inner_arguments`: [`inner`] with the registers of arguments.
+///
+/// # Safety
+/// As [`enter`].
+#[inline(always)]
+pub unsafe fn inner_arguments<A: Agent>(
+    instance: *const (),
+    regs: *const PtRegs,
+    words: *mut u64,
+    function: u64,
+    _return_address: u64,
+) -> EntryVerdict {
+    // SAFETY: by the contract.
+    unsafe { enter::<A, true>(Role::Inner, instance, &*regs, words, function) }
 }
 
 /// `trace_graph_hidden`: a call that is not recorded, nor what it calls.
@@ -268,7 +320,7 @@ pub unsafe fn hidden<A: Agent>(
     _return_address: u64,
 ) -> EntryVerdict {
     // SAFETY: by the contract.
-    unsafe { enter::<A>(Role::Hidden, instance, &*regs, words, function) }
+    unsafe { enter::<A, false>(Role::Hidden, instance, &*regs, words, function) }
 }
 
 /// `trace_graph_return`: the return of a call that was followed.
@@ -325,11 +377,16 @@ pub struct GraphTracer<A: Agent> {
 }
 
 impl<A: Agent> GraphTracer<A> {
-    /// Follows the calls of `functions`, at most `maxactive` of each function at once.
+    /// Follows the calls of `functions`, at most `maxactive` of each function at once. The
+    /// registers of arguments are recorded if `with_arguments`.
     ///
     /// # Errors
     /// [`LoadError`]; nothing has changed then.
-    pub fn new(functions: &Functions<'_>, maxactive: i32) -> Result<Self, LoadError> {
+    pub fn new(
+        functions: &Functions<'_>,
+        maxactive: i32,
+        with_arguments: bool,
+    ) -> Result<Self, LoadError> {
         let entry = A::tracing_entry_points();
         let batch = |routine: u64, addresses: &[u64]| {
             let action = CallAction {
@@ -347,11 +404,15 @@ impl<A: Agent> GraphTracer<A> {
         let mut tracer = Self {
             batches: [const { None }; 3],
         };
+        let (root, inner) = match with_arguments {
+            true => (entry.graph_root_arguments, entry.graph_inner_arguments),
+            false => (entry.graph_root, entry.graph_inner),
+        };
         // Those that hide before the roots, because what they hide would be recorded.
         let chosen = [
             (entry.graph_hidden, functions.hidden),
-            (entry.graph_inner, functions.inner),
-            (entry.graph_root, functions.roots),
+            (inner, functions.inner),
+            (root, functions.roots),
         ];
         for (place, (routine, addresses)) in tracer.batches.iter_mut().zip(chosen) {
             if !addresses.is_empty() {

@@ -17,7 +17,7 @@
 
 use core::fmt::{self, Write};
 
-use crate::{field::Symbols, record};
+use crate::{field::Symbols, line, record};
 
 /// The type of the record of a return, in the common header.
 pub const RETURN_ID: u16 = 10;
@@ -72,6 +72,8 @@ pub struct CallEntry {
     pub function: u64,
     /// How many calls are around this one.
     pub depth: u32,
+    /// The registers of arguments, if they were recorded.
+    pub arguments: Option<[u64; 6]>,
 }
 
 /// See [`Call`].
@@ -97,6 +99,7 @@ impl Call {
             ENTRY_ID => Self::Entry(CallEntry {
                 function: word(8)?,
                 depth: word(16)? as u32,
+                arguments: line::arguments(record, 24),
             }),
             RETURN_ID => Self::Return(CallReturn {
                 function: word(8)?,
@@ -278,7 +281,8 @@ impl Writer<'_> {
         self.no_duration(out)?;
         indent(entry.depth, out)?;
         self.name(entry.function, out)?;
-        out.write_str("() {\n")?;
+        line::write_arguments(entry.arguments.as_ref(), out)?;
+        out.write_str(" {\n")?;
         lines.open(entry.depth, entry.function);
         lines.depth = entry.depth as i32;
         Ok(())
@@ -318,7 +322,8 @@ impl Writer<'_> {
         self.duration(duration_ns, out)?;
         indent(entry.depth, out)?;
         self.name(entry.function, out)?;
-        out.write_str("();")?;
+        line::write_arguments(entry.arguments.as_ref(), out)?;
+        out.write_str(";")?;
         if self.options.has(Options::RESULT) {
             out.write_str(" /*")?;
             self.result(end.result, out)?;

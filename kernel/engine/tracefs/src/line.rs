@@ -46,8 +46,8 @@ pub mod stack {
 /// The records of the tracer `function`, as in Linux.
 ///
 /// ```text
-///   0      8          16
-///   |common| function | address in the caller |
+///   0      8          16                      24
+///   |common| function | address in the caller | registers of arguments, if they are recorded
 /// ```
 pub mod function {
     /// Their type in the common header.
@@ -122,6 +122,9 @@ pub fn write_prefix(record: &[u8], origin: &Origin<'_>, out: &mut dyn Write) -> 
 pub fn write_function(record: &[u8], symbols: &dyn Symbols, out: &mut dyn Write) -> fmt::Result {
     let word = |at| record::word(record, at);
     write_address(word(8), false, symbols, out)?;
+    if let Some(arguments) = arguments(record, function::BYTES as usize) {
+        write_arguments(Some(&arguments), out)?;
+    }
     out.write_str(" <-")?;
     match word(16) {
         // A return probe has borrowed the address before this record was written.
@@ -134,6 +137,31 @@ pub fn write_function(record: &[u8], symbols: &dyn Symbols, out: &mut dyn Write)
         }
         caller => write_address(caller, false, symbols, out),
     }
+}
+
+/// The registers of arguments in a record, from that offset on. None: it ends before them.
+pub(crate) fn arguments(record: &[u8], at: usize) -> Option<[u64; 6]> {
+    let mut arguments = [0; 6];
+    for (argument, at) in arguments.iter_mut().zip((at..).step_by(8)) {
+        *argument = record::word(record, at)?;
+    }
+    Some(arguments)
+}
+
+/// Writes the registers of arguments in parentheses; nothing in them if they are not known. The
+/// registers have their own names, because how many of them are arguments is not known here.
+pub(crate) fn write_arguments(arguments: Option<&[u64; 6]>, out: &mut dyn Write) -> fmt::Result {
+    const NAMES: [&str; 6] = ["di", "si", "dx", "cx", "r8", "r9"];
+    out.write_char('(')?;
+    for (number, (name, value)) in NAMES
+        .iter()
+        .zip(arguments.into_iter().flatten())
+        .enumerate()
+    {
+        let comma = if number == 0 { "" } else { ", " };
+        write!(out, "{comma}{name}={value:#x}")?;
+    }
+    out.write_char(')')
 }
 
 /// Whether this is the symbol that calls return to whose address is borrowed.

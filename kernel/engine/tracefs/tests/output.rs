@@ -279,6 +279,12 @@ fn a_function_is_shown_with_its_caller() {
     };
     assert_eq!(shown(&[VFS_READ, VFS_READ + 0x2010]), "vfs_read <-do_exit");
     assert_eq!(shown(&[0x1234, 0]), "0x1234 <-0");
+    // With the registers of arguments, if they are all there.
+    assert_eq!(
+        shown(&[VFS_READ, 0, 1, 2, 3, 4, 5, u64::MAX]),
+        "vfs_read(di=0x1, si=0x2, dx=0x3, cx=0x4, r8=0x5, r9=0xffffffffffffffff) <-0"
+    );
+    assert_eq!(shown(&[VFS_READ, 0, 1, 2, 3, 4, 5]), "vfs_read <-0");
     // A record that is cut short.
     assert_eq!(shown(&[VFS_READ]), "vfs_read <-(fault)");
     assert_eq!(shown(&[]), "(fault) <-(fault)");

@@ -23,7 +23,7 @@ pub const PROBES: Rules<'static> = Rules {
 
 /// The rules for this kernel's closure.
 pub const KERNEL: Rules<'static> = Rules {
-    roots: &joined::<31, 49, 80>(PROBES_ROOTS, ROOTS),
+    roots: &joined::<31, 51, 82>(PROBES_ROOTS, ROOTS),
     ends: &joined::<7, 8, 15>(PROBES_ENDS, ENDS),
     callers: &joined::<29, 4, 33>(PROBES_CALLERS, CALLERS),
     stack_switchers: &joined::<1, 4, 5>(PROBES_STACK_SWITCHERS, STACK_SWITCHERS),
@@ -116,7 +116,7 @@ const PROBES_ROOTS: [Named; 31] = [
 ];
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-const ROOTS: [Named; 49] = [
+const ROOTS: [Named; 51] = [
     (
         "kernel::arch::x86_64::traps::do_breakpoint",
         "a hit runs through it",
@@ -167,6 +167,14 @@ const ROOTS: [Named; 49] = [
     ("trace_trigger", "actions call it"),
     ("trace_graph_root", "the tracer of calls runs through it"),
     ("trace_graph_inner", "the tracer of calls runs through it"),
+    (
+        "trace_graph_root_arguments",
+        "the tracer of calls runs through it",
+    ),
+    (
+        "trace_graph_inner_arguments",
+        "the tracer of calls runs through it",
+    ),
     ("trace_graph_hidden", "the tracer of calls runs through it"),
     ("trace_graph_return", "the tracer of calls runs through it"),
     ("trace_add_by_key", "actions call it"),

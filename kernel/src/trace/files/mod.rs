@@ -9,7 +9,7 @@
 //!   set_ftrace_filter, set_ftrace_notrace, set_graph_function, set_graph_notrace
 //!   set_ftrace_pid, set_ftrace_notrace_pid, enabled_functions, max_graph_depth, tracing_thresh
 //!   function_profile_enabled, trace_stat/functionN
-//!   options/{overwrite, pause-on-trace, func_stack_trace, funcgraph-…}
+//!   options/{overwrite, pause-on-trace, func_stack_trace, func-args, funcgraph-…}
 //!   per_cpu/cpuN/{trace, trace_pipe, snapshot, stats}
 //!   events/enable, events/GROUP/enable
 //!   events/GROUP/EVENT/{enable, filter, format, hist, id, profile, trigger}
@@ -57,7 +57,7 @@ use super::{
     event::Event,
     events::{EVENTS, Name},
     names,
-    tracers::TRACERS,
+    tracers::{Switch, TRACERS},
 };
 use crate::{
     arch::smp,
@@ -215,6 +215,16 @@ struct TraceOption {
     set: fn(bool) -> Result<(), Errno>,
 }
 
+/// The option that is a switch of the tracers.
+macro_rules! switch_option {
+    ($switch:ident) => {
+        TraceOption {
+            get: || TRACERS.lock().is_on(Switch::$switch),
+            set: |on| TRACERS.lock().set_switch(Switch::$switch, on),
+        }
+    };
+}
+
 /// Their names, which are those of files in `options`, too.
 static OPTIONS: &[(&str, TraceOption)] = &[
     (
@@ -237,20 +247,10 @@ static OPTIONS: &[(&str, TraceOption)] = &[
             },
         },
     ),
-    (
-        "funcgraph-irqs",
-        TraceOption {
-            get: || TRACERS.lock().with_interrupts(),
-            set: |on| TRACERS.lock().set_with_interrupts(on),
-        },
-    ),
-    (
-        "func_stack_trace",
-        TraceOption {
-            get: || TRACERS.lock().with_stack(),
-            set: |on| TRACERS.lock().set_with_stack(on),
-        },
-    ),
+    ("funcgraph-irqs", switch_option!(GraphInterrupts)),
+    ("funcgraph-args", switch_option!(GraphArguments)),
+    ("func_stack_trace", switch_option!(FunctionStack)),
+    ("func-args", switch_option!(FunctionArguments)),
 ];
 
 /// Puts the files into the tree, and lets those of each event follow. Once, at the end of the boot,

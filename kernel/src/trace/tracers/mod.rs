@@ -89,6 +89,33 @@ impl TracerKind {
     }
 }
 
+/// What a tracer records besides, or leaves out. A change counts at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switch {
+    /// `function` records call stacks.
+    FunctionStack,
+    /// `function` records the registers of arguments.
+    FunctionArguments,
+    /// `function_graph` records the registers of arguments.
+    GraphArguments,
+    /// `function_graph` records calls of interrupts.
+    GraphInterrupts,
+}
+
+impl Switch {
+    const COUNT: usize = 4;
+    /// Those that are on at the start.
+    const DEFAULT: [bool; Self::COUNT] = [false, false, false, true];
+
+    /// The tracer that it belongs to.
+    const fn user(self) -> TracerKind {
+        match self {
+            Self::FunctionStack | Self::FunctionArguments => TracerKind::Function,
+            Self::GraphArguments | Self::GraphInterrupts => TracerKind::Graph,
+        }
+    }
+}
+
 /// The probes of the tracer that runs.
 enum Running {
     Nop,
@@ -102,9 +129,7 @@ pub struct Tracers {
     sets: [FunctionSet; Which::COUNT],
     tasks: [TaskSet; TaskList::COUNT],
     commands: Vec<Command>,
-    with_stack: bool,
-    /// Whether the tracer of calls shows those of interrupts.
-    with_interrupts: bool,
+    switches: [bool; Switch::COUNT],
     /// The last one; none: there never was one.
     profile: Option<Profile>,
     /// The least duration of a call that is recorded, in microseconds.
@@ -117,8 +142,7 @@ pub static TRACERS: Mutex<Tracers> = Mutex::new(Tracers {
     sets: [const { FunctionSet::empty() }; Which::COUNT],
     tasks: [const { TaskSet::empty() }; TaskList::COUNT],
     commands: Vec::new(),
-    with_stack: false,
-    with_interrupts: true,
+    switches: Switch::DEFAULT,
     profile: None,
     least_us: 0,
 });
@@ -260,19 +284,19 @@ impl Tracers {
         }
     }
 
-    /// Whether the tracer `function` records call stacks.
-    pub const fn with_stack(&self) -> bool {
-        self.with_stack
+    /// Whether that is on.
+    pub const fn is_on(&self, switch: Switch) -> bool {
+        self.switches[switch as usize]
     }
 
-    /// Sets that.
+    /// Turns that on or off.
     ///
     /// # Errors
     /// As [`Tracers::run`].
-    pub fn set_with_stack(&mut self, with_stack: bool) -> Result<(), Errno> {
-        let mut other = with_stack;
-        self.exchange(&[TracerKind::Function], |tracers| {
-            mem::swap(&mut tracers.with_stack, &mut other);
+    pub fn set_switch(&mut self, switch: Switch, on: bool) -> Result<(), Errno> {
+        let mut other = on;
+        self.exchange(&[switch.user()], |tracers| {
+            mem::swap(&mut tracers.switches[switch as usize], &mut other);
         })
     }
 
@@ -283,22 +307,6 @@ impl Tracers {
             set.change(word)?;
         }
         self.replace_set(which, set)
-    }
-
-    /// Whether the tracer of calls shows those of interrupts.
-    pub const fn with_interrupts(&self) -> bool {
-        self.with_interrupts
-    }
-
-    /// Sets that.
-    ///
-    /// # Errors
-    /// As [`Tracers::run`].
-    pub fn set_with_interrupts(&mut self, with_interrupts: bool) -> Result<(), Errno> {
-        let mut other = with_interrupts;
-        self.exchange(&[TracerKind::Graph], |tracers| {
-            mem::swap(&mut tracers.with_interrupts, &mut other);
-        })
     }
 
     /// Whether calls are counted for a profile.
@@ -380,7 +388,7 @@ impl Tracers {
     fn chosen(&self, kind: TracerKind) -> Result<Chosen, Errno> {
         let mut chosen = Chosen::default();
         let roots = self.set(Which::GraphFunction);
-        let hidden = match self.with_interrupts {
+        let hidden = match self.is_on(Switch::GraphInterrupts) {
             true => None,
             false => Some(interrupt_function()),
         };
@@ -416,7 +424,8 @@ impl Tracers {
             TracerKind::Function => Running::Function(functions::FunctionTracer::new(
                 &chosen.roots,
                 &functions::How {
-                    with_stack: self.with_stack,
+                    with_stack: self.is_on(Switch::FunctionStack),
+                    with_arguments: self.is_on(Switch::FunctionArguments),
                     tasks: self.task_choice(),
                 },
             )?),
@@ -427,6 +436,7 @@ impl Tracers {
                     hidden: &chosen.hidden,
                 },
                 MAXACTIVE,
+                self.is_on(Switch::GraphArguments),
             )?),
         };
         // The old ones go here.

@@ -3,7 +3,7 @@
 //! The expected lines follow the format of Linux. Where it is a matter of digits (durations), each
 //! number of digits has a case.
 
-use std::string::String;
+use std::{format, string::String, vec};
 
 use super::*;
 use crate::field::{LookupError, SymbolAt};
@@ -50,7 +50,11 @@ fn writer(options: u32) -> Writer<'static> {
 }
 
 fn entry(function: u64, depth: u32) -> Call {
-    Call::Entry(CallEntry { function, depth })
+    Call::Entry(CallEntry {
+        function,
+        depth,
+        arguments: None,
+    })
 }
 
 fn end(function: u64, depth: u32, result: u64) -> Call {
@@ -104,6 +108,31 @@ fn a_call_without_calls_is_one_line() {
             " 0) + 10.001 us   |    }\n",
             " 0) + 100.000 us  |  }\n",
         )
+    );
+}
+
+/// The registers of arguments stand between the parentheses, where they were recorded.
+#[test]
+fn an_entry_has_its_registers() {
+    let mut record = vec![11, 0, 0, 0, 7, 0, 0, 0];
+    let mut words = |words: &[u64]| -> Option<Call> {
+        record.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        Call::read(ENTRY_ID, &record)
+    };
+    assert_eq!(words(&[0x1000, 0]), Some(entry(0x1000, 0)));
+    // A record that is cut short has none.
+    assert_eq!(words(&[1, 2, 3, 4, 5]), Some(entry(0x1000, 0)));
+    let with_registers = words(&[0xfff]).unwrap();
+    let outer = [(with_registers, 7, 0), (entry(0x2000, 1), 7, 0)];
+    let leaf = [(with_registers, 7, 0), (end(0x1000, 0, 0), 7, 626)];
+    let call = "sys_mkdir(di=0x1, si=0x2, dx=0x3, cx=0x4, r8=0x5, r9=0xfff)";
+    assert_eq!(
+        lines(DEFAULT, &outer).lines().next(),
+        Some(&*format!(" 0)               |  {call} {{"))
+    );
+    assert_eq!(
+        lines(DEFAULT, &leaf),
+        format!(" 0)   0.626 us    |  {call};\n")
     );
 }
 

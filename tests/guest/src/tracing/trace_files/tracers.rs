@@ -113,7 +113,9 @@ fn end() {
     for number in ["max_graph_depth", "tracing_thresh"] {
         echo("0", number).unwrap();
     }
-    echo("nofunc_stack_trace", "trace_options").unwrap();
+    for option in ["nofunc_stack_trace", "nofunc-args", "nofuncgraph-args"] {
+        echo(option, "trace_options").unwrap();
+    }
     echo("funcgraph-irqs", "trace_options").unwrap();
     echo("nofuncgraph-retval", "trace_options").unwrap();
     clean_up();
@@ -229,6 +231,49 @@ fn a_function_can_have_its_stack() {
     assert_eq!(text.matches(stack).count(), 2, "{text}");
     assert_eq!(text.matches("tracer_inner <-tracer_middle\n").count(), 2);
     end();
+}
+
+/// A function whose arguments are in all the registers of arguments.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn tracer_six(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> u64 {
+    black_box(a + 2 * b + 3 * c + 4 * d + 5 * e + 6 * f)
+}
+
+/// Under both tracers, whether a jump or a breakpoint is there, and as soon as it is said.
+#[guest_test]
+fn a_call_can_have_its_registers() {
+    let registers = "tracer_six(di=0x1, si=0x20, dx=0xffffffffffffffff, cx=0x4, r8=0x0, r9=0x6)";
+    let six = || assert_eq!(tracer_six(1, 32, u64::MAX, 4, 0, 6), 65 + 16 + 36 - 3);
+    for jumps in [true, false] {
+        let _jumps = Optimization::set(jumps);
+        begin("function", "tracer_six");
+        six();
+        echo("func-args", "trace_options").unwrap();
+        assert_eq!(show("options/func-args"), "1\n");
+        six();
+        echo("0", "options/func-args").unwrap();
+        six();
+        let caller = |line: &String| line.split_once(" <-").map(|(call, _)| call.into());
+        let calls: Vec<Option<String>> = functions().iter().map(caller).collect();
+        let expected = ["tracer_six", registers, "tracer_six"];
+        assert_eq!(calls, expected.map(|call| Some(call.into())));
+        begin("function_graph", "tracer_six tracer_caller");
+        echo("tracer_caller", "set_graph_function").unwrap();
+        echo("funcgraph-args", "trace_options").unwrap();
+        // It is no call inside of one that is shown.
+        six();
+        call(3);
+        echo("tracer_six", "set_graph_function").unwrap();
+        six();
+        let shown = calls_in(&show("trace"));
+        assert!(
+            shown[0].starts_with("tracer_caller(di=0x3, si="),
+            "{shown:?}"
+        );
+        assert_eq!(shown[1..], [format!("{registers};")]);
+        end();
+    }
 }
 
 #[guest_test]
