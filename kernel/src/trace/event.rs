@@ -21,6 +21,7 @@
 mod error;
 mod probe;
 mod user;
+mod watch;
 
 use alloc::{string::String, vec::Vec};
 use core::{

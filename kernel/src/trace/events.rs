@@ -539,13 +539,12 @@ impl Layouts {
 
 /// Whether `file` has the event: it is one that was defined, of the kernel or of a program.
 fn has(file: File, event: &Event) -> bool {
-    let is_of_program = event
-        .probes
-        .first()
-        .is_some_and(|probe| probe.definition.is_of_program());
+    let first = event.probes.first().map(|probe| &probe.definition);
+    let is_of_program = first.is_some_and(Definition::is_of_program);
+    let is_watch = first.is_some_and(Definition::is_watch);
     !event.is_fixed()
         && match file {
-            File::KprobeEvents => !is_of_program,
+            File::KprobeEvents => !is_of_program && !is_watch,
             File::UprobeEvents => is_of_program,
             File::DynamicEvents => true,
         }

@@ -11,6 +11,8 @@ pub type Program = program::Program<Kernel>;
 pub type AttachedProbe = program::AttachedProbe<Kernel>;
 /// A kretprobe that runs programs.
 pub type AttachedCall = program::AttachedCall<Kernel>;
+/// A watchpoint that runs a program.
+pub type AttachedWatch = program::AttachedWatch<Kernel>;
 /// Kprobes that all run one program.
 pub type AttachedProbes = program::AttachedProbes<Kernel>;
 /// Kretprobes that all run the same programs.

@@ -203,7 +203,7 @@ impl<'a> EventProgram<'a> {
         let kind = match definition.kind {
             // What the return of a program's function needs is in the registers.
             _ if definition.is_of_program() => ProgramKind::Probe,
-            EventKind::Probe => ProgramKind::Probe,
+            EventKind::Probe | EventKind::Watch => ProgramKind::Probe,
             EventKind::Return => ProgramKind::Return {
                 data: values.entry_bytes(),
             },

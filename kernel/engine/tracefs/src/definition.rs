@@ -3,13 +3,16 @@
 //! ```text
 //!   p[:[GRP/][EVENT]] PLACE [ARGS]      records each time that PLACE is reached
 //!   r[N][:[GRP/][EVENT]] PLACE [ARGS]   records each time that the function at PLACE returns
+//!   w:[GRP/][EVENT] WATCH [ARGS]        records each time that memory is touched; in
+//!                                       dynamic_events only
 //!   -:[GRP/][EVENT] [PLACE [ARGS]]      deletes
 //!   !…                                  deletes what the rest defines; in dynamic_events only
 //! ```
 //!
 //! PLACE is `[MOD:]SYM[+OFFS]`, `SYM%return`, or an address. In a program it is
 //! `PATH:OFFSET[%return][(COUNTER)]`, where OFFSET is one in the file, or `FUNCTION[+OFFS]`, which
-//! is replaced by it.
+//! is replaced by it. WATCH is `[r|w|rw]@ADDR[:LEN]` or `[r|w|rw]@SYM[+OFFS][:LEN]`, `rw` if
+//! nothing stands before the `@`.
 //!
 //! # Invariants
 //! DEFINITION-1. The text that a definition prints parses to an equal definition, whatever was
@@ -17,22 +20,28 @@
 //!     printed as `r`.
 //! DEFINITION-2. A refusal changes nothing: a definition is complete or not there.
 
+mod place;
+
 use crate::{
     commands::Words,
-    fetch::{Argument, Grammar, Parser, Site, automatic_argument_name, is_identifier},
-    field::{Field, LookupError, ProgramError, Symbols},
+    fetch::{Argument, Grammar, Location, Parser, Site, automatic_argument_name, is_identifier},
+    field::{Field, LookupError, Symbols},
     number,
-    refusal::{Reason, Refusal, no_memory},
+    refusal::{Reason, Refusal},
 };
 use alloc::{string::String, vec::Vec};
 use core::fmt;
 
 use fallible::{OutOfMemory, copied, push, written};
 
+pub use self::place::{File, ProbePlace};
+
 /// The group of an event that names none.
 pub const DEFAULT_GROUP: &str = "kprobes";
 /// The group of an event of a program that names none.
 pub const DEFAULT_USER_GROUP: &str = "uprobes";
+/// The group of a watch that names none.
+pub const DEFAULT_WATCH_GROUP: &str = "wprobes";
 /// The name of the file beside the groups, and beside the events of a group. None of them can have
 /// it.
 const FILE_NAME: &str = "enable";
@@ -45,17 +54,6 @@ pub const MOST_MAXACTIVE: u64 = 4096;
 /// The most arguments of the function that a return event can keep from the entry.
 pub const MOST_ENTRY_ARGUMENTS: usize = bpf::MOST_ENTRY_BYTES as usize / 8;
 
-/// The file that a command is written to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum File {
-    /// `kprobe_events`.
-    KprobeEvents,
-    /// `uprobe_events`.
-    UprobeEvents,
-    /// `dynamic_events`, which also takes a leading `!`.
-    DynamicEvents,
-}
-
 /// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventKind {
@@ -63,13 +61,15 @@ pub enum EventKind {
     Probe,
     /// Recorded when the function returns.
     Return,
+    /// Recorded when memory is touched.
+    Watch,
 }
 
 impl EventKind {
     /// The number of bytes before the arguments of a record.
     pub const fn header_size(self) -> u32 {
         match self {
-            Self::Probe => Field::COMMON_SIZE + 8,
+            Self::Probe | Self::Watch => Field::COMMON_SIZE + 8,
             Self::Return => Field::COMMON_SIZE + 16,
         }
     }
@@ -78,241 +78,8 @@ impl EventKind {
         match self {
             Self::Probe => 'p',
             Self::Return => 'r',
+            Self::Watch => 'w',
         }
-    }
-}
-
-/// A place to probe.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum ProbePlace {
-    /// An address.
-    Address(u64),
-    /// A distance from a symbol.
-    Symbol {
-        /// The module that the symbol belongs to.
-        module: Option<String>,
-        /// Its name.
-        name: String,
-        /// The distance in bytes.
-        offset: u32,
-    },
-    /// A place in a program.
-    Program {
-        /// The absolute path of its file.
-        path: String,
-        /// The place in the file, in bytes.
-        offset: u64,
-        /// The offset in the file of the word that counts probes.
-        counter: Option<u64>,
-    },
-}
-
-impl fmt::Display for ProbePlace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Address(address) => write!(f, "{address:#x}"),
-            Self::Program {
-                path,
-                offset,
-                counter,
-            } => {
-                write!(f, "{path}:{offset:#018x}")?;
-                match counter {
-                    Some(counter) => write!(f, "({counter:#x})"),
-                    None => Ok(()),
-                }
-            }
-            Self::Symbol {
-                module,
-                name,
-                offset,
-            } => {
-                if let Some(module) = module {
-                    write!(f, "{module}:")?;
-                }
-                f.write_str(name)?;
-                match offset {
-                    0 => Ok(()),
-                    offset => write!(f, "+{offset}"),
-                }
-            }
-        }
-    }
-}
-
-impl ProbePlace {
-    /// Parses PLACE. The flag says whether `%return` follows.
-    fn parse(
-        word: &str,
-        file: File,
-        symbols: &dyn Symbols,
-    ) -> Result<(Self, bool), (Reason, usize)> {
-        if let Some((path, place)) = Self::split_program(word) {
-            return match file {
-                File::KprobeEvents => Err((Reason::UserProbe, 0)),
-                _ => Self::parse_in_program(path, place, symbols),
-            };
-        }
-        if file == File::UprobeEvents {
-            return Err((Reason::KernelProbe, 0));
-        }
-        if let Some(address) = number::digits(word) {
-            return Ok((Self::Address(address), false));
-        }
-        let (word, is_return) = match word.split_once('%') {
-            Some((word, "return")) => (word, true),
-            Some((word, _)) => return Err((Reason::BadAddressSuffix, word.len())),
-            None => (word, false),
-        };
-        let (symbol, offset) = match word.find(['+', '-']) {
-            Some(sign) => word.split_at(sign),
-            None => (word, "+0"),
-        };
-        let offset = number::signed(offset).and_then(|offset| u32::try_from(offset).ok());
-        let offset = offset.ok_or((Reason::BadProbeAddress, 0))?;
-        let (module, name) = match symbol.split_once(':') {
-            Some((module, name)) => (Some(copied(module).map_err(no_memory)?), name),
-            None => (None, symbol),
-        };
-        if name.is_empty() || module.as_ref().is_some_and(String::is_empty) {
-            return Err((Reason::BadProbeAddress, 0));
-        }
-        Ok((
-            Self::Symbol {
-                module,
-                name: copied(name).map_err(no_memory)?,
-                offset,
-            },
-            is_return,
-        ))
-    }
-
-    /// Whether the word of a place is that of one in a program.
-    pub(crate) fn is_in_program(word: &str) -> bool {
-        Self::split_program(word).is_some()
-    }
-
-    /// Divides `PATH:PLACE`. A path may have colons, so a number is what follows the last one. The
-    /// name of a function follows the first colon that is not doubled.
-    fn split_program(word: &str) -> Option<(&str, &str)> {
-        if !word.contains('/') {
-            return None;
-        }
-        let (path, place) = word.rsplit_once(':')?;
-        if place.starts_with(|c: char| c.is_ascii_digit()) {
-            return Some((path, place));
-        }
-        let bytes = word.as_bytes();
-        let is_single = |at: &usize| {
-            bytes[*at] == b':'
-                && (*at == 0 || bytes[at - 1] != b':')
-                && bytes.get(at + 1) != Some(&b':')
-        };
-        let at = (0..bytes.len()).find(is_single)?;
-        Some((&word[..at], &word[at + 1..]))
-    }
-
-    /// Parses `PATH` and `OFFSET[%return][(COUNTER)]`, with a colon between them.
-    fn parse_in_program(
-        path: &str,
-        place: &str,
-        symbols: &dyn Symbols,
-    ) -> Result<(Self, bool), (Reason, usize)> {
-        let start = path.len() + 1;
-        symbols.program(path).map_err(|error| match error {
-            ProgramError::NotFound => (Reason::FileNotFound, 0),
-            ProgramError::NotRegular => (Reason::NoRegularFile, 0),
-            ProgramError::OutOfMemory => (Reason::OutOfMemory, 0),
-        })?;
-        let (place, counter) = match place.split_once('(') {
-            Some((place, rest)) => {
-                let rest_start = start + place.len() + 1;
-                let (digits, suffix) = rest
-                    .split_once(')')
-                    .ok_or((Reason::ReferenceCounterNotClosed, rest_start + rest.len()))?;
-                if !suffix.is_empty() {
-                    let column = rest_start + digits.len() + 1;
-                    return Err((Reason::BadReferenceCounterSuffix, column));
-                }
-                let counter = number::digits(digits);
-                (
-                    place,
-                    Some(counter.ok_or((Reason::BadReferenceCounter, rest_start))?),
-                )
-            }
-            None => (place, None),
-        };
-        let (place, is_return) = match place.split_once('%') {
-            Some((place, "return")) => (place, true),
-            Some((place, _)) => return Err((Reason::BadAddressSuffix, start + place.len())),
-            None => (place, false),
-        };
-        let offset = match number::digits(place) {
-            Some(offset) => offset,
-            None => offset_of_function(path, place, symbols).map_err(|reason| (reason, start))?,
-        };
-        Ok((
-            Self::Program {
-                path: copied(path).map_err(no_memory)?,
-                offset,
-                // Linux takes 0 as none.
-                counter: counter.filter(|counter| *counter != 0),
-            },
-            is_return,
-        ))
-    }
-
-    /// The path of the program that it is in, if it is in one.
-    pub fn program(&self) -> Option<&str> {
-        match self {
-            Self::Program { path, .. } => Some(path),
-            _ => None,
-        }
-    }
-
-    /// Its address; `None` as long as its module is not loaded, and for a place in a program.
-    pub fn address(&self, symbols: &dyn Symbols) -> Result<Option<u64>, LookupError> {
-        match self {
-            Self::Address(address) => Ok(Some(*address)),
-            Self::Program { .. } => Ok(None),
-            Self::Symbol {
-                module,
-                name,
-                offset,
-            } => {
-                let start = match module {
-                    Some(module) => symbols.address_in_module(module, name)?,
-                    None => Some(symbols.address(name)?),
-                };
-                Ok(start.map(|start| start.wrapping_add(u64::from(*offset))))
-            }
-        }
-    }
-
-    /// Whether a function begins here, as far as the symbols tell. The symbol of a module that is
-    /// not loaded counts as a function.
-    fn is_function_entry(&self, symbols: &dyn Symbols) -> bool {
-        match self {
-            Self::Address(address) => symbols
-                .symbol(*address)
-                .is_some_and(|symbol| symbol.offset == 0),
-            Self::Symbol { offset, .. } => *offset == 0,
-            Self::Program { .. } => false,
-        }
-    }
-}
-
-/// The offset in the file of `FUNCTION[+OFFS]`.
-fn offset_of_function(path: &str, place: &str, symbols: &dyn Symbols) -> Result<u64, Reason> {
-    let (name, offset) = match place.rsplit_once('+') {
-        Some((name, offset)) => (name, number::digits(offset).ok_or(Reason::BadUserOffset)?),
-        None => (place, 0),
-    };
-    match symbols.program_offset(path, name) {
-        Ok(start) => Ok(start.saturating_add(offset)),
-        Err(LookupError::NotFound) => Err(Reason::BadUserOffset),
-        Err(LookupError::NotUnique(_)) => Err(Reason::SymbolNotUnique),
-        Err(LookupError::OutOfMemory) => Err(Reason::OutOfMemory),
     }
 }
 
@@ -338,6 +105,11 @@ pub struct Definition {
 }
 
 impl Definition {
+    /// Whether it is a watch of memory.
+    pub const fn is_watch(&self) -> bool {
+        matches!(self.kind, EventKind::Watch)
+    }
+
     /// Whether it is of a program, and not of the kernel.
     pub const fn is_of_program(&self) -> bool {
         matches!(self.place, ProbePlace::Program { .. })
@@ -519,6 +291,7 @@ impl Definition {
         let kind = match first.as_bytes().first() {
             Some(b'p') => EventKind::Probe,
             Some(b'r') => EventKind::Return,
+            Some(b'w') if file == File::DynamicEvents => EventKind::Watch,
             _ => return Err(Refusal::line(Reason::BadCommand)),
         };
         let place_word =
@@ -534,6 +307,13 @@ impl Definition {
 
         let (place, has_suffix) = ProbePlace::parse(place_word, file, symbols)
             .map_err(|(reason, offset)| Refusal::new(reason, Refusal::PLACE, offset))?;
+        let is_memory = matches!(place, ProbePlace::Memory { .. });
+        if is_memory != (kind == EventKind::Watch) {
+            return Err(Refusal::place(match is_memory {
+                true => Reason::BadProbeAddress,
+                false => Reason::BadAccess,
+            }));
+        }
         let kind = if has_suffix { EventKind::Return } else { kind };
         let site = check_place(&place, kind, symbols).map_err(Refusal::place)?;
 
@@ -549,9 +329,10 @@ impl Definition {
         let mut definition = Self {
             kind,
             maxactive,
-            group: copied(group.unwrap_or(match place.program() {
-                Some(_) => DEFAULT_USER_GROUP,
-                None => DEFAULT_GROUP,
+            group: copied(group.unwrap_or(match &place {
+                ProbePlace::Program { .. } => DEFAULT_USER_GROUP,
+                ProbePlace::Memory { .. } => DEFAULT_WATCH_GROUP,
+                _ => DEFAULT_GROUP,
             }))?,
             event,
             place,
@@ -582,6 +363,7 @@ impl Definition {
             site: self.site,
             symbols,
             program,
+            watched: self.place.watched(symbols).map(|(address, _)| address),
         };
         let mut size = self.kind.header_size();
         for (number, word) in words.enumerate() {
@@ -627,7 +409,7 @@ impl Definition {
 fn parse_maxactive(kind: EventKind, text: &str) -> Result<Option<u16>, Reason> {
     match (kind, text) {
         (_, "") => Ok(None),
-        (EventKind::Probe, _) => Err(Reason::BadMaxactiveType),
+        (EventKind::Probe | EventKind::Watch, _) => Err(Reason::BadMaxactiveType),
         (EventKind::Return, _) => match number::digits(text) {
             // Linux reads the number into 32 bits.
             None | Some(0) | Some(0x1_0000_0000..) => Err(Reason::BadMaxactive),
@@ -651,7 +433,7 @@ fn check_place(place: &ProbePlace, kind: EventKind, symbols: &dyn Symbols) -> Re
         (EventKind::Return, true) => Ok(Site::Return),
         (EventKind::Return, false) => Err(Reason::BadReturnProbe),
         (EventKind::Probe, true) => Ok(Site::Entry),
-        (EventKind::Probe, false) => Ok(Site::Inside),
+        (EventKind::Probe, false) | (EventKind::Watch, _) => Ok(Site::Inside),
     }
 }
 
@@ -706,6 +488,12 @@ fn automatic_name(kind: EventKind, place: &ProbePlace) -> Result<String, OutOfMe
             let name = name.split(['.', '-', '_']).next().unwrap_or(name);
             written(&format_args!("p_{name}_{offset:#x}"))?
         }
+        ProbePlace::Memory { location, .. } => match location {
+            Location::Address(address) => written(&format_args!("{letter}_{address:#x}"))?,
+            Location::Symbol { name, offset } => {
+                written(&format_args!("{letter}_{name}_{offset}"))?
+            }
+        },
         ProbePlace::Symbol {
             module: Some(module),
             name,

@@ -25,6 +25,9 @@ pub const KPROBE: &str = "trace_kprobe";
 /// The name that events of programs have in the log.
 pub const UPROBE: &str = "trace_uprobe";
 
+/// The name that watches have in the log.
+pub const WPROBE: &str = "trace_wprobe";
+
 /// See the module's text.
 #[derive(Clone, Debug, Default)]
 pub struct ErrorLog {
@@ -104,14 +107,17 @@ impl ErrorLog {
 
 /// The name in the log of the events that a command is about.
 fn source(file: File, words: &Words<'_>) -> &'static str {
-    let is_of_program = match file {
-        File::UprobeEvents => true,
-        File::KprobeEvents => false,
-        File::DynamicEvents => words
-            .get(Refusal::PLACE)
-            .is_some_and(ProbePlace::is_in_program),
+    let is_in_program = || {
+        let place = words.get(Refusal::PLACE);
+        place.is_some_and(ProbePlace::is_in_program)
     };
-    if is_of_program { UPROBE } else { KPROBE }
+    match file {
+        File::UprobeEvents => UPROBE,
+        File::KprobeEvents => KPROBE,
+        File::DynamicEvents if words.first().starts_with('w') => WPROBE,
+        File::DynamicEvents if is_in_program() => UPROBE,
+        File::DynamicEvents => KPROBE,
+    }
 }
 
 impl fmt::Display for ErrorLog {

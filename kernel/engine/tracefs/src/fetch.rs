@@ -7,6 +7,7 @@
 //! | `$argN` | an argument of the function, N from 1; in a return event as it was at the entry |
 //! | `$retval` | the result of the function, in a return event |
 //! | `$comm` | the name of the task |
+//! | `$addr`, `$old`, `$new` | in a watch: its address, and the values before and after |
 //! | `\IMM`, `\"TEXT"` | a constant |
 //! | `@ADDR`, `@SYM+N` | the memory there |
 //! | `@+N` | the memory with the byte N of the file, in an event of a program |
@@ -30,6 +31,7 @@ use crate::{
     refusal::{Reason, no_memory},
 };
 use alloc::{boxed::Box, string::String};
+use core::fmt;
 
 use bpf::context::Register;
 use fallible::{OutOfMemory, copied, try_box, written};
@@ -74,7 +76,7 @@ pub enum Site {
 }
 
 /// A place in memory that is known when the event is defined.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Location {
     /// An address.
     Address(u64),
@@ -87,7 +89,42 @@ pub enum Location {
     },
 }
 
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => write!(f, "{address:#x}"),
+            Self::Symbol { name, offset: 0 } => f.write_str(name),
+            Self::Symbol { name, offset } => write!(f, "{name}{offset:+}"),
+        }
+    }
+}
+
 impl Location {
+    /// Parses what follows an `@`.
+    pub(crate) fn parse(text: &str, symbols: &dyn Symbols) -> Result<Self, Reason> {
+        if text.starts_with('+') {
+            return Err(Reason::FileOnKprobe);
+        }
+        if text.starts_with(|c: char| c.is_ascii_digit()) {
+            let address = number::digits(text).ok_or(Reason::BadMemoryAddress)?;
+            return Ok(Self::Address(address));
+        }
+        let (name, offset) = match text.find(['+', '-']) {
+            Some(sign) => text.split_at(sign),
+            None => (text, "+0"),
+        };
+        let offset = number::signed(offset).ok_or(Reason::BadMemoryAddress)?;
+        match symbols.address(name) {
+            Ok(_) => Ok(Self::Symbol {
+                name: copied(name)?,
+                offset,
+            }),
+            Err(LookupError::NotFound) => Err(Reason::BadMemoryAddress),
+            Err(LookupError::NotUnique(_)) => Err(Reason::SymbolNotUnique),
+            Err(LookupError::OutOfMemory) => Err(Reason::OutOfMemory),
+        }
+    }
+
     /// Its address.
     pub fn address(&self, symbols: &dyn Symbols) -> Result<u64, LookupError> {
         match self {
@@ -326,6 +363,8 @@ pub(crate) struct Parser<'a> {
     pub(crate) symbols: &'a dyn Symbols,
     /// The path of the program that the event is of.
     pub(crate) program: Option<&'a str>,
+    /// The address that the event watches.
+    pub(crate) watched: Option<u64>,
 }
 
 impl Parser<'_> {
@@ -441,7 +480,7 @@ impl Parser<'_> {
                 .ok_or((Reason::BadRegister, at)),
             Some(b'@') => match self.program {
                 Some(path) => self.program_memory(path, rest),
-                None => self.location(rest).map(Fetch::Memory),
+                None => Location::parse(rest, self.symbols).map(Fetch::Memory),
             }
             .map_err(|reason| (reason, at)),
             Some(b'+' | b'-') => self.dereference(text, at),
@@ -465,6 +504,13 @@ impl Parser<'_> {
             "comm" | "COMM" => return Ok(Fetch::Comm),
             "stack" => return Ok(Fetch::StackPointer),
             "arg*" => return Err(Reason::NoArgumentNames),
+            _ => (),
+        }
+        // Where the values are is said by the kernel's watchpoints that run a program.
+        match (self.watched, name) {
+            (Some(address), "addr") => return Ok(Fetch::Immediate(address)),
+            (Some(_), "old") => return Ok(Fetch::Register(Register::OrigAx)),
+            (Some(_), "new") => return Ok(Fetch::Register(Register::Ss)),
             _ => (),
         }
         if let Some(number) = name.strip_prefix("stack") {
@@ -514,31 +560,6 @@ impl Parser<'_> {
             offset: 0,
             of: try_box(Fetch::Immediate(address))?,
         })
-    }
-
-    /// Parses what follows an `@`.
-    fn location(&self, text: &str) -> Result<Location, Reason> {
-        if text.starts_with('+') {
-            return Err(Reason::FileOnKprobe);
-        }
-        if text.starts_with(|c: char| c.is_ascii_digit()) {
-            let address = number::digits(text).ok_or(Reason::BadMemoryAddress)?;
-            return Ok(Location::Address(address));
-        }
-        let (name, offset) = match text.find(['+', '-']) {
-            Some(sign) => text.split_at(sign),
-            None => (text, "+0"),
-        };
-        let offset = number::signed(offset).ok_or(Reason::BadMemoryAddress)?;
-        match self.symbols.address(name) {
-            Ok(_) => Ok(Location::Symbol {
-                name: copied(name)?,
-                offset,
-            }),
-            Err(LookupError::NotFound) => Err(Reason::BadMemoryAddress),
-            Err(LookupError::NotUnique(_)) => Err(Reason::SymbolNotUnique),
-            Err(LookupError::OutOfMemory) => Err(Reason::OutOfMemory),
-        }
     }
 
     /// Parses `+N(F)`, `-N(F)`, `+uN(F)` or `-uN(F)`.

@@ -216,7 +216,7 @@ fn write_values(
         return Ok(());
     }
     match layout.kind {
-        EventKind::Probe => write_address(address(0), true, symbols, out)?,
+        EventKind::Probe | EventKind::Watch => write_address(address(0), true, symbols, out)?,
         EventKind::Return => {
             write_address(address(1), true, symbols, out)?;
             out.write_str(" <- ")?;

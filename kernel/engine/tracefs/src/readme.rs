@@ -39,14 +39,17 @@ pub const EVENTS: &str = r#"tracing mini-HOWTO:
 	  accepts: event-definitions (one definition per line)
 	   Format: p[:[<group>/][<event>]] <place> [<args>]
 	           r[maxactive][:[<group>/][<event>]] <place> [<args>]
+	           w:[<group>/][<event>] [r|w|rw]@<memory>[:<length>] [<args>]
 	           -:[<group>/][<event>]
 	    place: [<module>:]<symbol>[+<offset>]|<memaddr>
 place (kretprobe): [<module>:]<symbol>[+<offset>]%return|<memaddr>
    place (uprobe): <path>:<offset>[%return][(ref_ctr_offset)]
+   memory (watch): <address>|<symbol>[+|-<offset>]
 	     args: <name>=fetcharg[:type]
 	 fetcharg: %<register>, @<address>, @<symbol>[+|-<offset>],
 	           $stack<index>, $stack, $retval, $comm, $arg<N>,
 	           +|-[u]<offset>(<fetcharg>), \imm-value, \"imm-string"
+	     watches support: $addr, $old, $new
 	     kernel return probes support: $retval, $arg<N>, $comm
 	     type: s8/16/32/64, u8/16/32/64, x8/16/32/64, char, string, symbol,
 	           b<bit-width>@<bit-offset>/<container-size>, ustring,

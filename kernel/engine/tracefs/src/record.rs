@@ -58,7 +58,7 @@ impl Layout {
         fields.extend(common);
         match definition.kind {
             _ if definition.fixed => {}
-            EventKind::Probe => fields.push(Field::address(PROBE_IP, 8)),
+            EventKind::Probe | EventKind::Watch => fields.push(Field::address(PROBE_IP, 8)),
             EventKind::Return => {
                 fields.push(Field::address(PROBE_FUNC, 8));
                 fields.push(Field::address(PROBE_RET_IP, 16));
@@ -88,7 +88,7 @@ impl Layout {
     const fn header_fields(&self) -> usize {
         match self.kind {
             _ if self.fixed => 4,
-            EventKind::Probe => 5,
+            EventKind::Probe | EventKind::Watch => 5,
             EventKind::Return => 6,
         }
     }
@@ -134,7 +134,7 @@ impl Layout {
     fn write_print_format(&self, out: &mut dyn Write) -> fmt::Result {
         out.write_str(match self.kind {
             _ if self.fixed => "\"",
-            EventKind::Probe => "\"(%lx)",
+            EventKind::Probe | EventKind::Watch => "\"(%lx)",
             EventKind::Return => "\"(%lx <- %lx)",
         })?;
         for (number, field) in self.arguments().iter().enumerate() {

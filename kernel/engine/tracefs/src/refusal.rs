@@ -89,6 +89,12 @@ pub enum Reason {
     UserProbe,
     /// The place is one of the kernel.
     KernelProbe,
+    /// What stands before the `@` of a watch, or no watch after a `w`.
+    BadAccess,
+    /// A watch of reads alone.
+    ReadsAlone,
+    /// The length of a watch, or an address that does not fit it.
+    BadWatchLength,
     /// The name is that of a file beside groups or events.
     NameOfFile,
     /// A deletion without a name.
@@ -172,7 +178,7 @@ impl Reason {
             Self::CommentInString => {
                 "A string cannot hold '#', which begins a comment; leave it out"
             }
-            Self::BadCommand => "A definition begins with p, r or -",
+            Self::BadCommand => "A definition begins with p, r or -; in dynamic_events also with w",
             Self::NoPlace => {
                 "No place to probe is given; write SYMBOL, SYMBOL+OFFSET or an address"
             }
@@ -181,6 +187,11 @@ impl Reason {
             }
             Self::KernelProbe => {
                 "Places in the kernel are not for uprobe_events; write PATH:OFFSET"
+            }
+            Self::BadAccess => "A watch is w@<address>[:<length>] or rw@<symbol>[+<offset>]",
+            Self::ReadsAlone => "The processor cannot watch reads alone; write rw@",
+            Self::BadWatchLength => {
+                "A watch has 1, 2, 4 or 8 bytes, and its address is a multiple of that"
             }
             Self::NameOfFile => "A file of tracing has this name; choose another",
             Self::BadDeletion => "A deletion needs a name: -:[<group>/][<event>]",

@@ -178,7 +178,7 @@ impl<'a> Values<'a> {
             (EventKind::Return, _) if self.definition.is_of_program() => {
                 self.register(builder, Register::Ip, dst);
             }
-            (EventKind::Probe, _) => {
+            (EventKind::Probe | EventKind::Watch, _) => {
                 builder.load(dst, Self::CONTEXT, Register::Ip.offset(), Size::B8);
             }
             (EventKind::Return, PROBE_RET_IP) => {

@@ -5,6 +5,7 @@
 
 mod common;
 
+use bpf::context::Register;
 use fallible::try_box;
 
 use common::{Kernel, LONG, VFS_READ};
@@ -63,6 +64,97 @@ fn refused_by(grammar: &Grammar, marked: &str, reason: Reason) {
 #[track_caller]
 fn refused(marked: &str, reason: Reason) {
     refused_by(&Grammar::default(), marked, reason);
+}
+
+/// What a watch means, and what it prints.
+#[test]
+fn watches_are_memory_with_an_access_and_a_length() {
+    let watch = |line: &str| match parse_in(File::DynamicEvents, line) {
+        Ok(Command::Create(definition)) => definition,
+        other => panic!("{line}: {other:?}"),
+    };
+    let banner = 0xffff_8000_0010_0000;
+    for (line, printed, reads, memory) in [
+        (
+            "w w@linux_proc_banner",
+            "w:wprobes/w_linux_proc_banner_0 w@linux_proc_banner",
+            false,
+            (banner, 8),
+        ),
+        (
+            "w:a/b rw@linux_proc_banner+0x4",
+            "w:a/b rw@linux_proc_banner+4",
+            true,
+            (banner + 4, 4),
+        ),
+        (
+            "w:n @linux_proc_banner-2:2",
+            "w:wprobes/n rw@linux_proc_banner-2:2",
+            true,
+            (banner - 2, 2),
+        ),
+        (
+            "w w@0xffff800000100003",
+            "w:wprobes/w_0xffff800000100003 w@0xffff800000100003",
+            false,
+            (banner + 3, 1),
+        ),
+        (
+            "w:n w@func.isra.0",
+            "w:wprobes/n w@func.isra.0",
+            false,
+            (0xffff_8000_0000_4100, 8),
+        ),
+    ] {
+        let definition = watch(line);
+        assert_eq!(definition.to_string(), printed);
+        assert_eq!(
+            (definition.kind, definition.site),
+            (EventKind::Watch, Site::Inside)
+        );
+        assert!(
+            matches!(definition.place, ProbePlace::Memory { reads: found, .. } if found == reads)
+        );
+        assert_eq!(definition.place.watched(&Kernel), Some(memory), "{line}");
+    }
+    let values = watch("w w@linux_proc_banner $addr $old:u32 $new %di");
+    let fetches: Vec<&Fetch> = values
+        .arguments
+        .iter()
+        .map(|argument| &argument.fetch)
+        .collect();
+    assert_eq!(
+        fetches,
+        [
+            &Fetch::Immediate(banner),
+            &Fetch::Register(Register::OrigAx),
+            &Fetch::Register(Register::Ss),
+            &Fetch::Register(Register::Di),
+        ]
+    );
+    for (line, reason, column) in [
+        ("w r@linux_proc_banner", Reason::ReadsAlone, 2),
+        ("w wr@linux_proc_banner", Reason::BadAccess, 2),
+        ("w linux_proc_banner", Reason::BadAccess, 2),
+        ("p w@linux_proc_banner", Reason::BadProbeAddress, 2),
+        ("w w@linux_proc_banner:16", Reason::BadWatchLength, 22),
+        ("w w@nothing", Reason::BadProbeAddress, 4),
+        ("w w@memory_is_out", Reason::OutOfMemory, 4),
+        ("w w@linux_proc_banner $arg1", Reason::NotFunctionEntry, 22),
+        ("p vfs_read $old", Reason::BadVariable, 11),
+    ] {
+        let words = Words::of(line).unwrap();
+        let refusal = parse_in(File::DynamicEvents, line).expect_err(line);
+        assert_eq!(
+            (refusal.reason, words.column(&refusal)),
+            (reason, column),
+            "{line}"
+        );
+    }
+    for file in [File::KprobeEvents, File::UprobeEvents] {
+        let refusal = parse_in(file, "w w@linux_proc_banner").unwrap_err();
+        assert_eq!(refusal.reason, Reason::BadCommand);
+    }
 }
 
 const NAME_64: &str = "n123456789012345678901234567890123456789012345678901234567890123";

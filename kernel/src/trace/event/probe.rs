@@ -21,12 +21,13 @@ use tracefs::{
 use super::{
     error::ArmError,
     user::{self, EventInProgram},
+    watch,
 };
 use crate::{
     probes::{Kprobe, Kretprobe, ProbeError, Registered, register},
     trace::{
         names::KernelSymbols,
-        program::{AttachedCall, AttachedProbe, Program},
+        program::{AttachedCall, AttachedProbe, AttachedWatch, Program},
         shared::{Shared, try_box},
         user::UserHolder,
     },
@@ -89,7 +90,8 @@ pub(super) enum State {
     Armed(AttachedProbe),
     ArmedCall(AttachedCall),
     ArmedInProgram(EventInProgram),
-    /// A probe of the kernel's own, idle.
+    ArmedWatch(AttachedWatch),
+    /// Idle, and nothing is held: a probe of the kernel's own, or a watch.
     Absent,
 }
 
@@ -156,6 +158,9 @@ impl Probe {
         if definition.fixed {
             return Ok(State::Absent);
         }
+        if definition.is_watch() {
+            return watch::check(definition).map(|()| State::Absent);
+        }
         if definition.is_of_program() {
             let holder = user::hold(definition).map_err(|error| match error {
                 UprobeError::MidInstruction { .. } => Reason::BadInstructionBoundary,
@@ -182,6 +187,8 @@ impl Probe {
             EventKind::Return => {
                 Holder::Kretprobe(register(boxed(kretprobe(definition)?.disabled())?)?)
             }
+            // Holds nothing: see `idle`.
+            EventKind::Watch => return Err(ProbeError::NoTarget),
         })
     }
 
@@ -194,6 +201,9 @@ impl Probe {
             State::ArmedCall(call) => profile += Profile::of(call.program(), call.misses()),
             State::ArmedInProgram(probe) => {
                 profile += Profile::of(probe.program(), probe.misses());
+            }
+            State::ArmedWatch(watch) => {
+                profile += Profile::of(watch.program(), watch.misses());
             }
         }
         profile
@@ -214,6 +224,7 @@ impl Probe {
             State::Armed(probe) => (Some(probe.program().clone()), probe.stop()),
             State::ArmedCall(call) => (Some(call.program().clone()), call.stop()),
             State::ArmedInProgram(probe) => (Some(probe.program().clone()), probe.stop()),
+            State::ArmedWatch(watch) => (Some(watch.program().clone()), watch.stop()),
             State::Idle(_) | State::Absent => (None, 0),
         };
         // This waits until no CPU is in the old program any more. Then its count is final.
@@ -225,6 +236,7 @@ impl Probe {
             State::Armed(probe) => probe.start(),
             State::ArmedCall(call) => call.start(),
             State::ArmedInProgram(probe) => probe.start(),
+            State::ArmedWatch(watch) => watch.start(),
             State::Idle(_) | State::Absent => {}
         }
     }
@@ -234,12 +246,16 @@ impl Probe {
         if matches!(self.state, State::Idle(_) | State::Absent) {
             return;
         }
+        if self.definition.is_watch() {
+            return self.replace(State::Absent);
+        }
         match (Self::idle(&self.definition), &self.state) {
             (Ok(idle), _) => self.replace(idle),
             // Without memory for another probe, this one keeps the place, disabled.
             (Err(_), State::Armed(probe)) => _ = probe.stop(),
             (Err(_), State::ArmedCall(call)) => _ = call.stop(),
             (Err(_), State::ArmedInProgram(probe)) => _ = probe.stop(),
+            (Err(_), State::ArmedWatch(watch)) => _ = watch.stop(),
             (Err(_), State::Idle(_) | State::Absent) => {}
         }
     }
@@ -254,6 +270,10 @@ impl Probe {
             EventKind::Probe => {
                 let probe = kprobe(&self.definition)?.disabled();
                 State::Armed(AttachedProbe::new(loaded.hit, probe)?)
+            }
+            EventKind::Watch => {
+                let watchpoint = watch::watchpoint(&self.definition)?;
+                State::ArmedWatch(AttachedWatch::new(loaded.hit, watchpoint)?)
             }
             EventKind::Return => {
                 let probe = kretprobe(&self.definition)?.disabled();

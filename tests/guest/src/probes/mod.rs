@@ -24,4 +24,4 @@ mod several_returns;
 mod shortage;
 mod stores_to_text;
 mod user_probes;
-mod watchpoints;
+pub mod watchpoints;

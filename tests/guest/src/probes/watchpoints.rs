@@ -59,11 +59,11 @@ global_asm!(
 );
 
 unsafe extern "C" {
-    fn watched_store(to: *const u64, value: u64);
-    fn watched_store_4(to: *const u64, value: u64);
+    pub fn watched_store(to: *const u64, value: u64);
+    pub fn watched_store_4(to: *const u64, value: u64);
     fn watched_store_2(to: *const u64, value: u64);
     fn watched_store_1(to: *const u64, value: u64);
-    fn watched_load(from: *const u64, unused: u64) -> u64;
+    pub fn watched_load(from: *const u64, unused: u64) -> u64;
     fn watched_add(to: *const u64, value: u64);
     fn watched_exchange(to: *const u64, value: u64);
     fn watched_compare(to: *const u64, value: u64);
@@ -84,13 +84,13 @@ unsafe extern "C" {
 struct Page(#[expect(dead_code, reason = "room")] [u64; 512]);
 
 #[repr(C, align(4096))]
-struct Words {
-    words: [AtomicU64; 4],
+pub struct Words {
+    pub words: [AtomicU64; 4],
     room: Page,
 }
 
 #[unsafe(no_mangle)]
-static WATCHED_WORDS: Words = Words {
+pub static WATCHED_WORDS: Words = Words {
     words: [const { AtomicU64::new(0) }; 4],
     room: Page([0; 512]),
 };

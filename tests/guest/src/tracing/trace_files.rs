@@ -3,8 +3,8 @@
 //! The rules of definitions are in [`definitions`], those of fetched values in [`arguments`], those
 //! of the files that are read in [`reading`], those of call stacks in [`triggers`], those of
 //! the second buffer in [`snapshots`], and those of tracers of all functions in [`tracers`], and
-//! events of programs in [`programs`]. In
-//! [`scripts`] are the steps of scripts that others run.
+//! events of programs in [`programs`], and
+//! watches in [`watches`]. In [`scripts`] are the steps of scripts that others run.
 
 mod arguments;
 mod definitions;
@@ -14,6 +14,7 @@ mod scripts;
 mod snapshots;
 mod tracers;
 mod triggers;
+mod watches;
 
 use abi::open;
 use alloc::{format, string::String, vec, vec::Vec};

@@ -12,6 +12,7 @@
 //! | [`load`] | a program: verified, compiled, placed |
 //! | [`maps`] | its maps |
 //! | [`attach`] | the probes that carry it |
+//! | [`watch`] | a watchpoint that carries it |
 //! | [`error`] | why it cannot be loaded or attached |
 //! | [`contract`] | what the probes promise its code, against what the compiler makes of it |
 //!
@@ -30,9 +31,11 @@ mod contract;
 mod error;
 mod load;
 mod maps;
+mod watch;
 
 pub(crate) use attach::Batch;
 pub use attach::{AttachedCall, AttachedCalls, AttachedProbe, AttachedProbes};
 pub use error::LoadError;
 pub use load::Program;
 pub use maps::LoadedMap;
+pub use watch::AttachedWatch;

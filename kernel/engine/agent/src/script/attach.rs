@@ -37,17 +37,14 @@ use core::{
 };
 
 use fallible::{Shared, try_box, try_vec};
-use probes::{
-    Kprobe, PreVerdict, PtRegs, Registered, RegisteredWatchpoint, Touched, WatchAccess, Watchpoint,
-    Watchpoints, platform::Text,
-};
+use probes::{Kprobe, PreVerdict, PtRegs, Registered, WatchAccess, Watchpoint, platform::Text};
 use trace_interface::script::Attachment;
 
 use super::{loader::Loader, refusal::Refusal};
 use crate::{
     Agent,
     facts::{InProgram, NSEC_PER_SEC, PlaceInProgram, RunInProgram, Source, Ticks},
-    program::{AttachedCalls, AttachedProbes, LoadError, Program},
+    program::{AttachedCalls, AttachedProbes, AttachedWatch, LoadError, Program},
     records::read_tsc,
 };
 
@@ -215,7 +212,7 @@ impl<A: Agent> Ready<'_, A> {
                 ))
             }
             What::Watch(loaded, watchpoint) => Ok(Attached::Watch(
-                Watch::new(loaded, watchpoint).map_err(refused)?,
+                AttachedWatch::new(loaded, watchpoint).map_err(refused)?,
             )),
             What::User(loaded, place) => {
                 let run: RunInProgram = try_box(move |regs: &mut PtRegs| {
@@ -302,7 +299,7 @@ pub enum Attached<A: Agent> {
     Calls(AttachedCalls<A>),
     #[expect(dead_code, reason = "held for its probe")]
     Profile(Profile<A>),
-    Watch(Watch<A>),
+    Watch(AttachedWatch<A>),
     User(Box<dyn InProgram>),
     /// The session runs its program.
     Own,
@@ -327,45 +324,11 @@ impl<A: Agent> Attached<A> {
         match core::mem::replace(self, Self::Nothing) {
             Self::Probes(probes) => probes.detach(),
             Self::Calls(calls) => calls.detach(),
-            Self::Watch(watch) => watch.detach(),
+            Self::Watch(watch) => watch.stop(),
             Self::User(probe) => probe.detach(),
             Self::Profile(_) | Self::Own | Self::Nothing => 0,
         }
     }
-}
-
-/// A watchpoint that runs a program, until it is dropped.
-pub struct Watch<A: Agent> {
-    // Dropped in this order: the handler uses the program.
-    watchpoint: RegisteredWatchpoint<A>,
-    _program: Shared<Program<A>>,
-}
-
-impl<A: Agent> Watch<A> {
-    fn new(program: Shared<Program<A>>, watchpoint: Watchpoint) -> Result<Self, LoadError> {
-        let data = core::ptr::from_ref::<Program<A>>(&program).cast();
-        let watchpoint = try_box(watchpoint.data(data).handler(on_touch::<A>))?;
-        Ok(Self {
-            watchpoint: Watchpoints::of(A::probes()).register_owned(watchpoint)?,
-            _program: program,
-        })
-    }
-
-    /// Returns how many hits were missed.
-    fn detach(self) -> u64 {
-        // Afterwards the count is final. It is registered, and only tasks have it.
-        let _ = Watchpoints::of(A::probes()).disable(&self.watchpoint);
-        self.watchpoint.nmissed()
-    }
-}
-
-/// Runs the program of a watch, with the context that [`Attachment::Watch`] tells of.
-fn on_touch<A: Agent>(watchpoint: &Watchpoint, regs: &mut PtRegs, touched: &Touched) {
-    let mut seen = *regs;
-    (seen.ip, seen.orig_ax, seen.ss) = (touched.ip, touched.old, touched.new);
-    let program = watchpoint.handler_data().cast::<Program<A>>();
-    // SAFETY: the program outlives the registration of its watchpoint.
-    unsafe { &*program }.run(&seen);
 }
 
 /// A program that the session runs each so many nanoseconds.

@@ -11,6 +11,7 @@ fn fetch() -> impl Strategy<Value = String> {
         (1..9_u32).prop_map(|number| format!("$arg{number}")),
         Just("$retval".to_owned()),
         Just("$comm".to_owned()),
+        "\\$(addr|old|new)",
         any::<i64>().prop_map(|value| format!("\\{value}")),
         any::<u64>().prop_map(|address| format!("@{address:#x}")),
         any::<i16>().prop_map(|offset| format!("@linux_proc_banner{offset:+}")),
@@ -57,6 +58,14 @@ pub fn line() -> impl Strategy<Value = String> {
         Just("/bin/my-shell:main+4(16)"),
         Just("/bin/my-shell:main%return"),
     ];
+    let watch = prop_oneof![
+        Just("w@linux_proc_banner"),
+        Just("rw@linux_proc_banner+8:4"),
+        Just("@linux_proc_banner-0x10"),
+        Just("w@0xffff800000100001:1"),
+        Just("w@linux_proc_banner:3"),
+        Just("r@linux_proc_banner"),
+    ];
     let name = prop_oneof![
         Just(""),
         Just(":n"),
@@ -69,7 +78,10 @@ pub fn line() -> impl Strategy<Value = String> {
         ("[a-c]{1,2}", fetch()).prop_map(|(n, f)| format!("{n}={f}"))
     ];
     let arguments = proptest::collection::vec(argument, 0..4);
-    ("(p|r|r7)", name, place, arguments).prop_map(|(letter, name, place, arguments)| {
+    let place = ("(p|r|r7)", place).prop_map(|(letter, place)| (letter, place));
+    let watch = watch.prop_map(|watch| ("w".to_owned(), watch));
+    let place = prop_oneof![4 => place, 1 => watch];
+    (name, place, arguments).prop_map(|(name, (letter, place), arguments)| {
         format!("{letter}{name} {place} {}", arguments.join(" "))
     })
 }

@@ -1,0 +1,56 @@
+//! Watches of events: the memory of definitions.
+//!
+//! A watch that is off holds no debug register, because there are four of them. So it may be
+//! refused when it is turned on (EBUSY), and a change of what it does needs a second register for a
+//! moment.
+//!
+//! # Contexts
+//! As [`super::probe`]; stopping waits for all CPUs.
+
+use fallible::try_box;
+use tracefs::{
+    definition::{Definition, ProbePlace},
+    refusal::Reason,
+};
+
+use crate::{
+    pr_err,
+    probes::{ProbeError, WATCHPOINTS, WatchAccess, Watchpoint},
+    trace::names::KernelSymbols,
+};
+
+/// The watchpoint of a definition, disabled.
+pub(super) fn watchpoint(definition: &Definition) -> Result<Watchpoint, ProbeError> {
+    let place = &definition.place;
+    let (address, bytes) = place.watched(&KernelSymbols).ok_or(ProbeError::NoTarget)?;
+    let access = match place {
+        ProbePlace::Memory { reads: true, .. } => WatchAccess::ReadWrite,
+        _ => WatchAccess::Write,
+    };
+    Ok(Watchpoint::new()
+        .at(address)
+        .len(bytes)
+        .access(access)
+        .disabled())
+}
+
+/// Checks that the memory can be watched.
+///
+/// # Errors
+/// The reason why it cannot be. What the processor or the kernel says of it is told in the log.
+pub(super) fn check(definition: &Definition) -> Result<(), Reason> {
+    let watchpoint = watchpoint(definition)
+        .and_then(|watchpoint| try_box(watchpoint).map_err(|_| ProbeError::OutOfMemory));
+    match watchpoint.and_then(|watchpoint| WATCHPOINTS.register_owned(watchpoint)) {
+        // It is looked at before a register is, and other watches may be gone when it is turned on.
+        Ok(_) | Err(ProbeError::NoWatchRegister { .. }) => Ok(()),
+        Err(ProbeError::OutOfMemory) => Err(Reason::OutOfMemory),
+        Err(ProbeError::WatchUnaligned { .. } | ProbeError::WatchLength { .. }) => {
+            Err(Reason::BadWatchLength)
+        }
+        Err(error) => {
+            pr_err!("trace: {error}");
+            Err(Reason::RegistrationFailed)
+        }
+    }
+}

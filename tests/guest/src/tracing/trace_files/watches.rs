@@ -1,0 +1,239 @@
+//! Watches as events: `w:` in `dynamic_events`, what their hits record, and what is refused.
+//!
+//! The words and the code that touches them are those of the tests of watchpoints, so each record
+//! is known.
+
+use alloc::{format, string::String, vec, vec::Vec};
+use core::sync::atomic::Ordering::Relaxed;
+
+use kernel::errno::Errno;
+
+use super::{append, clean_up, echo, exists, lines, show};
+use crate::probes::watchpoints::{WATCHED_WORDS, watched_load, watched_store, watched_store_4};
+
+/// Everything as it was before, and the words are 0.
+fn begin() {
+    clean_up();
+    echo("", "dynamic_events").unwrap();
+    echo("", "error_log").unwrap();
+    WATCHED_WORDS
+        .words
+        .iter()
+        .for_each(|word| word.store(0, Relaxed));
+}
+
+fn word(index: usize) -> *const u64 {
+    WATCHED_WORDS.words[index].as_ptr()
+}
+
+fn store(index: usize, value: u64) {
+    // SAFETY: a word for tests.
+    unsafe { watched_store(word(index), value) };
+}
+
+/// What the records say after the place. The place is in the function that has touched the word.
+fn records(event: &str, function: &str) -> Vec<String> {
+    let begin = format!("{event}: ({function}");
+    let lines = lines();
+    let all = lines
+        .iter()
+        .filter(|line| line.starts_with(&format!("{event}: ")));
+    let values = all.map(|line| {
+        assert!(line.starts_with(&begin), "{line}");
+        line.split_once(") ")
+            .map_or("", |(_, values)| values)
+            .into()
+    });
+    values.collect()
+}
+
+/// Each store is a record, with both values by type; a load is one if reads count. Off, it costs no
+/// debug register.
+#[guest_test]
+fn a_touched_word_is_recorded() {
+    begin();
+    let list = || show("../debug/kprobes/list");
+    append(
+        "w:word w@WATCHED_WORDS old=$old:u64 new=$new:u64 at=$addr",
+        "dynamic_events",
+    )
+    .unwrap();
+    let line = "w:wprobes/word w@WATCHED_WORDS old=$old:u64 new=$new:u64 at=$addr\n";
+    assert_eq!(show("dynamic_events"), line);
+    // The files of kernel probes do not have it, nor delete it.
+    echo("", "kprobe_events").unwrap();
+    assert_eq!(
+        (show("kprobe_events"), show("dynamic_events").as_str()),
+        (String::new(), line)
+    );
+    store(0, 1);
+    assert!(!list().contains("  w  "));
+    echo("1", "events/wprobes/word/enable").unwrap();
+    assert!(
+        list().lines().any(|line| line.contains("  w  ")),
+        "{}",
+        list()
+    );
+    store(0, 5);
+    store(1, 9);
+    store(0, 5);
+    // SAFETY: a word for tests.
+    unsafe { watched_load(word(0), 0) };
+    echo("0", "events/wprobes/word/enable").unwrap();
+    store(0, 6);
+    let at = format!("at={:#x}", word(0).addr());
+    let expected = [format!("old=1 new=5 {at}"), format!("old=5 new=5 {at}")];
+    assert_eq!(records("word", "watched_store"), expected);
+    // The hit that was first after it was turned on again knows nothing of those between.
+    echo("1", "events/wprobes/word/enable").unwrap();
+    store(0, 7);
+    assert_eq!(
+        records("word", "watched_store")[2],
+        format!("old=6 new=7 {at}")
+    );
+    let profile = show("events/wprobes/word/profile");
+    assert!(profile.contains('3'), "{profile}");
+    // Reads, and a part of a word.
+    append("w:reads @WATCHED_WORDS+16:8 new=$new:x64", "dynamic_events").unwrap();
+    append(
+        "w:half w@WATCHED_WORDS+28:4 old=$old:x32 new=$new:x32",
+        "dynamic_events",
+    )
+    .unwrap();
+    assert!(show("dynamic_events").contains("w:wprobes/reads rw@WATCHED_WORDS+16:8 "));
+    echo("1", "events/wprobes/enable").unwrap();
+    echo("", "trace").unwrap();
+    WATCHED_WORDS.words[2].load(Relaxed);
+    // SAFETY: words for tests.
+    unsafe {
+        watched_load(word(2), 0);
+        watched_store_4(word(3), 1);
+        watched_store_4(word(3).byte_add(4), 2);
+    }
+    assert_eq!(records("half", "watched_store_4"), ["old=0x0 new=0x2"]);
+    let reads = lines();
+    let reads = reads.iter().filter(|line| line.starts_with("reads: "));
+    let reads: Vec<_> = reads
+        .filter(|line| line.contains("(watched_load"))
+        .collect();
+    assert_eq!(reads.len(), 1, "{reads:?}");
+    assert!(reads[0].ends_with(") new=0x0"), "{reads:?}");
+    echo("0", "events/wprobes/enable").unwrap();
+    append("-:wprobes/word", "dynamic_events").unwrap();
+    assert!(!exists("events/wprobes/word") && exists("events/wprobes/half"));
+    begin();
+}
+
+/// Filters, triggers and formats are those of all events.
+#[guest_test]
+fn filters_and_triggers_work_on_watches() {
+    begin();
+    append("w:word w@WATCHED_WORDS:8 new=$new:u64", "dynamic_events").unwrap();
+    let format = show("events/wprobes/word/format");
+    for part in [
+        "field:unsigned long __probe_ip;\toffset:8;",
+        "\"(%lx) new=%Lu\", REC->__probe_ip",
+    ] {
+        assert!(format.contains(part), "{format}");
+    }
+    echo("new > 5", "events/wprobes/word/filter").unwrap();
+    echo("hist:keys=new", "events/wprobes/word/trigger").unwrap();
+    echo("1", "events/wprobes/word/enable").unwrap();
+    for value in [3, 6, 6, 9] {
+        store(0, value);
+    }
+    assert_eq!(
+        records("word", "watched_store"),
+        ["new=6", "new=6", "new=9"]
+    );
+    let hist = show("events/wprobes/word/hist");
+    for row in [
+        "{ new:          3 } hitcount:          1",
+        "{ new:          6 } hitcount:          2",
+    ] {
+        assert!(hist.contains(row), "{hist}");
+    }
+    echo("!hist:keys=new", "events/wprobes/word/trigger").unwrap();
+    echo("0", "events/wprobes/word/enable").unwrap();
+    begin();
+}
+
+/// There are four debug registers. The fifth watch is refused when it is turned on, and the others
+/// go on.
+#[guest_test]
+fn a_fifth_watch_waits_for_a_register() {
+    begin();
+    for index in 0..5 {
+        let line = format!("w:w{index} w@WATCHED_WORDS+{}:8 new=$new", 8 * (index % 4));
+        append(&line, "dynamic_events").unwrap();
+    }
+    let enable = |index: usize, on: &str| echo(on, &format!("events/wprobes/w{index}/enable"));
+    for index in 0..4 {
+        enable(index, "1").unwrap();
+    }
+    assert_eq!(enable(4, "1"), Err(Errno::EBUSY));
+    assert_eq!(show("events/wprobes/w4/enable"), "0\n");
+    for index in 0..4 {
+        store(index, 2 + index as u64);
+    }
+    let of = |index: usize| records(&format!("w{index}"), "watched_store");
+    for index in 0..4 {
+        assert_eq!(of(index), [format!("new={:#x}", 2 + index)]);
+    }
+    enable(0, "0").unwrap();
+    enable(4, "1").unwrap();
+    store(0, 7);
+    assert_eq!((of(0).len(), of(4)), (1, vec!["new=0x7".into()]));
+    begin();
+}
+
+#[guest_test]
+fn watches_that_cannot_be_are_refused() {
+    begin();
+    for (line, message) in [
+        (
+            "w:x r@WATCHED_WORDS",
+            "The processor cannot watch reads alone; write rw@",
+        ),
+        ("w:x x@WATCHED_WORDS", "A watch is w@<address>[:<length>]"),
+        ("w:x WATCHED_WORDS", "A watch is w@<address>[:<length>]"),
+        ("w:x w@WATCHED_WORDS:3", "A watch has 1, 2, 4 or 8 bytes"),
+        ("w:x w@WATCHED_WORDS+1:4", "A watch has 1, 2, 4 or 8 bytes"),
+        ("w:x w@NO_SUCH_WORDS", "Invalid probed address or symbol"),
+        ("w:x w@0x10:8", "Failed to register probe event"),
+        (
+            "w3:x w@WATCHED_WORDS",
+            "Maxactive is only for function exit",
+        ),
+        (
+            "w:x w@WATCHED_WORDS a=$arg1",
+            "$arg* can be used only on function entry or exit",
+        ),
+        (
+            "w:x w@WATCHED_WORDS a=$retval",
+            "$retval is not available on probe",
+        ),
+        ("p:x w@WATCHED_WORDS", "Invalid probed address or symbol"),
+        ("p:x traced_function a=$new", "Invalid $-valiable specified"),
+    ] {
+        echo("", "error_log").unwrap();
+        assert_eq!(append(line, "dynamic_events"), Err(Errno::EINVAL), "{line}");
+        let log = show("error_log");
+        assert!(log.contains(message), "{line}: {log}");
+        assert_eq!(
+            log.contains("trace_wprobe: error: "),
+            line.starts_with('w'),
+            "{log}"
+        );
+    }
+    assert_eq!(
+        append("w:x w@WATCHED_WORDS", "kprobe_events"),
+        Err(Errno::EINVAL)
+    );
+    assert_eq!(
+        append("w:x w@WATCHED_WORDS", "uprobe_events"),
+        Err(Errno::EINVAL)
+    );
+    assert_eq!(show("dynamic_events"), "");
+    begin();
+}
