@@ -191,6 +191,10 @@ static EVENTS: &[Event] = &[
         ..Event::new("ev_ret", "$retval")
     },
     Event {
+        kind: 'w',
+        ..Event::new("ev_watch", "$old $new")
+    },
+    Event {
         filter: Some("arg1 == 1"),
         recorded: false,
         ..Event::new("ev_reject", "%di")
@@ -410,10 +414,11 @@ impl Event {
         let Self {
             kind, arguments, ..
         } = self;
-        write(
-            "kprobe_events",
-            &format!("{kind}:bench/row {TARGET} {arguments}"),
-        );
+        let (file, place, target) = match kind {
+            'w' => ("dynamic_events", "w@bench_watched", "bench_store"),
+            _ => ("kprobe_events", TARGET, TARGET),
+        };
+        write(file, &format!("{kind}:bench/row {place} {arguments}"));
         if let Some(filter) = self.filter {
             write("events/bench/row/filter", filter);
         }
@@ -423,8 +428,7 @@ impl Event {
         }
         write("tracing_on", self.tracing_on);
         TRACING.buffer.clear(None);
-        let target = Target::named(TARGET);
-        let taken = stopwatch::recorded_calls(target, CALLS);
+        let taken = stopwatch::recorded_calls(Target::named(target), CALLS);
         let hits = stopwatch::calls_of(CALLS);
         assert_eq!(profile(), (hits, 0), "{name}: hits and misses");
         let recorded = if self.recorded { hits } else { 0 };
@@ -436,7 +440,7 @@ impl Event {
         }
         write("events/bench/row/enable", "0");
         write("tracing_on", "1");
-        write("kprobe_events", "");
+        write(file, "");
         tell(Quantity::Cost, &name, taken.ticks, CALLS);
         tell(Quantity::Traps, &name, taken.traps, CALLS);
     }

@@ -38,7 +38,7 @@ pub static SETS: [Set; 5] = [
             "a_count_int3", "a_hist_int3", "a_count_by_arg_int3", "a_stream_24_int3",
             "a_latency_hist_int3", "a_stack_count_int3",
             "ev_0_int3", "ev_1_int3", "ev_3_int3", "ev_str_int3", "ev_ret_int3",
-            "ev_reject_int3", "ev_off_int3", "h_arg_int3", "h_log2_int3",
+            "ev_watch_int3", "ev_reject_int3", "ev_off_int3", "h_arg_int3", "h_log2_int3",
             "a_by_func_int3", "a_by_func_all_int3",
             "attach_all_int3", "detach_all_int3",
             "t_function_int3", "t_function_args_int3", "t_graph_int3", "t_graph_args_int3",

@@ -55,9 +55,10 @@ impl<A: Agent> AttachedWatch<A> {
 }
 
 fn on_touch<A: Agent>(watchpoint: &Watchpoint, regs: &mut PtRegs, touched: &Touched) {
-    let mut seen = *regs;
-    (seen.ip, seen.orig_ax, seen.ss) = (touched.ip, touched.old, touched.new);
+    let kept = (regs.ip, regs.orig_ax, regs.ss);
+    (regs.ip, regs.orig_ax, regs.ss) = (touched.ip, touched.old, touched.new);
     let program = watchpoint.handler_data().cast::<Program<A>>();
     // SAFETY: the program outlives the registration of its watchpoint.
-    unsafe { &*program }.run(&seen);
+    unsafe { &*program }.run_at_hit(regs);
+    (regs.ip, regs.orig_ax, regs.ss) = kept;
 }
