@@ -23,6 +23,7 @@ use kernel::{
         events::EVENTS,
         program::{AttachedProbes, Program},
         shared::Shared,
+        tracers::TRACERS,
     },
 };
 use trace_maps::Map;
@@ -252,4 +253,101 @@ fn every_instruction_is_counted_by_jumps() {
 #[guest_test(smp = 4, memory = 1024, timeout = 3600, ignore)]
 fn every_instruction_is_counted_on_four_cpus() {
     count(&instructions(), false, false, 10);
+}
+
+/// The hits and misses of an event.
+fn profile_of(group: &str, event: &str) -> (u64, u64) {
+    let mut events = EVENTS.lock();
+    let event = events.event(&(group.into(), event.into())).unwrap();
+    let profile = event.profile();
+    (profile.hits, profile.misses)
+}
+
+/// Runs a program to its end. Returns its number.
+fn run(args: &[&str]) -> i32 {
+    let pid = start_program("/bin/exercise", args).unwrap();
+    let (_, status) = wait_for_child(Which::Pid(pid), false).unwrap().unwrap();
+    assert_eq!(status, WaitStatus::exited(0), "{args:?}");
+    pid
+}
+
+/// A count on every function, the tracer of calls on every function, events, a watch of a word that
+/// each new task changes, and probes in a program, all at once. Each keeps its books.
+fn together(jumps: bool) {
+    const ROUNDS: u64 = 10;
+    clean_up();
+    work(|_| 0);
+    let _jumps = Optimization::set(jumps);
+    let _rings = Rings::of(64, true);
+    let (detours, slots) = (PROBES.detours_in_use(), PROBES.slots_in_use());
+    let program = counter(None);
+    let probes = AttachedProbes::new(program.clone(), &entries()).unwrap();
+    assert!(define_events(50) > 10);
+    for (line, file) in [
+        (
+            "w:all/pids w@kernel::task::next_pid::NEXT old=$old:u32 new=$new:u32",
+            "dynamic_events",
+        ),
+        ("p:all/add /bin/exercise:probed_add a=%di", "uprobe_events"),
+        (
+            "r:all/added /bin/exercise:probed_add sum=$retval",
+            "uprobe_events",
+        ),
+    ] {
+        append(line, file).unwrap();
+    }
+    echo("function_graph", "current_tracer").unwrap();
+    let first = run(&["heap"]);
+    for group in ["many", "all"] {
+        echo("1", &format!("events/{group}/enable")).unwrap();
+    }
+    work(|_| 0);
+    let args = format!("{ROUNDS}");
+    let programs = [
+        start_program("/bin/exercise", &["probed", &args]).unwrap(),
+        run(&["probed", &args]),
+    ];
+    let (_, status) = wait_for_child(Which::Pid(programs[0]), false)
+        .unwrap()
+        .unwrap();
+    assert_eq!(status, WaitStatus::exited(0));
+    echo("0", "events/all/enable").unwrap();
+    let last = run(&["heap"]);
+    // One write for each task between the two.
+    let (touched, missed) = profile_of("all", "pids");
+    assert_eq!(
+        touched + missed,
+        (last - first - 1) as u64,
+        "{touched} and {missed}"
+    );
+    let ((added, missed), (returned, lost)) =
+        (profile_of("all", "add"), profile_of("all", "added"));
+    // In each round: directly, three times by `probed_calls`, and by `probed_tail`.
+    let calls = 2 * 5 * ROUNDS;
+    assert_eq!((added + missed, returned + lost), (calls, calls));
+    let (functions, missed_calls) = TRACERS.lock().books();
+    let (hits_of_events, _) = profiles();
+    pr_info!(
+        "together: {} hits; {functions} functions, {missed_calls} calls missed; {hits_of_events} \
+         hits of events; {touched} of the watch, {added} in the program",
+        program.counter(COUNTS, 0)
+    );
+    assert!(hits_of_events > 0 && program.counter(COUNTS, 0) > functions as u64);
+    echo("nop", "current_tracer").unwrap();
+    echo("0", "events/enable").unwrap();
+    echo("", "dynamic_events").unwrap();
+    clean_up();
+    probes.detach();
+    assert_eq!(PROBES.slots_in_use(), slots);
+    assert!(PROBES.detours_in_use() <= detours);
+}
+
+#[guest_test(smp = 2, memory = 512)]
+fn all_kinds_work_together() {
+    together(true);
+}
+
+#[guest_test(smp = 4, memory = 512, ignore)]
+fn all_kinds_work_together_by_breakpoints_on_four_cpus() {
+    together(false);
 }
