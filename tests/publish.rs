@@ -197,6 +197,15 @@ fn the_crates_of_an_adopter_can_be_published() {
             );
         }
         assert_ne!(package.text("description"), "", "{}", package.registry_name);
+        // Its example is a test of the crate's documentation.
+        let folder = package.folder();
+        let readme = fs::read_to_string(folder.join("README.md")).unwrap_or_default();
+        let library = fs::read_to_string(folder.join("src/lib.rs")).unwrap_or_default();
+        assert!(
+            readme.contains("```rust") && library.contains("include_str!(\"../README.md\")"),
+            "{}",
+            package.registry_name
+        );
         assert_ne!(
             package.text("rust_version"),
             "",
@@ -216,7 +225,7 @@ fn the_crates_of_an_adopter_can_be_published() {
             name,
         ];
         let files = cargo(&top, &list);
-        for file in ["LICENSE-APACHE", "LICENSE-MIT", "src/lib.rs"] {
+        for file in ["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"] {
             assert!(
                 files.lines().any(|line| line == file),
                 "{name} lacks {file}"

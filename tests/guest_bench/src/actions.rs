@@ -219,7 +219,8 @@ static EVENTS: &[Event] = &[
 /// The rows of a tracer of all functions.
 struct Tracer {
     row: &'static str,
-    start: &'static str,
+    /// The row of its start on all functions.
+    start: Option<&'static str>,
     name: &'static str,
     /// The option that is on.
     option: Option<&'static str>,
@@ -230,28 +231,28 @@ struct Tracer {
 const TRACERS: &[Tracer] = &[
     Tracer {
         row: "t_function_args",
-        start: "t_start_function_args",
+        start: None,
         name: "function",
         option: Some("func-args"),
         records: 1,
     },
     Tracer {
         row: "t_graph_args",
-        start: "t_start_graph_args",
+        start: None,
         name: "function_graph",
         option: Some("funcgraph-args"),
         records: 2,
     },
     Tracer {
         row: "t_function",
-        start: "t_start_function",
+        start: Some("t_start_function"),
         name: "function",
         option: None,
         records: 1,
     },
     Tracer {
         row: "t_graph",
-        start: "t_start_graph",
+        start: Some("t_start_graph"),
         name: "function_graph",
         option: None,
         records: 2,
@@ -286,7 +287,8 @@ impl Tracer {
 
     /// The cost of its start on all functions, for each of them.
     fn start(&self, suffix: &str) {
-        let name = format!("{}{suffix}", self.start);
+        let Some(start) = self.start else { return };
+        let name = format!("{start}{suffix}");
         if !wanted(&name) {
             return;
         }

@@ -1,3 +1,4 @@
+#![doc = include_str!("../README.md")]
 //! Programs of compiled actions: instructions of BPF, with the maps and helpers that they use.
 //!
 //! A program says what a probe does at a hit: count, sum, record. The instruction set is that of

@@ -1,3 +1,4 @@
+#![doc = include_str!("../README.md")]
 //! Compiles a verified program of BPF to x86_64 code that runs at a probe.
 //!
 //! The code is a routine that is called, and that returns with `ret`. There are three forms of it,

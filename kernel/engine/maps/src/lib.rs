@@ -1,3 +1,4 @@
+#![doc = include_str!("../README.md")]
 //! The maps of compiled actions: where a hit of a probe counts, sums up and remembers.
 //!
 //! ```text

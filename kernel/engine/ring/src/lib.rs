@@ -1,3 +1,4 @@
+#![doc = include_str!("../README.md")]
 //! The ring of trace records of one CPU.
 //!
 //! The CPU writes records of any length up to [`layout::MAX_PAYLOAD`], and a task on any CPU reads

@@ -1,3 +1,4 @@
+#![doc = include_str!("../README.md")]
 //! The binary interface between the kernel and its user programs.
 //!
 //! Numbers, flags and layouts are those of Linux on x86_64, so a program that uses only this subset

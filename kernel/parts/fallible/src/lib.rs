@@ -1,3 +1,4 @@
+#![doc = include_str!("../README.md")]
 //! Memory that may be refused: making a box, a vector or a text is an error then, where the
 //! collections of `alloc` would end the kernel.
 //!

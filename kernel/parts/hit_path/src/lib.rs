@@ -1,3 +1,4 @@
+#![doc = include_str!("../README.md")]
 //! The hit path: the code that a hit of a probe itself runs through, derived from the linked
 //! kernel.
 //!

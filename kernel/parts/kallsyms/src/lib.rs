@@ -1,3 +1,4 @@
+#![doc = include_str!("../README.md")]
 //! The symbols of a linked kernel, read from its own ELF file: names to addresses and addresses to
 //! names.
 //!

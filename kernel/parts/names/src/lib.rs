@@ -1,3 +1,4 @@
+#![doc = include_str!("../README.md")]
 //! Names that somebody has written: which ones they match, and which ones were perhaps meant.
 //!
 //! - [`distance`] and [`distance_with_swaps`] say how far two names are apart, so that the nearest
