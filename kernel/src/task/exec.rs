@@ -38,7 +38,7 @@ use crate::{
     uprobes::registry,
 };
 use abi::{WaitStatus, auxv, open, signal};
-use alloc::{sync::Arc, vec, vec::Vec};
+use alloc::{sync::Arc, vec::Vec};
 use core::ffi::{CStr, c_char};
 use elf_program::{Access, Executable, Segment};
 use x86_64::registers::rflags::RFlags;
@@ -87,6 +87,8 @@ impl Arguments {
                 Errno::ENAMETOOLONG => Errno::E2BIG,
                 other => other,
             })?;
+            let has_room = string.try_reserve(1).and_then(|()| strings.try_reserve(1));
+            has_room.map_err(|_| Errno::ENOMEM)?;
             string.push(0);
             self.charge(string.len())?;
             strings.push(string);
@@ -117,7 +119,7 @@ impl Arguments {
 
     /// Lays everything out below [`STACK_TOP`]. Returns the address of `argc` and the bytes from
     /// there on.
-    fn layout(&self, program: &Executable) -> (u64, Vec<u8>) {
+    fn layout(&self, program: &Executable) -> Result<(u64, Vec<u8>), Errno> {
         let strings: usize = self.argv.iter().chain(&self.envp).map(Vec::len).sum();
         let auxiliary = [
             (auxv::PAGESZ, FRAME_SIZE as u64),
@@ -128,7 +130,8 @@ impl Arguments {
         let total = (words * WORD + strings).next_multiple_of(16);
         let start = STACK_TOP - total as u64;
 
-        let mut bytes = Vec::with_capacity(total);
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(total).map_err(|_| Errno::ENOMEM)?;
         let mut string = start + (words * WORD) as u64;
         let mut push = |word: u64| bytes.extend_from_slice(&word.to_le_bytes());
         push(self.argv.len() as u64);
@@ -147,8 +150,16 @@ impl Arguments {
             bytes.extend_from_slice(s);
         }
         bytes.resize(total, 0);
-        (start, bytes)
+        Ok((start, bytes))
     }
+}
+
+/// So many zeroes; ENOMEM.
+fn zeroed(len: usize) -> Result<Vec<u8>, Errno> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len).map_err(|_| Errno::ENOMEM)?;
+    bytes.resize(len, 0);
+    Ok(bytes)
 }
 
 /// A program in memory, ready to start.
@@ -161,7 +172,7 @@ struct Loaded {
 fn load(cwd: &NodeRef, path: &[u8], arguments: &Arguments) -> Result<Loaded, Errno> {
     let file = File::open(cwd, path, open::RDONLY, 0)?;
     file.permit_execution()?;
-    let mut start = vec![0; FRAME_SIZE];
+    let mut start = zeroed(FRAME_SIZE)?;
     let len = file.read_at(0, &mut start)?;
     let program =
         Executable::parse(&start[..len], USER_START..STACK_TOP - STACK_BYTES).map_err(|error| {
@@ -177,7 +188,7 @@ fn load(cwd: &NodeRef, path: &[u8], arguments: &Arguments) -> Result<Loaded, Err
     }
     space.start_heap(program.end());
     space.add_region(STACK_TOP - STACK_BYTES..STACK_TOP, Protection::ReadWrite)?;
-    let (sp, stack) = arguments.layout(&program);
+    let (sp, stack) = arguments.layout(&program)?;
     space.fill(sp..STACK_TOP, |piece, at| {
         piece.copy_from_slice(&stack[at as usize..][..piece.len()]);
         Ok(())
