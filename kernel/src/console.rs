@@ -489,7 +489,9 @@ fn print_until(done: impl Fn() -> bool) {
 }
 
 /// Called by a CPU that has nothing to do. Prints until there is a task to run or nothing to print.
-/// False if the port takes nothing, or another CPU prints. [`idle_ends`] follows it.
+/// False if the port takes nothing, or another CPU prints. [`idle_ends`] follows it. Not inlined,
+/// because its jumps by table would keep jumps of probes out of the idle task's function.
+#[inline(never)]
 pub(crate) fn print_when_idle() -> bool {
     if depth() == 0 {
         set_printing(1);

@@ -175,6 +175,8 @@ pub(crate) const STATE: usize = core::mem::offset_of!(Task, state);
 /// Offset of [`Task::stack_top`], for the switch.
 pub(crate) const STACK_TOP: usize = core::mem::offset_of!(Task, stack_top);
 
+/// Not inlined, so that a watch of its counter names it.
+#[inline(never)]
 fn next_pid() -> Pid {
     static NEXT: AtomicI32 = AtomicI32::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
