@@ -99,7 +99,7 @@ fn lines_that_cannot_be_obeyed_are_refused_and_change_nothing() {
     };
     expect(
         "x:a traced_function",
-        "A definition begins with p, r or -",
+        "A definition begins with p, r or -; in dynamic_events also with w",
         0,
     );
     let no_place = "No place to probe is given; write SYMBOL, SYMBOL+OFFSET or an address";
@@ -158,7 +158,7 @@ fn lines_that_cannot_be_obeyed_are_refused_and_change_nothing() {
     // An exclamation mark is for the other file.
     expect(
         "!p:a traced_function",
-        "A definition begins with p, r or -",
+        "A definition begins with p, r or -; in dynamic_events also with w",
         0,
     );
     let (errno, ..) = refused("-:nothing");
