@@ -96,7 +96,8 @@ pub struct SlotPage {
 /// 4. [`Platform::synchronize_hits`] returns only when a grace period is over: each CPU has been
 ///    seen, after the call began, in a context for which
 ///    [`Hits::may_preempt`](crate::hit::Hits::may_preempt) held at every depth of interrupt frames.
-///    Linux calls this `synchronize_rcu`.
+///    Linux calls this `synchronize_rcu`. [`Platform::synchronize_settled`] is the same with
+///    [`Hits::is_settled`](crate::hit::Hits::is_settled).
 /// 5. No task is preempted while [`Hits::may_preempt`](crate::hit::Hits::may_preempt) is false for
 ///    it.
 /// 6. [`Platform::slot_page`] gives memory of its own, executable at `exec` and writable at
@@ -269,6 +270,17 @@ pub unsafe trait Platform: Sized + 'static {
             }
             (0..64u32 << round.min(10)).for_each(|_| hint::spin_loop());
         }
+    }
+
+    /// Waits until each CPU has been seen, after the call began, where
+    /// [`Hits::is_settled`](crate::hit::Hits::is_settled) held at every depth
+    /// of interrupt frames. `is_settled` tells it as `is_outside` does for
+    /// [`Platform::synchronize_hits`]. May sleep.
+    ///
+    /// The body is that wait. If that has a body of its own which does not ask, it waits for more
+    /// than is needed.
+    fn synchronize_settled(is_settled: &(dyn Fn() -> bool + Sync)) {
+        Self::synchronize_hits(is_settled);
     }
 
     /// Waits until no preempted task has an `ip` for which `inside` is true. No further task is

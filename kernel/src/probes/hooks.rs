@@ -51,7 +51,7 @@ pub fn on_fault(regs: &mut PtRegs, vector: u8) -> bool {
 /// Runs on a CPU that gets the synchronising IPI, interrupts off.
 pub fn on_sync_ipi(regs: &PtRegs) {
     every_cpu::work_here();
-    text_poke::on_ipi(PROBES.may_preempt(regs.ip));
+    text_poke::on_ipi(regs.ip);
 }
 
 /// The addresses of the trampolines that return-probed functions return to. Any context.

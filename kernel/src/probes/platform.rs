@@ -163,6 +163,10 @@ unsafe impl Platform for Kernel {
         text_poke::synchronize_hits();
     }
 
+    fn synchronize_settled(_: &(dyn Fn() -> bool + Sync)) {
+        text_poke::synchronize_settled();
+    }
+
     fn may_fault(range: Range<u64>) -> bool {
         uaccess::may_fault_in(range)
     }

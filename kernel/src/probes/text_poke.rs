@@ -4,13 +4,15 @@
 //! alias of its page. The stores are inlined into the loops of the registry: while all functions
 //! are probed, each call would be a hit. Then the caller waits until every CPU has executed a
 //! serialising instruction (Intel SDM vol. 3A, 8.1.3, cross-modifying code). Both waits below send
-//! one kind of IPI. Its handler stores two answers for its CPU:
+//! one kind of IPI. Its handler stores three answers for its CPU:
 //!
 //! - `seen`: the CPU has serialised. It has also left any #BP handler that it was in, because the
 //!   IPI's handler can only start when that one has ended: both run with interrupts off.
 //! - `quiescent`: the IPI found the CPU outside slots and probe handlers. No hit that began before
 //!   is left on it, because interrupt handlers do not nest and no task is switched away from
 //!   inside a hit.
+//! - `settled`: the IPI found the CPU there, or in a slot that stays. No hit on it needs what
+//!   was removed before.
 //!
 //! # Invariants
 //! POKE-1. A generation number is raised before its IPIs are sent, and the handler of the IPI
@@ -30,6 +32,7 @@ use core::{
 
 use x86_64::{VirtAddr, instructions::interrupts};
 
+use super::PROBES;
 use crate::{
     arch::{idt::vector, percpu, smp},
     mm::paging,
@@ -43,6 +46,7 @@ struct Answer {
     handled: AtomicU64,
     seen: AtomicU64,
     quiescent: AtomicU64,
+    settled: AtomicU64,
 }
 
 static GENERATION: AtomicU64 = AtomicU64::new(0);
@@ -51,13 +55,14 @@ static ANSWERS: [Answer; percpu::MAX_CPUS] = [const {
         handled: AtomicU64::new(0),
         seen: AtomicU64::new(0),
         quiescent: AtomicU64::new(0),
+        settled: AtomicU64::new(0),
     }
 }; percpu::MAX_CPUS];
 
 /// The number of waits for hits.
 static HIT_WAITS: AtomicU64 = AtomicU64::new(0);
 
-/// How many times [`synchronize_hits`] was called since the boot.
+/// How many times [`synchronize_hits`] or [`synchronize_settled`] was called since the boot.
 pub fn hit_waits() -> u64 {
     HIT_WAITS.load(Ordering::Relaxed)
 }
@@ -135,17 +140,22 @@ fn find_alias(page: &KnownPage, number: u64) {
 
 const PAGE_BYTES: u64 = 4096;
 
-/// Called on a CPU that gets the synchronising IPI, interrupts off. `quiescent`: the IPI found the
-/// CPU outside slots and probe handlers. Not inlined, so that a probe can count the IPIs.
+/// Called on a CPU that gets the synchronising IPI, which found it at `ip`. Interrupts off. Not
+/// inlined, so that a probe can count the IPIs.
 #[inline(never)]
-pub fn on_ipi(quiescent: bool) {
+pub fn on_ipi(ip: u64) {
     // Acquire pairs with the raise of the generation: text that was stored before it is fetched
-    // after this.
+    // after this, and the questions below see what was removed before it. A generation that is
+    // read after the questions could be of a removal that they have not seen.
     let generation = GENERATION.load(Ordering::Acquire);
     serialise();
     let answer = &ANSWERS[percpu::cpu_id()];
-    if quiescent {
+    let is_outside = PROBES.may_preempt(ip);
+    if is_outside {
         answer.quiescent.store(generation, Ordering::Release);
+    }
+    if is_outside || PROBES.is_settled(ip) {
+        answer.settled.store(generation, Ordering::Release);
     }
     answer.seen.store(generation, Ordering::Release);
     answer.handled.fetch_add(1, Ordering::Release);
@@ -167,6 +177,12 @@ pub fn synchronize_cores() {
 pub fn synchronize_hits() {
     HIT_WAITS.fetch_add(1, Ordering::Relaxed);
     wait(|answer| &answer.quiescent);
+}
+
+/// Waits until no hit needs what was removed before the call.
+pub fn synchronize_settled() {
+    HIT_WAITS.fetch_add(1, Ordering::Relaxed);
+    wait(|answer| &answer.settled);
 }
 
 /// Minimum pause before a CPU that was inside a slot or a handler is asked again. It is short,

@@ -51,7 +51,7 @@ mod text_poke;
 
 pub use explore::{Exploration, explore};
 use memory::{alloc, alloc_zeroed, dealloc};
-use stand_ins::{arch, hint, insn, limits, mm, pt_regs, sync, time};
+use stand_ins::{PROBES, arch, hint, insn, limits, mm, pt_regs, sync, time};
 pub use weakness::Weakness;
 
 pub use probes::error;

@@ -115,6 +115,12 @@ pub const ALL: &[Model] = &[
         needs: &[Release, Acquire, AlwaysQuiescent],
     },
     Model {
+        name: "slots_of_removed_sites_are_left_after_the_wait",
+        run: grace::removed,
+        preemptions: 3,
+        needs: &[Release, Acquire, AlwaysQuiescent],
+    },
+    Model {
         name: "a_consumer_takes_whole_records",
         run: trace::consumed,
         preemptions: 2,

@@ -1,7 +1,10 @@
 //! Stand-ins for other names in the included files: types with the fields that they use, and hooks
 //! of the kernel.
 
+use core::sync::atomic::{AtomicBool, Ordering::Acquire};
 use std::cell::Cell;
+
+use crate::weakness::{Weakness, is_weak};
 
 pub(crate) use probes::insn;
 
@@ -45,6 +48,30 @@ pub(crate) mod mm {
         pub(crate) fn text_alias(_: VirtAddr) -> *mut u8 {
             unreachable!("models store to text themselves")
         }
+    }
+}
+
+/// Stands for the probes where an interrupt asks about the `ip` that it found.
+pub(crate) struct Places;
+
+pub(crate) static PROBES: Places = Places;
+
+impl Places {
+    /// An `ip` outside slots.
+    pub(crate) const OUTSIDE: u64 = 0;
+
+    /// The `ip` in the slot of a site, which is in the table while `published` is true.
+    pub(crate) fn slot(published: &'static AtomicBool) -> u64 {
+        std::ptr::from_ref(published).addr() as u64
+    }
+
+    pub(crate) fn may_preempt(&self, ip: u64) -> bool {
+        ip == Self::OUTSIDE || is_weak(Weakness::AlwaysQuiescent)
+    }
+
+    pub(crate) fn is_settled(&self, ip: u64) -> bool {
+        // SAFETY: an `ip` other than `OUTSIDE` is that of a flag, which lives as long as the model.
+        unsafe { &*(ip as *const AtomicBool) }.load(Acquire)
     }
 }
 

@@ -99,7 +99,7 @@ impl<P: Platform> Hits<P> {
             if site.step.is_some() {
                 return self.stepped(cpu, site, regs, dr6);
             }
-            if self.is_done(cpu, site, regs) {
+            if is_done(self, cpu, site, regs) {
                 return self.finish_stepped(cpu, site, regs);
             }
         }
@@ -135,15 +135,6 @@ impl<P: Platform> Hits<P> {
         }
         end_hit(self, cpu, site, regs);
         saved & TF == 0 && dr6 & MATCHED == 0
-    }
-
-    /// Whether the displaced instruction of `site`, which is under way, is done. If not, the trap
-    /// came earlier on its way, or from code that has interrupted it.
-    fn is_done(&self, cpu: &PerCpu, site: &Site, regs: &PtRegs) -> bool {
-        if site.emulated.is_some() {
-            return !in_slot_region::<P>(regs.ip) && regs.sp == cpu.saved_sp.load(Relaxed);
-        }
-        regs.ip == self.entry.post_stub.load(Relaxed)
     }
 
     /// Ends a hit whose instruction was executed with the code's own TF set. False: a debugger is
@@ -264,6 +255,15 @@ fn on_match<P: Platform>(
 #[inline(never)]
 fn on_watched_step<P: Platform>(hits: &Hits<P>, cpu: &PerCpu, regs: &mut PtRegs, dr6: u64) -> bool {
     hits.on_step(cpu, regs, dr6)
+}
+
+/// Whether the displaced instruction of `site`, which is under way, is done. If not, the trap came
+/// earlier on its way, or from code that has interrupted it.
+fn is_done<P: Platform>(hits: &Hits<P>, cpu: &PerCpu, site: &Site, regs: &PtRegs) -> bool {
+    if site.emulated.is_some() {
+        return !in_slot_region::<P>(regs.ip) && regs.sp == cpu.saved_sp.load(Relaxed);
+    }
+    regs.ip == hits.entry.post_stub.load(Relaxed)
 }
 
 /// Takes the guard again for the post handlers, and drops it.

@@ -56,3 +56,13 @@ impl<P: Platform> Hits<P> {
         may
     }
 }
+
+/// Waits until no hit uses what was removed before the call, and none comes out under a jump that
+/// is about to be written. That is sooner than a grace period, in which all hits end that were
+/// under way. May sleep.
+pub(crate) fn synchronize_settled<P: Platform>(hits: &Hits<P>) {
+    P::synchronize_settled(&|| {
+        let cpu = P::this_cpu();
+        !cpu.is_in_hit() && cpu.interrupted.all(|ip| hits.is_settled(ip))
+    });
+}

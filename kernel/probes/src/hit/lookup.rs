@@ -2,7 +2,10 @@
 //! slots and detours, and about the running handler. And the two reports of the scheduler: a task
 //! is switched to, a task is gone.
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::{
+    ptr,
+    sync::atomic::Ordering::{Acquire, Relaxed},
+};
 
 use crate::{
     data::{detour::Detour, instance, jprobe::Jprobe, kprobe::Kprobe, site::Site, trap_ip::TrapIp},
@@ -18,6 +21,30 @@ impl<P: Platform> Hits<P> {
     #[inline]
     pub fn may_preempt(&self, ip: u64) -> bool {
         !in_slot_region::<P>(ip) && !P::this_cpu().is_in_hit() && !self.is_covered(ip)
+    }
+
+    /// Whether the code that was interrupted at `ip` uses nothing that has left the address table
+    /// before, and no probe that was unlinked before, and does not come out under a jump that is
+    /// about to be written. That is so where [`Hits::may_preempt`] holds. It is also so in the slot
+    /// of a site that is still in the table, if no post handler waits for its end: such code uses
+    /// that slot alone. Interrupts off, on the CPU that was interrupted.
+    ///
+    /// An interrupt that was held up by a hit is taken when the hit leaves for its slot. So where
+    /// one instruction is hit again and again, interrupts find the CPU there nearly always.
+    pub fn is_settled(&self, ip: u64) -> bool {
+        if self.may_preempt(ip) {
+            return true;
+        }
+        if !in_slot_region::<P>(ip) || P::this_cpu().is_in_hit() {
+            return false;
+        }
+        let owner = self.slots.owner(ip, self.no_grace());
+        owner.is_some_and(|(site, offset)| {
+            let found = self.table.find(site.key, self.no_grace());
+            found.is_some_and(|found| ptr::eq(found, site))
+                && ip - offset as u64 == site.slot
+                && !self.is_covered(site.addr() + u64::from(site.len))
+        })
     }
 
     /// Whether a #BP that left `ip` in its frame is a probe's. Any context.

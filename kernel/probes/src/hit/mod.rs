@@ -68,7 +68,7 @@ mod breakpoint;
 pub(crate) mod calls;
 mod debug_trap;
 mod faults;
-mod interrupts;
+pub(crate) mod interrupts;
 mod jprobes;
 mod lookup;
 pub(crate) mod slots;

@@ -33,6 +33,7 @@ use crate::{
         site::Site,
     },
     error::ProbeError,
+    hit::interrupts::synchronize_settled,
     registry::{
         list::{Linked, List},
         optimize::needs_breakpoint,
@@ -261,7 +262,7 @@ impl<P: Host> Probes<P> {
             self.table.remove(&mut state.fill, site);
         }
         // 3. Hits that had found them are over.
-        self.synchronize_hits();
+        synchronize_settled(self);
         // 4. Their memory is free, and breakpoints beside them may become jumps.
         self.log_abandoned_calls(state);
         self.free_detours(&mut state.optimizer);

@@ -23,7 +23,8 @@
 //! When bytes 1 to 4 are written, no context may resume there. With the breakpoint in place,
 //! control can get there in four ways, and each is closed:
 //! 1. From the slot of the first instruction. Since the site points to the detour, hits execute the
-//!    displaced copies there and come out after the jump.
+//!    displaced copies there and come out after the jump. Those before are waited for:
+//!    [`Hits::is_settled`](crate::hit::Hits::is_settled).
 //! 2. In a task that an interrupt found there and that was preempted.
 //!    [`Hits::may_preempt`](crate::hit::Hits::may_preempt) is false there from the moment the site
 //!    has a detour, and `Platform::wait_for_preempted` waits for tasks that were preempted before.
@@ -60,6 +61,7 @@ use crate::{
         site::Site,
     },
     error::ProbeError,
+    hit::interrupts::synchronize_settled,
     insn::{FunctionCode, INT3, JUMP, JUMP_BYTES, MAX_DISPLACED, Obstacle, jump, landing_pad_len},
     platform::{Platform, Text},
     registry::{
@@ -307,7 +309,7 @@ impl<P: Host> Probes<P> {
             site.run.store(detour.block(), Release);
         }
         P::wait_for_preempted(&|ip| self.is_covered(ip));
-        self.synchronize_hits();
+        synchronize_settled(self);
         write_tails::<P>(&coming, |site, detour| tail(jump_to(site, detour)));
         for _round in 0..2 {
             write_first_bytes::<P>(&coming, JUMP);

@@ -824,7 +824,11 @@ fn a_wait_for_all_cpus_ends_when_the_last_one_has_answered() {
     static BEGINS: AtomicBool = AtomicBool::new(false);
     static OVER: AtomicBool = AtomicBool::new(false);
     static HEARS: AtomicBool = AtomicBool::new(false);
-    for wait in [text_poke::synchronize_cores, text_poke::synchronize_hits] {
+    for wait in [
+        text_poke::synchronize_cores,
+        text_poke::synchronize_hits,
+        text_poke::synchronize_settled,
+    ] {
         for flag in [&DEAF, &BEGINS, &OVER, &HEARS] {
             flag.store(false, SeqCst);
         }
@@ -859,6 +863,71 @@ fn a_wait_for_all_cpus_ends_when_the_last_one_has_answered() {
         deaf.wait_released();
         waits.wait_released();
     }
+}
+
+/// Probes come and go quickly while all other CPUs call a function with a breakpoint as fast as
+/// they can. Interrupts find such a CPU in the slot of that breakpoint nearly always. It need not
+/// be asked until one finds it elsewhere, because the slot stays.
+#[guest_test(timeout = 120)]
+fn a_busy_breakpoint_does_not_hold_up_other_probes() {
+    jprobe! {
+        fn mirror_hot_target(_a: u64) {}
+    }
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    extern "C" fn bystander(a: u64) -> u64 {
+        black_box(a + 2026)
+    }
+    static STOP: AtomicBool = AtomicBool::new(false);
+    static ASKED: AtomicU64 = AtomicU64::new(0);
+    fn count_question(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        ASKED.fetch_add(1, SeqCst);
+        PreVerdict::Execute
+    }
+    const ROUNDS: u64 = 20;
+    STOP.store(false, SeqCst);
+    cpu::stay_on(0);
+    let busy = register(Box::new(
+        Jprobe::new().symbol("hot_target").entry(mirror_hot_target),
+    ))
+    .unwrap();
+    let questions = register(Box::new(
+        Kprobe::new()
+            .symbol("kernel::probes::text_poke::on_ipi")
+            .pre(count_question),
+    ))
+    .unwrap();
+    let callers: Vec<_> = (1..smp::online_cpus())
+        .map(|cpu| {
+            spawn_kthread_on(1 << cpu, "caller", || {
+                while !STOP.load(SeqCst) {
+                    assert_eq!(hot_target(41), 42);
+                }
+            })
+            .expect("memory for a thread")
+        })
+        .collect();
+    while busy.kprobe().hits() < 1000 {
+        hint::spin_loop();
+    }
+    let before = ASKED.load(SeqCst);
+    for _ in 0..ROUNDS {
+        let probe = register(Box::new(Kprobe::new().symbol("bystander").pre(count))).unwrap();
+        assert_eq!(bystander(black_box(1)), 2027);
+        assert_eq!(probe.hits(), 1);
+    }
+    let asked = ASKED.load(SeqCst) - before;
+    STOP.store(true, SeqCst);
+    for caller in callers {
+        caller.wait_released();
+    }
+    drop((busy, questions));
+    // Each change waits a few times for each other CPU.
+    let others = smp::online_cpus() as u64 - 1;
+    assert!(
+        asked < 40 * ROUNDS * others,
+        "asked {asked} times for {ROUNDS} registrations"
+    );
 }
 
 /// Handlers run with preemption and interrupts off, on the CPU that hit.

@@ -8,11 +8,10 @@ use core::sync::atomic::{
 
 use super::{share, start};
 use crate::{
-    Weakness,
     arch::{idt::vector::PROBES_SYNC, percpu::become_cpu, smp},
     memory::Content,
+    stand_ins::Places,
     text_poke,
-    weakness::is_weak,
 };
 
 struct World {
@@ -42,24 +41,24 @@ fn world() -> &'static World {
     }
     text_poke::hit_waits();
     become_cpu(1);
-    text_poke::on_ipi(true);
+    text_poke::on_ipi(Places::OUTSIDE);
     become_cpu(0);
     world
 }
 
 /// Where interrupts are taken: the IPI is handled if it has come.
-fn window(in_slot: bool) {
+fn window(ip: u64) {
     if smp::PENDING[1].swap(false, Acquire) {
-        text_poke::on_ipi(!in_slot || is_weak(Weakness::AlwaysQuiescent));
+        text_poke::on_ipi(ip);
     }
 }
 
 /// The rest of the CPU's time: nothing but interrupts, until the other one has waited.
 fn idle(world: &World) {
-    window(false);
+    window(Places::OUTSIDE);
     while !world.waited.load(Relaxed) {
         smp::idle();
-        window(false);
+        window(Places::OUTSIDE);
     }
 }
 
@@ -76,7 +75,7 @@ pub(super) fn cores() {
     let cpu = start(move || {
         become_cpu(1);
         for _ in 0..2 {
-            window(false);
+            window(Places::OUTSIDE);
             if world.waited.load(Relaxed) {
                 assert_eq!(world.text.load(Relaxed), 1, "old text after the wait");
             }
@@ -96,13 +95,8 @@ pub(super) fn hits() {
     let world = world();
     let cpu = start(move || {
         become_cpu(1);
-        window(false);
-        // The breakpoint exception has interrupts off.
-        if world.published.load(Relaxed) {
-            window(true);
-            assert_eq!(world.slot.read(), 0);
-            window(true);
-        }
+        window(Places::OUTSIDE);
+        hit(world);
         idle(world);
     });
     world.published.store(false, Release);
@@ -110,4 +104,31 @@ pub(super) fn hits() {
     world.slot.write(77);
     end(world);
     cpu.join().expect("no panic");
+}
+
+/// The same where the wait is for what was removed. An interrupt in the slot of a site that is in
+/// the table answers the waits that began before. Its site may leave while it is under way.
+pub(super) fn removed() {
+    let world = world();
+    smp::send_ipi(1, PROBES_SYNC);
+    let cpu = start(move || {
+        become_cpu(1);
+        hit(world);
+        idle(world);
+    });
+    world.published.store(false, Release);
+    text_poke::synchronize_settled();
+    world.slot.write(77);
+    end(world);
+    cpu.join().expect("no panic");
+}
+
+fn hit(world: &'static World) {
+    // The breakpoint exception has interrupts off.
+    if world.published.load(Relaxed) {
+        let slot = Places::slot(&world.published);
+        window(slot);
+        assert_eq!(world.slot.read(), 0);
+        window(slot);
+    }
 }
