@@ -527,7 +527,7 @@ fn memory_of_programs_is_read_as_numbers_and_as_texts_of_any_length() {
     assert_eq!(count as u64, MKDIRS, "{said}");
 }
 
-/// The numbers of tasks go up by one. `new_user` hands them out, or `do_fork` where it is inlined.
+/// The numbers of tasks go up by one, as `next_pid` hands them out.
 #[test]
 fn a_watch_tells_who_writes_a_static_and_from_which_value_to_which() {
     let said = answer(&[
@@ -535,7 +535,7 @@ fn a_watch_tells_who_writes_a_static_and_from_which_value_to_which() {
     ]);
     let lines: Vec<&str> = said
         .lines()
-        .filter(|line| line.contains("new_user") || line.contains("do_fork"))
+        .filter(|line| line.ends_with(" kernel::task::next_pid"))
         .collect();
     assert_eq!(lines.len() as u64, 1 + CHILDREN, "{said}");
     let number = |line: &str, at| line.split(' ').nth(at).unwrap().parse::<u64>().unwrap();
