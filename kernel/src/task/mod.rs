@@ -195,7 +195,8 @@ impl Task {
     }
 
     /// Makes a task that goes to ring 3, in `space`, with the registers `regs`, once it is started.
-    /// Task context.
+    /// Task context. Not inlined, so that the stack of a new number shows it in every build.
+    #[inline(never)]
     pub fn new_user(
         name: impl AsRef<[u8]>,
         regs: &PtRegs,
@@ -211,6 +212,7 @@ impl Task {
         Ok(Arc::new(task))
     }
 
+    #[inline(always)]
     fn with_regs(
         name: impl AsRef<[u8]>,
         function: extern "C" fn(usize),
