@@ -308,6 +308,8 @@ fn callers_are_found_from_an_nmi_anywhere_in_the_probes() {
     fn after(_: &Kprobe, _: &mut PtRegs, _: u64) {}
     fn on_return(_: &mut KretprobeInstance<u64>, _: &mut PtRegs) {}
 
+    // Only the victim is to be interrupted there, and not this task where it waits.
+    cpu::stay_on(0);
     CALLS.store(0, SeqCst);
     let returns = ["trace_inner", "trace_middle", "trace_outer"].map(|name| {
         register(Box::new(
