@@ -99,10 +99,7 @@ pub(super) fn hits() {
         hit(world);
         idle(world);
     });
-    world.published.store(false, Release);
-    text_poke::synchronize_hits();
-    world.slot.write(77);
-    end(world);
+    give_slot_away(world, text_poke::synchronize_hits);
     cpu.join().expect("no panic");
 }
 
@@ -116,11 +113,15 @@ pub(super) fn removed() {
         hit(world);
         idle(world);
     });
+    give_slot_away(world, text_poke::synchronize_settled);
+    cpu.join().expect("no panic");
+}
+
+fn give_slot_away(world: &World, wait: fn()) {
     world.published.store(false, Release);
-    text_poke::synchronize_settled();
+    wait();
     world.slot.write(77);
     end(world);
-    cpu.join().expect("no panic");
 }
 
 fn hit(world: &'static World) {
