@@ -41,6 +41,7 @@ use abi::{WaitStatus, auxv, open, signal};
 use alloc::{sync::Arc, vec::Vec};
 use core::ffi::{CStr, c_char};
 use elf_program::{Access, Executable, Segment};
+use fallible::{push, try_vec};
 use x86_64::registers::rflags::RFlags;
 
 /// End of the stack: 64 KiB below the end of user memory.
@@ -87,11 +88,9 @@ impl Arguments {
                 Errno::ENAMETOOLONG => Errno::E2BIG,
                 other => other,
             })?;
-            let has_room = string.try_reserve(1).and_then(|()| strings.try_reserve(1));
-            has_room.map_err(|_| Errno::ENOMEM)?;
-            string.push(0);
+            push(&mut string, 0)?;
             self.charge(string.len())?;
-            strings.push(string);
+            push(&mut strings, string)?;
         }
         Ok(strings)
     }
@@ -130,21 +129,20 @@ impl Arguments {
         let total = (words * WORD + strings).next_multiple_of(16);
         let start = STACK_TOP - total as u64;
 
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(total).map_err(|_| Errno::ENOMEM)?;
+        let mut bytes = try_vec(total)?;
         let mut string = start + (words * WORD) as u64;
-        let mut push = |word: u64| bytes.extend_from_slice(&word.to_le_bytes());
-        push(self.argv.len() as u64);
+        let mut push_word = |word: u64| bytes.extend_from_slice(&word.to_le_bytes());
+        push_word(self.argv.len() as u64);
         for strings in [&self.argv, &self.envp] {
             for s in strings {
-                push(string);
+                push_word(string);
                 string += s.len() as u64;
             }
-            push(0);
+            push_word(0);
         }
         for (kind, value) in auxiliary {
-            push(kind);
-            push(value);
+            push_word(kind);
+            push_word(value);
         }
         for s in self.argv.iter().chain(&self.envp) {
             bytes.extend_from_slice(s);
@@ -152,14 +150,6 @@ impl Arguments {
         bytes.resize(total, 0);
         Ok((start, bytes))
     }
-}
-
-/// So many zeroes; ENOMEM.
-fn zeroed(len: usize) -> Result<Vec<u8>, Errno> {
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(len).map_err(|_| Errno::ENOMEM)?;
-    bytes.resize(len, 0);
-    Ok(bytes)
 }
 
 /// A program in memory, ready to start.
@@ -172,7 +162,8 @@ struct Loaded {
 fn load(cwd: &NodeRef, path: &[u8], arguments: &Arguments) -> Result<Loaded, Errno> {
     let file = File::open(cwd, path, open::RDONLY, 0)?;
     file.permit_execution()?;
-    let mut start = zeroed(FRAME_SIZE)?;
+    let mut start = try_vec(FRAME_SIZE)?;
+    start.resize(FRAME_SIZE, 0);
     let len = file.read_at(0, &mut start)?;
     let program =
         Executable::parse(&start[..len], USER_START..STACK_TOP - STACK_BYTES).map_err(|error| {
