@@ -10,7 +10,8 @@
 
 use bpf::{
     AluOp, BuildError, Builder, Condition, Helper, MapDef, Program as Source, ProgramKind, Reg,
-    Size, context::Register,
+    Size,
+    context::{ARGUMENTS, Register},
 };
 
 use crate::{
@@ -24,15 +25,6 @@ pub const RECORD_TYPE: u16 = 1;
 /// The bytes of its record: the common header, the function, the address in its caller. With
 /// arguments their registers follow, [`ARGUMENTS`] words.
 pub const RECORD_BYTES: u32 = 24;
-/// The registers of arguments, in their order.
-pub const ARGUMENTS: [Register; 6] = [
-    Register::Di,
-    Register::Si,
-    Register::Dx,
-    Register::Cx,
-    Register::R8,
-    Register::R9,
-];
 
 /// Kprobes at the entries of functions that record them, from their registration to the drop.
 pub struct FunctionTracer<A: Agent> {

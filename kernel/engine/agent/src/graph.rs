@@ -54,7 +54,7 @@ struct EntryRecord {
     depth: u64,
 }
 
-/// The same with the registers of [`functions::ARGUMENTS`](crate::functions::ARGUMENTS).
+/// The same with the registers of [`bpf::context::ARGUMENTS`].
 #[repr(C)]
 struct LongEntryRecord {
     entry: EntryRecord,

@@ -12,6 +12,8 @@ use crate::{
 };
 use core::fmt::{self, Write};
 
+use bpf::context::ARGUMENTS;
+
 /// The bits of `common_flags`.
 pub mod flags {
     /// Interrupts were off.
@@ -151,15 +153,14 @@ pub(crate) fn arguments(record: &[u8], at: usize) -> Option<[u64; 6]> {
 /// Writes the registers of arguments in parentheses; nothing in them if they are not known. The
 /// registers have their own names, because how many of them are arguments is not known here.
 pub(crate) fn write_arguments(arguments: Option<&[u64; 6]>, out: &mut dyn Write) -> fmt::Result {
-    const NAMES: [&str; 6] = ["di", "si", "dx", "cx", "r8", "r9"];
     out.write_char('(')?;
-    for (number, (name, value)) in NAMES
+    for (number, (register, value)) in ARGUMENTS
         .iter()
         .zip(arguments.into_iter().flatten())
         .enumerate()
     {
         let comma = if number == 0 { "" } else { ", " };
-        write!(out, "{comma}{name}={value:#x}")?;
+        write!(out, "{comma}{}={value:#x}", register.name())?;
     }
     out.write_char(')')
 }
