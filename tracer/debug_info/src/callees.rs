@@ -15,9 +15,7 @@ impl DebugInfo {
         let Some(row) = self.index.function_at(self.in_file(address)) else {
             return Vec::new();
         };
-        let code = self.image.at(row.address);
-        let length = usize::try_from(row.bytes).unwrap_or_default();
-        let code = &code[..length.min(code.len())];
+        let code = self.image.code(row.address, row.bytes);
         let mut seen = BTreeSet::new();
         let mut called = Vec::new();
         for instruction in &mut Decoder::with_ip(64, code, row.address, DecoderOptions::NONE) {

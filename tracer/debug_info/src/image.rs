@@ -1,4 +1,7 @@
 //! The kernel's file: its bytes, where the sections of the debug information lie, and its symbols.
+//!
+//! The file is mapped, and a section is a range of its bytes. So a question costs only the pages
+//! that its answer is in. Addresses are those of the file.
 
 use std::{
     cell::RefCell, collections::HashMap, fs::File, ops::Range, os::unix::fs::MetadataExt,
@@ -135,6 +138,13 @@ impl Image {
     /// Whether there is code at an address. Code that the linker threw away is described at others.
     pub fn is_code(&self, address: u64) -> bool {
         self.code.iter().any(|range| range.contains(&address))
+    }
+
+    /// The code of the function of so many bytes at an address, as far as its section has it.
+    pub fn code(&self, address: u64, bytes: u64) -> &[u8] {
+        let code = self.at(address);
+        let length = usize::try_from(bytes).unwrap_or_default();
+        &code[..length.min(code.len())]
     }
 
     /// The bytes at an address of the program, to the end of their section.

@@ -26,9 +26,7 @@ impl DebugInfo {
         // Of several names of one function, and of labels in it, the code is read once.
         let mut end = 0;
         for row in self.index.functions() {
-            let code = self.image.at(row.address);
-            let length = usize::try_from(row.bytes).unwrap_or_default();
-            let code = &code[..length.min(code.len())];
+            let code = self.image.code(row.address, row.bytes);
             for instruction in &mut Decoder::with_ip(64, code, row.address, DecoderOptions::NONE) {
                 if instruction.ip() < end || instruction.is_invalid() {
                     continue;

@@ -26,9 +26,8 @@ pub struct Store {
 /// Whether a function may put something into a register, by itself or by what it calls. A function
 /// that puts nothing into `rax` has a result that its callers know without it.
 pub fn sets(image: &Image, address: u64, bytes: u64, register: Register) -> bool {
-    let code = image.at(address);
-    let length = usize::try_from(bytes).unwrap_or_default().min(code.len());
-    let mut decoder = Decoder::with_ip(64, &code[..length], address, DecoderOptions::NONE);
+    let code = image.code(address, bytes);
+    let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
     let mut info = InstructionInfoFactory::new();
     let own = address..address.saturating_add(bytes);
     for instruction in &mut decoder {
@@ -57,9 +56,7 @@ pub fn sets(image: &Image, address: u64, bytes: u64, register: Register) -> bool
 /// # Errors
 /// [`Unavailable`], with the instructions around that place.
 pub fn instruction(image: &Image, function: &Function, offset: u64) -> Result<(), Unavailable> {
-    let code = image.at(function.address);
-    let length = usize::try_from(function.bytes).unwrap_or_default();
-    let code = &code[..length.min(code.len())];
+    let code = image.code(function.address, function.bytes);
     let name = &function.path;
     if offset >= function.bytes {
         return Err(Unavailable {
@@ -100,9 +97,8 @@ pub struct Prologue {
 
 /// That of the function at an address.
 pub fn read(image: &Image, address: u64, bytes: u64) -> Prologue {
-    let code = image.at(address);
-    let length = usize::try_from(bytes).unwrap_or_default().min(code.len());
-    let mut decoder = Decoder::with_ip(64, &code[..length], address, DecoderOptions::NONE);
+    let code = image.code(address, bytes);
+    let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
     let mut info = InstructionInfoFactory::new();
     let mut prologue = Prologue {
         end: address,

@@ -278,7 +278,7 @@ fn calls_of_tree(tree: &Tree, symbols: &DebugInfo, options: &Options) -> Additio
         return additions;
     }
     let addresses: Vec<u64> = roots.keys().copied().collect();
-    let called = graph::called_by(&addresses, graph::MOST_TYPED, symbols);
+    let called = graph::called_by(&addresses, MOST_FUNCTIONS, symbols);
     let mut known: BTreeSet<u64> = roots.into_keys().chain(hidden.into_keys()).collect();
     for function in called {
         if !known.insert(function.address) {

@@ -45,9 +45,6 @@ pub struct GraphOptions {
     pub whole: bool,
 }
 
-/// Most functions of a tree that have a clause of their own.
-pub const MOST_TYPED: usize = 256;
-
 /// What is added to the depth in a call that is hidden.
 const HIDDEN: u32 = 1 << 20;
 
