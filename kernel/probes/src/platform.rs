@@ -273,9 +273,8 @@ pub unsafe trait Platform: Sized + 'static {
     }
 
     /// Waits until each CPU has been seen, after the call began, where
-    /// [`Hits::is_settled`](crate::hit::Hits::is_settled) held at every depth
-    /// of interrupt frames. `is_settled` tells it as `is_outside` does for
-    /// [`Platform::synchronize_hits`]. May sleep.
+    /// [`Hits::is_settled`](crate::hit::Hits::is_settled) held at every depth of interrupt frames.
+    /// `is_settled` tells it as `is_outside` does for [`Platform::synchronize_hits`]. May sleep.
     ///
     /// The body is that wait. If that has a body of its own which does not ask, it waits for more
     /// than is needed.

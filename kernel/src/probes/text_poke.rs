@@ -3,7 +3,7 @@
 //! Kernel text is never writable where it executes, so a byte is stored through the physical
 //! alias of its page. The stores are inlined into the loops of the registry: while all functions
 //! are probed, each call would be a hit. Then the caller waits until every CPU has executed a
-//! serialising instruction (Intel SDM vol. 3A, 8.1.3, cross-modifying code). Both waits below send
+//! serialising instruction (Intel SDM vol. 3A, 8.1.3, cross-modifying code). The waits below send
 //! one kind of IPI. Its handler stores three answers for its CPU:
 //!
 //! - `seen`: the CPU has serialised. It has also left any #BP handler that it was in, because the
@@ -11,8 +11,8 @@
 //! - `quiescent`: the IPI found the CPU outside slots and probe handlers. No hit that began before
 //!   is left on it, because interrupt handlers do not nest and no task is switched away from
 //!   inside a hit.
-//! - `settled`: the IPI found the CPU there, or in a slot that stays. No hit on it needs what
-//!   was removed before.
+//! - `settled`: the IPI found the CPU there, or in a slot that stays and that comes out under no
+//!   jump. No hit on it needs what was removed before.
 //!
 //! # Invariants
 //! POKE-1. A generation number is raised before its IPIs are sent, and the handler of the IPI
@@ -179,7 +179,8 @@ pub fn synchronize_hits() {
     wait(|answer| &answer.quiescent);
 }
 
-/// Waits until no hit needs what was removed before the call.
+/// Waits until no hit uses what was removed before the call, and none comes out under a jump that
+/// is about to be written.
 pub fn synchronize_settled() {
     HIT_WAITS.fetch_add(1, Ordering::Relaxed);
     wait(|answer| &answer.settled);
