@@ -33,6 +33,7 @@ pub use crate::data::{
     per_cpu::{GUARD_FREE, PerCpu},
 };
 use crate::{
+    data::per_cpu::MARKS,
     error::ProbeError,
     insn::{EntryFacts, flags::bits::IF},
 };
@@ -371,6 +372,12 @@ pub unsafe trait Platform: Sized + 'static {
 impl PerCpu {
     /// Where the guard is in this struct.
     pub const GUARD_OFFSET: u32 = offset_of!(Self, guard) as u32;
+
+    /// Where the pointer to the probe is whose handler runs.
+    pub const RUNNING_OFFSET: u32 = offset_of!(Self, running) as u32;
+
+    /// The bits of that pointer that are no part of the address.
+    pub const MARKS_OF_RUNNING: u32 = MARKS as u32;
 
     pub(crate) const SAVED_FLAGS_OFFSET: u32 = offset_of!(Self, saved_flags) as u32;
 

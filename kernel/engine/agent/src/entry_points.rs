@@ -19,6 +19,8 @@
 //! probed.
 
 #[doc(hidden)]
+pub mod graph;
+#[doc(hidden)]
 pub mod routines;
 
 /// Puts the functions that programs call into a kernel, and `trace_entry_points`, which
@@ -28,6 +30,7 @@ pub mod routines;
 macro_rules! entry_points {
     ($agent:ty) => {
         $crate::routines!($agent);
+        $crate::graph_routines!($agent);
         $crate::helper_functions! {
             $agent;
             trace_map_lookup = helpers::map_lookup(
@@ -126,48 +129,6 @@ macro_rules! entry_points {
                 flags: u64
             ) -> i64;
             trace_trigger = helpers::trigger(number: u64) -> u64;
-            trace_graph_root = graph::root(
-                instance: *const (),
-                regs: *const $crate::probes::PtRegs,
-                words: *mut u64,
-                function: u64,
-                return_address: u64
-            ) -> $crate::probes::EntryVerdict;
-            trace_graph_inner = graph::inner(
-                instance: *const (),
-                regs: *const $crate::probes::PtRegs,
-                words: *mut u64,
-                function: u64,
-                return_address: u64
-            ) -> $crate::probes::EntryVerdict;
-            trace_graph_root_arguments = graph::root_arguments(
-                instance: *const (),
-                regs: *const $crate::probes::PtRegs,
-                words: *mut u64,
-                function: u64,
-                return_address: u64
-            ) -> $crate::probes::EntryVerdict;
-            trace_graph_inner_arguments = graph::inner_arguments(
-                instance: *const (),
-                regs: *const $crate::probes::PtRegs,
-                words: *mut u64,
-                function: u64,
-                return_address: u64
-            ) -> $crate::probes::EntryVerdict;
-            trace_graph_hidden = graph::hidden(
-                instance: *const (),
-                regs: *const $crate::probes::PtRegs,
-                words: *mut u64,
-                function: u64,
-                return_address: u64
-            ) -> $crate::probes::EntryVerdict;
-            trace_graph_return = graph::on_return(
-                instance: *const (),
-                regs: *const $crate::probes::PtRegs,
-                words: *mut u64,
-                function: u64,
-                return_address: u64
-            ) -> $crate::probes::EntryVerdict;
         }
 
         /// The functions that programs call.
@@ -205,12 +166,27 @@ macro_rules! entry_points {
                 record_of_size: trace_record_of_size as *const () as u64,
                 event_of_size: trace_event_of_size as *const () as u64,
                 event_with_room: trace_event_with_room as *const () as u64,
-                graph_root: trace_graph_root as *const () as u64,
-                graph_inner: trace_graph_inner as *const () as u64,
-                graph_root_arguments: trace_graph_root_arguments as *const () as u64,
-                graph_inner_arguments: trace_graph_inner_arguments as *const () as u64,
-                graph_hidden: trace_graph_hidden as *const () as u64,
-                graph_return: trace_graph_return as *const () as u64,
+                graph_root: $crate::facts::GraphEntry {
+                    entry: trace_graph_root,
+                    by_jump: trace_graph_root_by_jump as *const () as u64,
+                },
+                graph_inner: $crate::facts::GraphEntry {
+                    entry: trace_graph_inner,
+                    by_jump: trace_graph_inner_by_jump as *const () as u64,
+                },
+                graph_root_arguments: $crate::facts::GraphEntry {
+                    entry: trace_graph_root_arguments,
+                    by_jump: trace_graph_root_arguments_by_jump as *const () as u64,
+                },
+                graph_inner_arguments: $crate::facts::GraphEntry {
+                    entry: trace_graph_inner_arguments,
+                    by_jump: trace_graph_inner_arguments_by_jump as *const () as u64,
+                },
+                graph_hidden: $crate::facts::GraphEntry {
+                    entry: trace_graph_hidden,
+                    by_jump: 0,
+                },
+                graph_return: trace_graph_return,
             }
         }
     };

@@ -2,7 +2,10 @@
 
 use alloc::boxed::Box;
 
-use probes::PtRegs;
+use probes::{
+    PtRegs,
+    action::{EntryRoutine, ReturnRoutine},
+};
 
 /// Nanoseconds of a second.
 pub(crate) const NSEC_PER_SEC: u64 = 1_000_000_000;
@@ -121,10 +124,17 @@ pub struct EntryPoints {
     pub record_of_size: u64,
     pub event_of_size: u64,
     pub event_with_room: u64,
-    pub graph_root: u64,
-    pub graph_inner: u64,
-    pub graph_root_arguments: u64,
-    pub graph_inner_arguments: u64,
-    pub graph_hidden: u64,
-    pub graph_return: u64,
+    pub graph_root: GraphEntry,
+    pub graph_inner: GraphEntry,
+    pub graph_root_arguments: GraphEntry,
+    pub graph_inner_arguments: GraphEntry,
+    pub graph_hidden: GraphEntry,
+    pub graph_return: ReturnRoutine,
+}
+
+/// The two routines of an entry in one role, as [`probes::CallAction`] has them.
+#[derive(Clone, Copy, Debug)]
+pub struct GraphEntry {
+    pub entry: EntryRoutine,
+    pub by_jump: u64,
 }

@@ -49,7 +49,7 @@ fn program<A: Agent>(how: &How<'_>) -> Result<Source, BuildError> {
     let mut builder = Builder::new(ProgramKind::Probe);
     let ring = builder.map(MapDef::ring("trace"));
     let end = builder.label();
-    let script_runs = core::ptr::from_ref(&A::tracing().runs).addr() as i64;
+    let script_runs = core::ptr::from_ref(&A::tracing().recording.script_runs).addr() as i64;
     builder
         .mov(CONTEXT, Reg::R1)
         .set(Reg::R0, script_runs)

@@ -30,13 +30,14 @@ use core::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
 };
 
-use probes::{CallAction, EntryVerdict, Kretprobe, PtRegs, action::CallRoutine};
+use probes::{CallAction, EntryVerdict, Kretprobe, PtRegs, action::WORDS_IN_INSTANCE};
 
 use crate::{
-    Agent,
+    Agent, Tracing,
+    facts::GraphEntry,
     program::{Batch, LoadError},
-    records,
-    tasks::Tasks,
+    records::{self, RecordOfSize},
+    tasks::{TaskChoice, Tasks},
 };
 
 /// The types of the two records, as in Linux.
@@ -68,21 +69,41 @@ struct ReturnRecord {
     header: u64,
     function: u64,
     result: u64,
-    depth: u32,
-    /// The CPU of the entry, whose time stamp counter `entered` is of.
-    entry_cpu: u32,
+    /// The depth, and the CPU of the entry, whose time stamp counter `entered` is of.
+    place: Place,
     entered: u64,
 }
 
+/// What the entry of a call leaves for the return, in the call's instance.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Call {
+    /// The time of the entry.
+    entered: u64,
+    place: Place,
+    function: u64,
+}
+
+/// Where a call is.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+struct Place {
+    /// How many recorded calls are around it, or [`HIDDEN`].
+    depth: u32,
+    entry_cpu: u32,
+}
+
+/// In place of a depth: the call is not recorded, nor what it calls. One more is 0, so a routine
+/// finds it without a comparison.
+const HIDDEN: u32 = u32::MAX;
+
 /// Which calls are recorded. A change counts from the next call on.
 pub struct Choice {
-    /// Calls that have so many recorded calls around them are not. 0: whatever depth.
-    pub most_depth: AtomicU32,
-    /// Calls of these tasks.
-    pub tasks: Tasks,
-    /// Only returns are recorded, of calls that took as many ticks of the time stamp counter or
-    /// more. 0: all of them, and entries.
-    pub least_ticks: AtomicU64,
+    /// See [`Tracing::set_graph_depth`].
+    most_depth: AtomicU32,
+    tasks: Tasks,
+    /// See [`Tracing::set_graph_threshold`].
+    least_ticks: AtomicU64,
 }
 
 impl Choice {
@@ -95,6 +116,46 @@ impl Choice {
     }
 }
 
+/// The bits of [`Recording::graph`](crate::records::Recording): what is not as [`Choice::all`] has
+/// it.
+const DEPTH: u8 = 1;
+const TASKS: u8 = 2;
+const THRESHOLD: u8 = 4;
+
+impl<A: Agent> Tracing<A> {
+    /// Records no calls that have so many recorded calls around them. 0: whatever depth.
+    pub fn set_graph_depth(&self, most: u32) {
+        self.graph.most_depth.store(most, Relaxed);
+        self.mark_graph(DEPTH, most != 0);
+    }
+
+    /// See [`Self::set_graph_depth`].
+    pub fn graph_depth(&self) -> u32 {
+        self.graph.most_depth.load(Relaxed)
+    }
+
+    /// Records calls of these tasks. One caller at a time.
+    pub fn choose_graph_tasks(&self, choice: &TaskChoice<'_>) {
+        self.graph.tasks.choose(choice);
+        self.mark_graph(TASKS, !choice.is_all());
+    }
+
+    /// Records only returns, of calls that took as many ticks of the time stamp counter or more. 0:
+    /// all of them, and entries.
+    pub fn set_graph_threshold(&self, least_ticks: u64) {
+        self.graph.least_ticks.store(least_ticks, Relaxed);
+        self.mark_graph(THRESHOLD, least_ticks != 0);
+    }
+
+    fn mark_graph(&self, bit: u8, set: bool) {
+        let bits = &self.recording.graph;
+        match set {
+            true => bits.fetch_or(bit, Relaxed),
+            false => bits.fetch_and(!bit, Relaxed),
+        };
+    }
+}
+
 /// What a routine of an entry does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -103,24 +164,36 @@ pub(crate) enum Role {
     Hidden,
 }
 
-/// The words of a call's instance: the time of the entry, and this.
-const TIME: usize = 0;
-const PLACE: usize = 1;
-/// In [`PLACE`]: the call is hidden. Else the depth in its low half and the CPU in the high one.
-const HIDDEN: u64 = u64::MAX;
+/// The registers of an entry that are recorded.
+#[repr(C)]
+pub struct EntryRegisters {
+    /// Those of [`bpf::context::ARGUMENTS`].
+    pub arguments: [u64; 6],
+    pub flags: u64,
+}
+
+impl EntryRegisters {
+    #[inline(always)]
+    fn of(regs: &PtRegs) -> Self {
+        Self {
+            arguments: [regs.di, regs.si, regs.dx, regs.cx, regs.r8, regs.r9],
+            flags: regs.flags,
+        }
+    }
+}
 
 const INTERRUPT_FLAG: u64 = 1 << 9;
 /// Where the common header has its flags, and the flag that interrupts were off at the call.
 const FLAGS: usize = 2;
 const IRQS_OFF: u8 = 1;
 
-/// Reserves a record, with its header. None if there is no room, or no records are taken, which is
-/// counted.
+/// Reserves a record, with its header, for a call with these flags. None if there is no room, or no
+/// records are taken, which is counted.
 #[inline(always)]
-fn reserve<A: Agent, T, const BYTES: usize>(kind: u16, regs: &PtRegs) -> Option<NonNull<T>> {
+fn reserve<A: Agent, T, const BYTES: usize>(kind: u16, flags: u64) -> Option<NonNull<T>> {
     const { assert!(BYTES == size_of::<T>()) };
     let record = NonNull::new(records::reserve_event_of::<A, BYTES>(kind))?;
-    let interrupts_off = u8::from(regs.flags & INTERRUPT_FLAG == 0) * IRQS_OFF;
+    let interrupts_off = u8::from(flags & INTERRUPT_FLAG == 0) * IRQS_OFF;
     // SAFETY: the flags in the common header of a record of this hit.
     unsafe { *record.add(FLAGS).as_ptr() |= interrupts_off };
     Some(record.cast())
@@ -129,235 +202,185 @@ fn reserve<A: Agent, T, const BYTES: usize>(kind: u16, regs: &PtRegs) -> Option<
 /// The entry of a call in that role.
 ///
 /// # Safety
-/// The routine [`CallAction::entry`] calls it with its arguments, of an action with two words.
+/// [`CallAction::entry`] or [`CallAction::jump_entry`] calls it, of an action with [`WORDS`].
 #[inline(always)]
 unsafe fn enter<A: Agent, const ARGUMENTS: bool>(
     role: Role,
-    instance: *const (),
-    regs: &PtRegs,
-    words: *mut u64,
-    function: u64,
+    instance: *mut (),
+    regs: &EntryRegisters,
 ) -> EntryVerdict {
-    if A::tracing().runs.load(Relaxed) {
+    let tracing = A::tracing();
+    if tracing.recording.script_runs.load(Relaxed) {
         return EntryVerdict::Decline;
     }
-    // SAFETY: by the contract.
-    unsafe {
-        match A::tracing().graph.tasks.are_all() {
-            true => follow::<A, ARGUMENTS>(role, instance, regs, words, function),
-            false => follow_if_chosen::<A, ARGUMENTS>(role, instance, regs, words, function),
-        }
+    let choice = &tracing.graph;
+    if !choice.tasks.are_all() && !choice.tasks.have_current::<A>() {
+        return EntryVerdict::Decline;
     }
-}
-
-/// [`follow`], if the running task is chosen. A function of its own, so that the usual way calls
-/// nothing for which it would have to save registers.
-///
-/// # Safety
-/// As [`enter`].
-#[cold]
-#[inline(never)]
-unsafe fn follow_if_chosen<A: Agent, const ARGUMENTS: bool>(
-    role: Role,
-    instance: *const (),
-    regs: &PtRegs,
-    words: *mut u64,
-    function: u64,
-) -> EntryVerdict {
-    match A::tracing().graph.tasks.have_current::<A>() {
-        // SAFETY: by the contract.
-        true => unsafe { follow::<A, ARGUMENTS>(role, instance, regs, words, function) },
-        false => EntryVerdict::Decline,
-    }
-}
-
-/// The entry of a call in that role, by a task that is chosen.
-///
-/// # Safety
-/// As [`enter`].
-#[inline(always)]
-unsafe fn follow<A: Agent, const ARGUMENTS: bool>(
-    role: Role,
-    instance: *const (),
-    regs: &PtRegs,
-    words: *mut u64,
-    function: u64,
-) -> EntryVerdict {
-    let choice = &A::tracing().graph;
     // SAFETY: by the contract.
     let outer = unsafe { CallAction::enclosing_words::<A>(instance) };
     let depth = match outer.is_null() {
         true if role == Role::Inner => return EntryVerdict::Decline,
         true => 0,
-        // SAFETY: the words of a call with the same action's return, so there are two.
-        false => match unsafe { *outer.add(PLACE) } {
+        // SAFETY: the words of a call with the same action's return.
+        false => match unsafe { (*outer.cast::<Call>()).place.depth } {
             HIDDEN => return EntryVerdict::Decline,
-            place => (place as u32).wrapping_add(1),
+            depth => depth.wrapping_add(1),
         },
     };
-    if role == Role::Hidden {
-        // SAFETY: two words.
-        unsafe { *words.add(PLACE) = HIDDEN };
-        return EntryVerdict::Track;
-    }
-    let most_depth = choice.most_depth.load(Relaxed);
-    if most_depth != 0 && depth >= most_depth {
-        return EntryVerdict::Decline;
-    }
-    let entered = match choice.least_ticks.load(Relaxed) {
-        0 => {
-            const BYTES: usize = size_of::<EntryRecord>();
-            const LONG_BYTES: usize = size_of::<LongEntryRecord>();
-            let record = match ARGUMENTS {
-                false => reserve::<A, EntryRecord, BYTES>(ENTRY_TYPE, regs),
-                true => {
-                    reserve::<A, LongEntryRecord, LONG_BYTES>(ENTRY_TYPE, regs).map(NonNull::cast)
-                }
-            };
-            let Some(record) = record else {
-                return EntryVerdict::Decline;
-            };
-            let record: *mut EntryRecord = record.as_ptr();
-            if ARGUMENTS {
-                let arguments = [regs.di, regs.si, regs.dx, regs.cx, regs.r8, regs.r9];
-                // SAFETY: reserved as a long one, and this hit's until it is submitted.
-                unsafe { (*record.cast::<LongEntryRecord>()).arguments = arguments };
-            }
-            // SAFETY: reserved, aligned to 8, and this hit's until it is submitted.
-            unsafe {
-                (*record).function = function;
-                (*record).depth = depth.into();
-                let entered = records::time_of(record.cast());
-                records::submit_event_of(record.cast());
-                entered
-            }
-        }
-        _ => records::read_tsc(),
+    let function = CallAction::function::<A>();
+    let entry_cpu = A::this_cpu_tracing().number() as u32;
+    let mut call = Call {
+        entered: 0,
+        place: Place { depth, entry_cpu },
+        function,
     };
-    let cpu = A::this_cpu_tracing().number() as u64;
-    // SAFETY: two words.
-    unsafe {
-        *words.add(PLACE) = cpu << 32 | u64::from(depth);
-        *words.add(TIME) = entered;
+    let most_depth = choice.most_depth.load(Relaxed);
+    if role == Role::Hidden {
+        call.place.depth = HIDDEN;
+    } else if most_depth != 0 && depth >= most_depth {
+        return EntryVerdict::Decline;
+    } else if choice.least_ticks.load(Relaxed) != 0 {
+        call.entered = records::read_tsc();
+    } else {
+        const BYTES: usize = size_of::<EntryRecord>();
+        const LONG_BYTES: usize = size_of::<LongEntryRecord>();
+        let record = match ARGUMENTS {
+            false => reserve::<A, EntryRecord, BYTES>(ENTRY_TYPE, regs.flags),
+            true => {
+                reserve::<A, LongEntryRecord, LONG_BYTES>(ENTRY_TYPE, regs.flags).map(NonNull::cast)
+            }
+        };
+        let Some(record) = record else {
+            return EntryVerdict::Decline;
+        };
+        let record: *mut EntryRecord = record.as_ptr();
+        if ARGUMENTS {
+            // SAFETY: reserved as a long one, and this hit's until it is submitted.
+            unsafe { (*record.cast::<LongEntryRecord>()).arguments = regs.arguments };
+        }
+        // SAFETY: reserved, aligned to 8, and this hit's until it is submitted.
+        unsafe {
+            (*record).function = function;
+            (*record).depth = depth.into();
+            call.entered = records::time_of(record.cast());
+            records::submit_event_of(record.cast());
+        }
     }
+    // SAFETY: the words of the call, by the contract.
+    unsafe { *call_of(instance) = call };
     EntryVerdict::Track
 }
 
-/// `trace_graph_root`: a call that is recorded wherever it is.
-///
-/// # Safety
-/// As [`enter`].
-#[inline(always)]
-pub unsafe fn root<A: Agent>(
-    instance: *const (),
-    regs: *const PtRegs,
-    words: *mut u64,
-    function: u64,
-    _return_address: u64,
-) -> EntryVerdict {
-    // SAFETY: by the contract.
-    unsafe { enter::<A, false>(Role::Root, instance, &*regs, words, function) }
+/// The words of a call's instance.
+fn call_of(instance: *mut ()) -> *mut Call {
+    instance.wrapping_byte_add(WORDS_IN_INSTANCE).cast()
 }
 
-/// `trace_graph_inner`: a call that is recorded inside a recorded one.
-///
-/// # Safety
-/// As [`enter`].
-#[inline(always)]
-pub unsafe fn inner<A: Agent>(
-    instance: *const (),
-    regs: *const PtRegs,
-    words: *mut u64,
-    function: u64,
-    _return_address: u64,
-) -> EntryVerdict {
-    // SAFETY: by the contract.
-    unsafe { enter::<A, false>(Role::Inner, instance, &*regs, words, function) }
+/// For the routines: the records.
+#[doc(hidden)]
+pub const ENTRY: RecordOfSize = RecordOfSize::new(size_of::<EntryRecord>(), ENTRY_TYPE);
+#[doc(hidden)]
+pub const LONG_ENTRY: RecordOfSize = RecordOfSize::new(size_of::<LongEntryRecord>(), ENTRY_TYPE);
+#[doc(hidden)]
+pub const RETURN: RecordOfSize = RecordOfSize::new(size_of::<ReturnRecord>(), RETURN_TYPE);
+
+/// For the routines: where the fields of an instance and of the records are.
+#[doc(hidden)]
+pub mod layout {
+    use core::mem::offset_of;
+
+    use super::{Call, EntryRecord, LongEntryRecord, Place, ReturnRecord, WORDS_IN_INSTANCE};
+
+    pub const ENTERED: usize = WORDS_IN_INSTANCE + offset_of!(Call, entered);
+    pub const DEPTH: usize = WORDS_IN_INSTANCE + offset_of!(Call, place.depth);
+    pub const ENTRY_CPU: usize = WORDS_IN_INSTANCE + offset_of!(Call, place.entry_cpu);
+    pub const FUNCTION: usize = WORDS_IN_INSTANCE + offset_of!(Call, function);
+    pub const RECORD_FUNCTION: usize = offset_of!(EntryRecord, function);
+    pub const RECORD_DEPTH: usize = offset_of!(EntryRecord, depth);
+    pub const RECORD_RESULT: usize = offset_of!(ReturnRecord, result);
+    pub const RECORD_PLACE: usize = offset_of!(ReturnRecord, place);
+    pub const RECORD_ENTERED: usize = offset_of!(ReturnRecord, entered);
+
+    // The place is copied whole, and the arguments follow the depth.
+    const _: () = assert!(offset_of!(Place, depth) == 0 && size_of::<Place>() == 8);
+    const _: () = assert!(offset_of!(LongEntryRecord, arguments) == RECORD_DEPTH + 8);
+    const _: () = assert!(offset_of!(ReturnRecord, function) == RECORD_FUNCTION);
 }
 
-/// `trace_graph_root_arguments`: [`root`] with the registers of arguments.
-///
-/// # Safety
-/// As [`enter`].
-#[inline(always)]
-pub unsafe fn root_arguments<A: Agent>(
-    instance: *const (),
-    regs: *const PtRegs,
-    words: *mut u64,
-    function: u64,
-    _return_address: u64,
-) -> EntryVerdict {
-    // SAFETY: by the contract.
-    unsafe { enter::<A, true>(Role::Root, instance, &*regs, words, function) }
+/// How many words the entry and the return of a call share.
+const WORDS: usize = size_of::<Call>() / size_of::<u64>();
+
+/// The roles, as numbers for the entry points.
+#[doc(hidden)]
+pub const ROOT: u8 = Role::Root as u8;
+#[doc(hidden)]
+pub const INNER: u8 = Role::Inner as u8;
+#[doc(hidden)]
+pub const HIDE: u8 = Role::Hidden as u8;
+
+const fn role(number: u8) -> Role {
+    match number {
+        ROOT => Role::Root,
+        INNER => Role::Inner,
+        _ => Role::Hidden,
+    }
 }
 
-/// `trace_graph_inner_arguments`: [`inner`] with the registers of arguments.
+/// The entry of a call with a frame.
 ///
 /// # Safety
-/// As [`enter`].
+/// [`CallAction::entry`] calls it, of an action with [`WORDS`].
 #[inline(always)]
-pub unsafe fn inner_arguments<A: Agent>(
-    instance: *const (),
+pub unsafe fn entry<A: Agent, const ROLE: u8, const ARGUMENTS: bool>(
+    instance: *mut (),
     regs: *const PtRegs,
-    words: *mut u64,
-    function: u64,
-    _return_address: u64,
 ) -> EntryVerdict {
     // SAFETY: by the contract.
-    unsafe { enter::<A, true>(Role::Inner, instance, &*regs, words, function) }
+    unsafe { enter::<A, ARGUMENTS>(role(ROLE), instance, &EntryRegisters::of(&*regs)) }
 }
 
-/// `trace_graph_hidden`: a call that is not recorded, nor what it calls.
+/// The entry of a call by a jump, where that is not usual.
 ///
 /// # Safety
-/// As [`enter`].
+/// [`CallAction::jump_entry`] calls it, of an action with [`WORDS`].
 #[inline(always)]
-pub unsafe fn hidden<A: Agent>(
-    instance: *const (),
-    regs: *const PtRegs,
-    words: *mut u64,
-    function: u64,
-    _return_address: u64,
+pub unsafe fn entry_by_jump<A: Agent, const ROLE: u8, const ARGUMENTS: bool>(
+    instance: *mut (),
+    regs: *const EntryRegisters,
 ) -> EntryVerdict {
     // SAFETY: by the contract.
-    unsafe { enter::<A, false>(Role::Hidden, instance, &*regs, words, function) }
+    unsafe { enter::<A, ARGUMENTS>(role(ROLE), instance, &*regs) }
 }
 
-/// `trace_graph_return`: the return of a call that was followed.
+/// The return of a call that was followed, where that is not usual.
 ///
 /// # Safety
 /// The routine [`CallAction::on_return`] calls it with its arguments, of a call whose entry ran one
-/// of the three above.
+/// of those above.
 #[inline(always)]
-pub unsafe fn on_return<A: Agent>(
-    _instance: *const (),
-    regs: *const PtRegs,
-    words: *mut u64,
-    function: u64,
-    _return_address: u64,
-) -> EntryVerdict {
-    // SAFETY: two words, set by the entry.
-    let (entered, place) = unsafe { (*words.add(TIME), *words.add(PLACE)) };
+pub unsafe fn on_return<A: Agent>(instance: *mut (), regs: *const PtRegs) {
+    // SAFETY: set by the entry.
+    let call = unsafe { *call_of(instance) };
     let least = A::tracing().graph.least_ticks.load(Relaxed);
-    if place == HIDDEN || least != 0 && records::read_tsc().wrapping_sub(entered) < least {
-        return EntryVerdict::Track;
+    let took = || records::read_tsc().wrapping_sub(call.entered);
+    if call.place.depth == HIDDEN || least != 0 && took() < least {
+        return;
     }
     // SAFETY: the registers of the return.
     let regs = unsafe { &*regs };
     const BYTES: usize = size_of::<ReturnRecord>();
-    if let Some(record) = reserve::<A, ReturnRecord, BYTES>(RETURN_TYPE, regs) {
+    if let Some(record) = reserve::<A, ReturnRecord, BYTES>(RETURN_TYPE, regs.flags) {
         let record = record.as_ptr();
         // SAFETY: reserved, aligned to 8, and this hit's until it is submitted.
         unsafe {
-            (*record).function = function;
+            (*record).function = call.function;
             (*record).result = regs.ax;
-            (*record).depth = place as u32;
-            (*record).entry_cpu = (place >> 32) as u32;
-            (*record).entered = entered;
+            (*record).place = call.place;
+            (*record).entered = call.entered;
             records::submit_event_of(record.cast());
         }
     }
-    EntryVerdict::Track
 }
 
 /// Where functions begin, by what is recorded of them. No function is in two of them.
@@ -387,18 +410,21 @@ impl<A: Agent> GraphTracer<A> {
         maxactive: i32,
         with_arguments: bool,
     ) -> Result<Self, LoadError> {
+        let tracing = A::tracing();
+        for cpu in (0..A::possible_cpus()).filter_map(A::cpu_tracing) {
+            cpu.set_recording(&tracing.recording);
+        }
         let entry = A::tracing_entry_points();
-        let batch = |routine: u64, addresses: &[u64]| {
+        let batch = |routines: GraphEntry, addresses: &[u64]| {
             let action = CallAction {
-                // SAFETY: the entry points are routines, by `entry_points!`.
-                entry: Some(unsafe { as_routine(routine) }),
-                // SAFETY: as above.
-                on_return: unsafe { as_routine(entry.graph_return) },
-                shared_words: 2,
+                entry: Some(routines.entry),
+                jump_entry: routines.by_jump,
+                on_return: entry.graph_return,
+                shared_words: WORDS,
             };
-            // SAFETY: the action lives until the probe is unregistered, and its code for ever.
+            // SAFETY: the code is the kernel's, and does as `CallAction` says.
             Batch::new(action, addresses, |at, action: &CallAction| unsafe {
-                Kretprobe::new().at(at).maxactive(maxactive).action(action)
+                Kretprobe::new().at(at).maxactive(maxactive).action(*action)
             })
         };
         let mut tracer = Self {
@@ -439,12 +465,4 @@ impl<A: Agent> Drop for GraphTracer<A> {
             batch.remove(|| ());
         }
     }
-}
-
-/// # Safety
-/// `address` is that of a [`CallRoutine`].
-unsafe fn as_routine(address: u64) -> CallRoutine {
-    let address = core::ptr::with_exposed_provenance::<()>(address as usize);
-    // SAFETY: by the contract.
-    unsafe { core::mem::transmute::<*const (), CallRoutine>(address) }
 }

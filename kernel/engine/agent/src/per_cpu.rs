@@ -15,7 +15,7 @@ use core::{
 
 use trace_ring::spare::Spare;
 
-use crate::{Agent, facts::Shown};
+use crate::{Agent, facts::Shown, records::Recording};
 
 /// How many counters each CPU has for programs.
 pub const COUNTERS: usize = 256;
@@ -33,6 +33,8 @@ pub struct PerCpu {
     ids: [AtomicU32; 2],
     /// This CPU's ring, or null.
     ring: AtomicPtr<u8>,
+    /// Whether records are taken, for routines: the same on each CPU.
+    recording: AtomicPtr<Recording>,
     /// Its other ring: see [`crate::snapshot`].
     spare: Spare,
     /// Loads of programs that found no memory.
@@ -58,6 +60,7 @@ impl PerCpu {
             zero: AtomicU32::new(0),
             ids: [const { AtomicU32::new(0) }; 2],
             ring: AtomicPtr::new(core::ptr::null_mut()),
+            recording: AtomicPtr::new(core::ptr::null_mut()),
             spare: Spare::new(),
             bad_loads: AtomicU64::new(0),
             records_off: AtomicU64::new(0),
@@ -102,6 +105,12 @@ impl PerCpu {
     #[inline(always)]
     pub fn rings(&self) -> (&AtomicPtr<u8>, &Spare) {
         (&self.ring, &self.spare)
+    }
+
+    /// Leads the routines of the tracer of calls to that. Before they run on this CPU.
+    pub(crate) fn set_recording(&self, recording: &'static Recording) {
+        let recording = core::ptr::from_ref(recording).cast_mut();
+        self.recording.store(recording, Relaxed);
     }
 
     /// The counter with that number, which is below [`COUNTERS`].
@@ -152,6 +161,11 @@ pub const fn task<A: Agent>() -> u32 {
 #[doc(hidden)]
 pub const fn ring<A: Agent>() -> u32 {
     A::GS_OFFSET + offset_of!(PerCpu, ring) as u32
+}
+
+#[doc(hidden)]
+pub const fn recording<A: Agent>() -> u32 {
+    A::GS_OFFSET + offset_of!(PerCpu, recording) as u32
 }
 
 pub(crate) const fn bad_loads<A: Agent>() -> u32 {

@@ -37,7 +37,7 @@ use core::{
     mem::offset_of,
     ptr::{NonNull, null_mut},
     sync::atomic::{
-        AtomicU32,
+        AtomicBool, AtomicU8, AtomicU32,
         Ordering::{self, Relaxed},
     },
 };
@@ -52,12 +52,21 @@ use trace_ring::{
 
 use crate::Agent;
 
-/// Whether records are taken.
+/// Whether records are taken. All of it is 0 in the usual case, so that a routine asks one question
+/// of 8 bytes.
+#[repr(C, align(8))]
 pub struct Recording {
     /// Reasons why none are: a bit each, and above them the number of pauses. 0: records are taken.
     /// A program may look at it.
     reasons: AtomicU32,
+    /// A script runs.
+    pub(crate) script_runs: AtomicBool,
+    /// What the tracer of calls asks beside: see [`crate::graph`].
+    pub(crate) graph: AtomicU8,
+    unused: u16,
 }
+
+const _: () = assert!(size_of::<Recording>() == 8);
 
 /// One of the reasons. It is on while the reason does not hold.
 pub struct Switch<'r> {
@@ -100,6 +109,9 @@ impl Recording {
     pub(crate) const fn new() -> Self {
         Self {
             reasons: AtomicU32::new(NO_RINGS),
+            script_runs: AtomicBool::new(false),
+            graph: AtomicU8::new(0),
+            unused: 0,
         }
     }
 
@@ -236,6 +248,30 @@ pub const ALIGNMENT: usize = layout::ALIGNMENT;
 pub const RESERVED: usize = offset_of!(Header, writing) + offset_of!(Writing, reserved);
 #[doc(hidden)]
 pub const COMMITTED: usize = offset_of!(Header, writing) + offset_of!(Writing, committed);
+
+/// A record of constant size, as a routine needs it.
+#[doc(hidden)]
+pub struct RecordOfSize {
+    /// The program's bytes.
+    pub size: u32,
+    pub kind: u16,
+    /// The first word of the header of the ring's record.
+    pub header: u32,
+    /// What `record_reserve!` gets.
+    pub reserve: u64,
+}
+
+impl RecordOfSize {
+    pub(crate) const fn new(size: usize, kind: u16) -> Self {
+        let bytes = (size + PREFIX_BYTES) as u32;
+        Self {
+            size: size as u32,
+            kind,
+            header: (bytes << 8) + BUSY,
+            reserve: 1 << 32 | record_bytes(bytes as usize) as u64,
+        }
+    }
+}
 
 /// The ring of this CPU.
 #[inline(always)]

@@ -194,7 +194,7 @@ impl<A: Agent> Session<A> {
     /// # Errors
     /// [`Refusal`]; nothing is attached then, and nothing was sent.
     pub fn start(script: &Script, how: How, out: &mut dyn Outlet) -> Result<Self, Refusal> {
-        let turn = Turn::take(&A::tracing().runs)?;
+        let turn = Turn::take(&A::tracing().recording.script_runs)?;
         let loader = Loader::<A>::new(script, how.own)?;
         let has_ring = script.maps.iter().any(|map| map.kind == bpf::MapKind::Ring);
         let mut session = Self {

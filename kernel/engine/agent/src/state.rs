@@ -3,7 +3,7 @@
 //! # Contexts
 //! [`Tracing::mend`]: on the hit path, interrupts off. Each part says for itself.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::Ordering;
 
 use probes::PtRegs;
 
@@ -26,8 +26,6 @@ pub struct Tracing<A: Agent> {
     pub graph: Choice,
     pub(crate) counters: Counters,
     pub(crate) profiles: Profiles<A>,
-    /// A script runs.
-    pub(crate) runs: AtomicBool,
 }
 
 impl<A: Agent> Tracing<A> {
@@ -42,7 +40,6 @@ impl<A: Agent> Tracing<A> {
             graph: Choice::all(),
             counters: Counters::new(),
             profiles: Profiles::new(),
-            runs: AtomicBool::new(false),
         }
     }
 

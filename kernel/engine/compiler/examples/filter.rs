@@ -45,6 +45,9 @@ fn compiled(filter: &Verified) -> Handler {
     let machine = Machine {
         cpu_number: 0,
         preempt_count: 0,
+        running: 0,
+        marks_of_running: 0,
+        address_in_probe: 0,
         faults: 0,
         pid_tgid: None,
         clears_ac: false,

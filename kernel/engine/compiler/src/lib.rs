@@ -70,11 +70,14 @@ pub enum Form {
     /// return address. The frame is never changed. All registers are kept but those that the frame
     /// holds.
     Breakpoint,
-    /// Called as a C function `(_, context, shared data, function address, return address) -> u8`.
-    /// The last three are for [`ProgramKind::Entry`] and [`ProgramKind::Return`], and the last only
-    /// for a return. The context is laid out as [`bpf::context`] says, but for
-    /// [`ProgramKind::Probe`] `ip` is the probed address + 1. The result is 1 if the program of an
-    /// entry returned another number than 0.
+    /// For [`ProgramKind::Entry`]. Called by the detour at a function's entry, with [`EntryFrame`]
+    /// above the return address, on an aligned stack, and with DF and AC clear. All registers are
+    /// kept but those that the frame holds. The result is that of [`Form::Handler`].
+    Entry,
+    /// Called as a C function `(instance, context) -> u8`. The instance is that of the call, for
+    /// [`ProgramKind::Entry`] and [`ProgramKind::Return`]: see [`INSTANCE_WORDS`]. The context is
+    /// laid out as [`bpf::context`] says, but for [`ProgramKind::Probe`] `ip` is the probed address
+    /// + 1. The result is 1 if the program of an entry returned another number than 0.
     Handler,
 }
 
@@ -82,7 +85,17 @@ impl Form {
     fn is_jump(self) -> bool {
         matches!(self, Self::Jump { .. })
     }
+
+    /// The registers of the frame, if it has those of [`BreakpointFrame::AX`] and the like.
+    fn has_frame(self) -> bool {
+        matches!(self, Self::Breakpoint | Self::Entry)
+    }
 }
+
+/// Where the data that the two programs of a call share are in its instance.
+pub const INSTANCE_WORDS: i32 = 32;
+/// Where the call returns to, in its instance.
+pub const INSTANCE_RETURN_ADDRESS: i32 = 16;
 
 /// The frame of [`Form::Breakpoint`]: where its fields are, counted from the end of the return
 /// address. Its beginning is a multiple of 16.
@@ -101,6 +114,17 @@ impl BreakpointFrame {
     pub const FLAGS: i32 = 0x48;
     pub const SP: i32 = 0x50;
     pub const SS: i32 = 0x58;
+}
+
+/// The frame of [`Form::Entry`]. From [`BreakpointFrame::AX`] to [`BreakpointFrame::DI`] it is laid
+/// out as that is.
+pub struct EntryFrame;
+
+impl EntryFrame {
+    pub const INSTANCE: i32 = 0x00;
+    pub const FLAGS: i32 = 0x30;
+    /// This is where the probe's `rsp` points to.
+    pub const RETURN_SLOT: i32 = 0x38;
 }
 
 /// The bytes from the probed address, in front of a call in [`Form::Jump`], to the return address.
@@ -201,6 +225,12 @@ pub struct Machine<'a> {
     pub cpu_number: i32,
     /// The number of reasons against a switch of tasks, 4 bytes.
     pub preempt_count: i32,
+    /// The pointer to the probe whose handler runs, 8 bytes.
+    pub running: i32,
+    /// Bits of that pointer that are to be cleared before it is used.
+    pub marks_of_running: i32,
+    /// Where a probe has its address, 8 bytes.
+    pub address_in_probe: i32,
     /// Loads that gave zero because nothing was there, 8 bytes.
     pub faults: i32,
     /// None: a helper is called.
@@ -265,7 +295,7 @@ pub struct Code {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompileError {
     OutOfMemory,
-    /// A program of an entry or a return has the form of a handler only.
+    /// There is no such form for a program of this kind.
     Form {
         kind: ProgramKind,
     },
@@ -290,7 +320,7 @@ impl fmt::Display for CompileError {
             Self::OutOfMemory => f.write_str("there is no memory for the code of the program"),
             Self::Form { kind } => write!(
                 f,
-                "a program of {kind:?} runs as a handler only; choose that form"
+                "a program of {kind:?} has no such form; choose that of a handler"
             ),
             Self::Maps { expected, found } => {
                 write!(f, "the program has {expected} maps, but memory for {found}")
@@ -327,7 +357,12 @@ pub fn compile(
     machine: &Machine,
 ) -> Result<Code, CompileError> {
     let kind = program.program().kind;
-    if kind != ProgramKind::Probe && form != Form::Handler {
+    let is_right = match kind {
+        ProgramKind::Probe => form != Form::Entry,
+        ProgramKind::Entry { .. } => matches!(form, Form::Entry | Form::Handler),
+        ProgramKind::Return { .. } => form == Form::Handler,
+    };
+    if !is_right {
         return Err(CompileError::Form { kind });
     }
     let expected = program.program().maps.len();

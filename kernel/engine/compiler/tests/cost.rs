@@ -46,6 +46,9 @@ fn compiled(program: Program, form: Form, cpu: PerCpu) -> Code {
     let machine = Machine {
         cpu_number: 0x10,
         preempt_count: 0x14,
+        running: 0x70,
+        marks_of_running: 3,
+        address_in_probe: 0x28,
         faults: 0x18,
         pid_tgid: Some(PidTgid {
             pid: 0x20,

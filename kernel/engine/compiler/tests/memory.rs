@@ -69,6 +69,9 @@ fn each_allocation_may_fail() {
         let machine = Machine {
             cpu_number: 0,
             preempt_count: 4,
+            running: 16,
+            marks_of_running: 3,
+            address_in_probe: 24,
             faults: 8,
             pid_tgid: None,
             clears_ac: true,

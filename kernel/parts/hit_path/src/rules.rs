@@ -23,9 +23,9 @@ pub const PROBES: Rules<'static> = Rules {
 
 /// The rules for this kernel's closure.
 pub const KERNEL: Rules<'static> = Rules {
-    roots: &joined::<31, 51, 82>(PROBES_ROOTS, ROOTS),
+    roots: &joined::<31, 55, 86>(PROBES_ROOTS, ROOTS),
     ends: &joined::<7, 8, 15>(PROBES_ENDS, ENDS),
-    callers: &joined::<29, 4, 33>(PROBES_CALLERS, CALLERS),
+    callers: &joined::<28, 4, 32>(PROBES_CALLERS, CALLERS),
     stack_switchers: &joined::<1, 4, 5>(PROBES_STACK_SWITCHERS, STACK_SWITCHERS),
 };
 
@@ -93,6 +93,10 @@ const PROBES_ROOTS: [Named; 31] = [
         "kretprobe_detour_entry",
         "hits of optimised return probes run through copies of it",
     ),
+    (
+        "kretprobe_detour_action",
+        "hits of optimised return probes run through copies of it",
+    ),
     ("kprobe_handle_nothing", "handles a probe of a hit"),
     ("kprobe_handle_count", "handles a probe of a hit"),
     ("kprobe_handle_kprobe", "handles a probe of a hit"),
@@ -106,17 +110,13 @@ const PROBES_ROOTS: [Named; 31] = [
     ("kprobe_handle_far_chain", "handles the probes of a hit"),
     ("jprobe_return", "a jprobe's handler ends in it"),
     (
-        "probes::data::kretprobe::enter_action",
-        "a call with an action enters through it",
-    ),
-    (
-        "probes::data::kretprobe::leave_action",
-        "a call with an action leaves through it",
+        "probes::data::kretprobe::clear_words",
+        "a call with words and without an entry enters through it",
     ),
 ];
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-const ROOTS: [Named; 51] = [
+const ROOTS: [Named; 55] = [
     (
         "kernel::arch::x86_64::traps::do_breakpoint",
         "a hit runs through it",
@@ -173,6 +173,22 @@ const ROOTS: [Named; 51] = [
     ),
     (
         "trace_graph_inner_arguments",
+        "the tracer of calls runs through it",
+    ),
+    (
+        "trace_graph_root_by_jump",
+        "the tracer of calls runs through it",
+    ),
+    (
+        "trace_graph_inner_by_jump",
+        "the tracer of calls runs through it",
+    ),
+    (
+        "trace_graph_root_arguments_by_jump",
+        "the tracer of calls runs through it",
+    ),
+    (
+        "trace_graph_inner_arguments_by_jump",
         "the tracer of calls runs through it",
     ),
     ("trace_graph_hidden", "the tracer of calls runs through it"),
@@ -256,7 +272,7 @@ const ENDS: [Named; 8] = [
 
 /// Functions that call handlers, or jump to an address that a probe has named. The compiler inlines
 /// methods into one another, so some are here because of methods that may be inlined into them.
-const PROBES_CALLERS: [Named; 29] = [
+const PROBES_CALLERS: [Named; 28] = [
     (
         "kprobe_breakpoint",
         "jumps to the stub that the site's first probe names",
@@ -277,6 +293,7 @@ const PROBES_CALLERS: [Named; 29] = [
         "kretprobe_detour_entry",
         "calls an entry handler, or the routine that the site's first probe names",
     ),
+    ("kretprobe_detour_action", "calls the entry of an action"),
     (
         "kprobe_handle_far",
         "goes to the routine that the probe names",
@@ -338,8 +355,6 @@ const PROBES_CALLERS: [Named; 29] = [
         "probes::hit::faults::<impl probes::hit::Hits<P>>::on_fault",
         "calls fault handlers",
     ),
-    ("probes::data::kretprobe::enter_action", "calls an action"),
-    ("probes::data::kretprobe::leave_action", "calls an action"),
 ];
 
 /// The same in the kernel.

@@ -12,8 +12,8 @@
 //!   S-0xa8  r15              <- rsi at the call
 //! ```
 //!
-//! `kretprobe_detour`, `kretprobe_detour_keeping_flags` and `kretprobes_detour` build no such
-//! frame.
+//! `kretprobe_detour`, `kretprobe_detour_keeping_flags`, `kretprobe_detour_action` and
+//! `kretprobes_detour` build no such frame.
 
 /// The templates; never executed where they are. Part of [`entry_points!`](crate::entry_points).
 #[macro_export]
@@ -192,6 +192,68 @@ macro_rules! detours {
 .endm
     lone_return kretprobe_detour, 0
     lone_return kretprobe_detour_keeping_flags, 8
+
+# At a function's entry with nothing but a return probe whose entry is an action's: as
+# `kretprobe_detour_entry`, with few registers and no frame. Whatever takes the slow path it leaves
+# to the int3, as `kretprobe_detour` does.
+#
+#   S       return slot      `EntryFrame`, last field first
+#   S-0x08  rflags
+#   S-0x10  rdi
+#   S-0x18  rsi
+#   S-0x20  rdx
+#   S-0x28  rcx
+#   S-0x30  rax
+#   S-0x38  rbx, and then the instance: 16-aligned at the call
+    function kretprobe_detour_action
+    .cfi_startproc simple
+    .cfi_def_cfa rsp, 64
+    .cfi_offset rip, -8
+    .cfi_offset rdi, -24
+    .cfi_offset rsi, -32
+    .cfi_offset rdx, -40
+    .cfi_offset rcx, -48
+    .cfi_offset rax, -56
+.Ldetour_action_declined:
+    call kretprobe_decline
+    jmp .Ldetour_action_leave
+.Ldetour_action_slow_path:
+    .cfi_offset rbx, -64
+    call kretprobe_give_back
+.Ldetour_action_nothing_done:
+    dec dword ptr gs:[{per_cpu} + {guard}]
+    pop_registers rbx, rax, rcx, rdx, rsi, rdi
+    pop_flags
+    int3
+    .globl kretprobe_detour_action_enter
+kretprobe_detour_action_enter:
+    push_flags
+    push_registers rdi, rsi, rdx, rcx, rax, rbx
+    inc dword ptr gs:[{per_cpu} + {guard}]
+    jnz .Ldetour_action_nothing_done
+    cld
+    movabs rdi, {kretprobe_mark}
+    mov rdi, [rdi + {lone_holder}]
+    pop_instance rdi, .Ldetour_action_nothing_done
+    lea rbx, [rsp + 56 - {below_slot}]
+    borrow_return rdi, rbx, rsi, .Ldetour_action_slow_path, {trampoline_mark}
+    pop_registers rbx
+    push_word rax
+    movabs rdi, {kretprobe_mark}
+    mov gs:[{per_cpu} + {running}], rdi
+    call [rdi + {jump_entry}]
+    test al, al
+    jnz .Ldetour_action_declined
+    movabs rdx, {trampoline_mark}
+    mov [rsp + 56], rdx
+.Ldetour_action_leave:
+    dec dword ptr gs:[{per_cpu} + {guard}]
+    pop_words 1
+    pop_registers rax, rcx, rdx, rsi, rdi
+    pop_flags
+    .globl kretprobe_detour_action_end
+kretprobe_detour_action_end:
+    end_function kretprobe_detour_action
 
 # The same with several such return probes and no other enabled probe: as `kprobe_kretprobes`. The
 # first probe may be another one for a moment, before this detour is replaced.

@@ -109,6 +109,7 @@ kprobe_per_cpu_offset:
             post = const $crate::asm::layout::PROBE_POST,
             // A kretprobe, and the holder of its instances.
             enter = const $crate::asm::layout::KRETPROBE_ENTER,
+            jump_entry = const $crate::asm::layout::KRETPROBE_JUMP_ENTRY,
             handler = const $crate::asm::layout::KRETPROBE_HANDLER,
             kretprobe_holder = const $crate::asm::layout::KRETPROBE_HOLDER,
             nmissed = const $crate::asm::layout::KRETPROBE_NMISSED,
@@ -209,6 +210,11 @@ kprobe_per_cpu_offset:
                         kretprobe_detour_entry
                         kretprobe_detour_entry_enter
                         kretprobe_detour_entry_end
+                    ),
+                    lone_action: $crate::detour_template!(
+                        kretprobe_detour_action
+                        kretprobe_detour_action_enter
+                        kretprobe_detour_action_end
                     ),
                     lone_return: $crate::detour_template!(
                         kretprobe_detour kretprobe_detour_enter kretprobe_detour_end

@@ -26,7 +26,16 @@
 //!
 //! [`Platform::ACTION_PAGES`]: crate::platform::Platform::ACTION_PAGES
 
-use crate::{data::kprobe::PreHandler, insn::JUMP_BYTES, pt_regs::PtRegs};
+use core::mem::offset_of;
+
+use crate::{
+    data::{
+        instance::Instance,
+        kprobe::{Kprobe, PreHandler},
+    },
+    insn::JUMP_BYTES,
+    pt_regs::PtRegs,
+};
 
 /// How far the probed address, which a detour holds for its action, is before the return address of
 /// [`Action::jump`]: the address itself, and the call instruction, which is as long as a jump.
@@ -78,19 +87,56 @@ pub enum EntryVerdict {
     Decline,
 }
 
-/// A routine of an action at the entry or the return of a call. The arguments: the call's instance,
-/// the registers, the words that entry and return share, the function's address, and where the call
-/// returns to. The result counts at the entry.
-pub type CallRoutine = extern "C" fn(*const (), &mut PtRegs, *mut u64, u64, u64) -> EntryVerdict;
+/// A routine of an action at the entry of a call. The arguments: the call's instance and the
+/// registers.
+///
+/// In the instance it finds [`WORDS_IN_INSTANCE`] and [`RETURN_ADDRESS_IN_INSTANCE`]. Its function
+/// is [`CallAction::function`].
+pub type EntryRoutine = extern "C" fn(*mut (), &mut PtRegs) -> EntryVerdict;
+
+/// The same at the return, where there is nothing to decide.
+pub type ReturnRoutine = extern "C" fn(*mut (), &mut PtRegs);
+
+/// Where the words that the entry and the return of a call share are in its instance, in bytes.
+pub const WORDS_IN_INSTANCE: usize = size_of::<Instance>();
+
+/// Where a call returns to, in its instance.
+pub const RETURN_ADDRESS_IN_INSTANCE: usize = offset_of!(Instance, ret_addr);
+
+/// Where a probe has its address. With it code finds [`CallAction::function`] by itself: the word
+/// at [`PerCpu::RUNNING_OFFSET`](crate::PerCpu::RUNNING_OFFSET) is the probe, but for its low bits,
+/// [`PerCpu::MARKS_OF_RUNNING`](crate::PerCpu::MARKS_OF_RUNNING).
+pub const ADDRESS_IN_PROBE: usize = offset_of!(Kprobe, addr);
 
 /// The routines of an action at the entry and the return of a call.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CallAction {
-    /// At the entry; none: every call is followed to its return.
-    pub entry: Option<CallRoutine>,
+    /// At the entry; none: every call is followed to its return. It finds any content in the words.
+    pub entry: Option<EntryRoutine>,
+    /// The same for a hit by a jump, if nothing else is at the function's entry; 0: there is no
+    /// such form, and the hit builds a frame for `entry`. Called with the guard held and DF and AC
+    /// clear; `rdi` is the probe. Above the return address it finds the words that [`EntryFrame`]
+    /// names. It may change `rax`, `rcx`, `rdx`, `rsi`, `rdi` and the arithmetic flags, and keeps
+    /// everything else. The verdict is in `al`.
+    pub jump_entry: u64,
     /// At the return.
-    pub on_return: CallRoutine,
-    /// How many words entry and return share. They are zero before the entry's routine.
+    pub on_return: ReturnRoutine,
+    /// How many words entry and return share. If there is no entry, they are zero.
     pub shared_words: usize,
+}
+
+/// The stack of [`CallAction::jump_entry`], from the return address on. The caller's return slot is
+/// not borrowed yet.
+#[repr(C)]
+pub struct EntryFrame {
+    pub return_address: u64,
+    pub instance: u64,
+    pub ax: u64,
+    pub cx: u64,
+    pub dx: u64,
+    pub si: u64,
+    pub di: u64,
+    pub flags: u64,
+    pub return_slot: u64,
 }

@@ -17,9 +17,10 @@
 //!
 //! A function's entry with one return probe and no other probe has a shorter detour, in which the
 //! work of that probe is written out. If the probe has an entry handler or data, the frame is as
-//! above. If it has neither, no frame is built. Both detours name the probe, so they are used only
-//! while it is alone ([`KretprobeCore::lone_holder`]). In all rare cases they fall back to the
-//! general way. Several return probes that want nothing at the entry have one without a frame, too.
+//! above. If it has neither, or its entry is that of an action ([`CallAction::jump_entry`]), no
+//! frame is built. These detours name the probe, so they are used only while it is alone
+//! ([`KretprobeCore::lone_holder`]). In all rare cases they fall back to the general way. Several
+//! return probes that want nothing at the entry have one without a frame, too.
 //!
 //! An address whose only probe is a kprobe with an action has the shortest detour: the probed
 //! address, and a call of the action ([`Action`]). `enter` is the call.
@@ -36,8 +37,9 @@
 //! # Invariants
 //! DETOUR-1. The guard is held while handlers run, and detours lie in the slot region. So no CPU is
 //!     in a detour when a grace period ends, and no task is switched away from inside one. The
-//!     detour without a frame needs no guard for that reason: an interrupt on top of it pushes
-//!     calls of the task and pops them again, so it leaves the instance list as it was.
+//!     detour without a frame and without an action needs no guard for that reason: an interrupt
+//!     on top of it pushes calls of the task and pops them again, so it leaves the instance list as
+//!     it was.
 //! DETOUR-2. A detour is written before its site points to it. It is freed a grace period after the
 //!     site has stopped pointing to it.
 //! DETOUR-3. While a site points to a detour, no code is sent to an address under the jump:
@@ -50,6 +52,8 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicPtr};
 
+#[cfg(doc)]
+use crate::data::action::CallAction;
 use crate::{
     data::{action::Action, kretprobe::KretprobeCore, position::PackedPosition, site::Site},
     insn::JUMP_BYTES,

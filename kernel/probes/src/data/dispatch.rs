@@ -237,6 +237,7 @@ mod tests {
             at_entry: NOWHERE,
             anywhere: NOWHERE,
             lone_entry: NOWHERE,
+            lone_action: NOWHERE,
             lone_return: NOWHERE,
             lone_return_keeping_flags: NOWHERE,
             returns: NOWHERE,

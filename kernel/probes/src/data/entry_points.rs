@@ -72,6 +72,8 @@ pub struct Templates {
     pub anywhere: Template,
     /// For functions' entries with nothing but a return probe that has an entry handler or data.
     pub lone_entry: Template,
+    /// The same if that is an action with a form for jumps.
+    pub lone_action: Template,
     /// For functions' entries with nothing but a return probe that wants nothing there, if the
     /// function does not read the arithmetic flags that it finds.
     pub lone_return: Template,

@@ -80,7 +80,7 @@ const fn unmarked(address: u64) -> u64 {
 unsafe impl Sync for Instance {}
 
 /// The sentinel at the end of every list. It is older than all calls on every stack, so no search
-/// tests for null.
+/// tests for null. It is the only one on a list that has no next one.
 pub(crate) static OLDEST: Instance = Instance::sentinel(u64::MAX);
 /// The sentinel that a CPU without a cell has for its only instance. It looks like an abandoned
 /// call, which takes hits off the fast path.
@@ -100,7 +100,8 @@ impl Instance {
     const fn sentinel(return_frame: u64) -> Self {
         Self {
             next: AtomicPtr::new(null_mut()),
-            holder: core::ptr::null(),
+            // So that whoever asks for the probe of a call need not test for the end first.
+            holder: &raw const NO_HOLDER,
             ret_addr: 0,
             return_frame,
         }

@@ -20,7 +20,7 @@ use core::{
 
 use crate::{
     data::{
-        action::CallAction,
+        action::{CallAction, EntryRoutine, ReturnRoutine},
         instance::{Holder, Instance, NO_HOLDER},
         kprobe::{Kprobe, ProbeKind, function},
         method::{ReturnMethod, StepMethod},
@@ -66,79 +66,17 @@ where
 /// The handler of a kretprobe without one.
 extern "C" fn no_handler<D>(_: &mut KretprobeInstance<D>, _: &mut PtRegs) {}
 
-/// The entry handler of a kretprobe with an action whose entry and return share `WORDS` words, or,
-/// with [`MANY`], any number.
-extern "C" fn enter_action<const WORDS: usize>(
-    instance: &mut KretprobeInstance<()>,
-    regs: &mut PtRegs,
-) -> EntryVerdict {
-    let (action, function) = instance.action();
-    let shared = instance.shared_words();
-    let words = if WORDS == MANY {
-        action.shared_words
-    } else {
-        WORDS
-    };
-    for word in 0..words {
+/// The entry handler of a kretprobe with an action that shares words and has nothing at the entry.
+extern "C" fn clear_words(instance: &mut KretprobeInstance<()>, _: &mut PtRegs) -> EntryVerdict {
+    // SAFETY: an instance in hand has a live holder.
+    let data = unsafe { (*instance.inner.holder).kretprobe_or_retired().data };
+    let words: *mut u64 = (&raw mut instance.data).cast();
+    for word in 0..data.size() / size_of::<u64>() {
         // SAFETY: an instance of this kretprobe has so many words after it (`Kretprobe::action`).
         // Volatile, so that it is no call of `memset`: there are few.
-        unsafe { shared.add(word).write_volatile(0) };
+        unsafe { words.add(word).write_volatile(0) };
     }
-    let Some(entry) = action.entry else {
-        return EntryVerdict::Track;
-    };
-    let ret_addr = instance.inner.ret_addr;
-    entry(instance.opaque(), regs, shared, function, ret_addr)
-}
-
-/// The return handler of a kretprobe with an action.
-extern "C" fn leave_action(instance: &mut KretprobeInstance<()>, regs: &mut PtRegs) {
-    let (action, function) = instance.action();
-    let shared = instance.shared_words();
-    let ret_addr = instance.inner.ret_addr;
-    (action.on_return)(instance.opaque(), regs, shared, function, ret_addr);
-}
-
-/// Stands for the number of shared words of an action that has no entry handler of its own.
-const MANY: usize = usize::MAX;
-
-/// The action of a kretprobe without one, and of one that was unregistered since the call.
-static NO_ACTION: CallAction = CallAction {
-    entry: None,
-    on_return: do_nothing,
-    shared_words: 0,
-};
-
-extern "C" fn do_nothing(
-    _: *const (),
-    _: &mut PtRegs,
-    _: *mut u64,
-    _: u64,
-    _: u64,
-) -> EntryVerdict {
     EntryVerdict::Track
-}
-
-impl KretprobeInstance<()> {
-    /// The action of its kretprobe, and the function's address.
-    #[inline(always)]
-    fn action<'a>(&self) -> (&'a CallAction, u64) {
-        // SAFETY: an instance in hand has a live holder, and the action of a kretprobe lives as
-        // long as it is registered (contract of `Kretprobe::action`).
-        unsafe {
-            let core = (*self.inner.holder).kretprobe_or_retired();
-            (&*core.action, core.kprobe.addr())
-        }
-    }
-
-    /// The words that entry and return share: the data of the call.
-    fn shared_words(&mut self) -> *mut u64 {
-        (&raw mut self.data).cast()
-    }
-
-    fn opaque(&self) -> *const () {
-        core::ptr::from_ref(self).cast()
-    }
 }
 
 /// A call in flight, as its handlers see it. Dereferences to the call's own `D`.
@@ -190,12 +128,6 @@ impl<D> DerefMut for KretprobeInstance<D> {
     }
 }
 
-// SAFETY: the one field that is not atomic and no plain value is the pointer to the action, which
-// is only read.
-unsafe impl Send for KretprobeCore {}
-// SAFETY: as above.
-unsafe impl Sync for KretprobeCore {}
-
 /// The part of a kretprobe that does not depend on the type of its data.
 #[repr(C)]
 pub struct KretprobeCore {
@@ -210,8 +142,8 @@ pub struct KretprobeCore {
     /// neither.
     pub(crate) enter: Option<EntryHandler<()>>,
     pub(crate) data: Layout,
-    /// The action that the handlers run, or [`NO_ACTION`].
-    pub(crate) action: *const CallAction,
+    /// [`CallAction::jump_entry`], or 0.
+    pub(crate) jump_entry: u64,
     pub(crate) maxactive: AtomicI32,
     pub(crate) nmissed: AtomicU64,
     /// How its calls come back; none: as the registry has it by default.
@@ -230,7 +162,7 @@ impl KretprobeCore {
             handler: no_handler::<()>,
             enter,
             data,
-            action: &raw const NO_ACTION,
+            jump_entry: 0,
             maxactive: AtomicI32::new(0),
             nmissed: AtomicU64::new(0),
             method: None,
@@ -382,24 +314,27 @@ impl Kretprobe<()> {
     /// Has machine code run at the entry and the return of a call, in place of handlers.
     ///
     /// # Safety
-    /// The action and its code stay as they are until no call of the function can return to the
-    /// probe any more: a grace period after its unregistration. The code does as [`CallAction`]
-    /// says.
-    pub const unsafe fn action(mut self, action: *const CallAction) -> Self {
-        // SAFETY: it lives, by the contract.
-        let (words, entry) = unsafe { ((*action).shared_words, (*action).entry) };
-        self.core.action = action;
-        self.core.handler = leave_action;
-        self.core.enter = None;
-        if words > 0 || entry.is_some() {
-            self.core.enter = Some(match words {
-                0 => enter_action::<0>,
-                1 => enter_action::<1>,
-                2 => enter_action::<2>,
-                _ => enter_action::<MANY>,
-            });
+    /// The action's code stays as it is until no call of the function can return to the probe any
+    /// more: a grace period after its unregistration. The code does as [`CallAction`] says.
+    pub const unsafe fn action(mut self, action: CallAction) -> Self {
+        // SAFETY: the function types differ in the pointee of the first argument only, so their
+        // ABIs agree.
+        unsafe {
+            self.core.handler =
+                core::mem::transmute::<ReturnRoutine, ReturnHandler<()>>(action.on_return);
+            self.core.enter = match action.entry {
+                Some(entry) => Some(core::mem::transmute::<EntryRoutine, EntryHandler<()>>(
+                    entry,
+                )),
+                None if action.shared_words > 0 => Some(clear_words),
+                None => None,
+            };
         }
-        self.core.data = match Layout::array::<u64>(words) {
+        self.core.jump_entry = match action.entry {
+            Some(_) => action.jump_entry,
+            None => 0,
+        };
+        self.core.data = match Layout::array::<u64>(action.shared_words) {
             Ok(layout) => layout,
             Err(_) => panic!("more words than there is memory"),
         };

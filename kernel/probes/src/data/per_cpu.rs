@@ -45,7 +45,7 @@ pub const IN_POST: usize = 1;
 /// Marks the same pointer while other code runs on top of the handler, such as that of an NMI.
 pub(crate) const PUT_ASIDE: usize = 2;
 
-const MARKS: usize = IN_POST | PUT_ASIDE;
+pub(crate) const MARKS: usize = IN_POST | PUT_ASIDE;
 const _: () = assert!(align_of::<Kprobe>() > MARKS);
 
 /// The data that the probes keep for each CPU. Only its own CPU writes it: with interrupts off or

@@ -226,6 +226,13 @@ impl<P: Platform> Hits<P> {
 }
 
 impl CallAction {
+    /// The function whose call a routine of this CPU handles: in a routine of a call. 0 elsewhere.
+    #[inline(always)]
+    pub fn function<P: Platform>() -> u64 {
+        let running = P::this_cpu().running_handler();
+        running.map_or(0, |(probe, _)| probe.addr())
+    }
+
     /// The shared words of the newest call of the current task that the same routine follows to its
     /// return as that of `instance`: the call that encloses this one. Null if there is none. Calls
     /// of other kretprobes are passed over, and so are those whose kretprobe was unregistered.
@@ -236,17 +243,16 @@ impl CallAction {
     /// this CPU only, and as many as its own action says.
     #[inline(always)]
     pub unsafe fn enclosing_words<P: Platform>(instance: *const ()) -> *mut u64 {
-        let action = |instance: &Instance| {
-            // SAFETY: the instance is in hand or on the list, so its holder is live, and so is the
-            // action of a kretprobe that a holder names.
-            unsafe { &*(*instance.holder).kretprobe_or_retired().action }
+        let routine_of = |instance: &Instance| {
+            // SAFETY: the instance is in hand or on the list, so its holder is live.
+            unsafe { (*instance.holder).kretprobe_or_retired().handler as *const () }
         };
         let Some(cell) = P::this_cpu().cell() else {
             return null_mut();
         };
         let entered: *mut Instance = instance.cast_mut().cast();
         // SAFETY: by the contract.
-        let routine = action(unsafe { &*entered }).on_return as *const ();
+        let routine = routine_of(unsafe { &*entered });
         let mut link = cell.head.load(Relaxed);
         // The call that is entered may be on the list already.
         if link == entered {
@@ -257,7 +263,7 @@ impl CallAction {
             // SAFETY: a link of the list of the current task, which is only changed by this CPU, in
             // strict nesting.
             let outer = unsafe { &*link };
-            if core::ptr::eq(action(outer).on_return as *const (), routine) {
+            if core::ptr::eq(routine_of(outer), routine) {
                 return link.wrapping_add(1).cast();
             }
             link = outer.next.load(Relaxed);

@@ -121,7 +121,7 @@ impl Holes {
 pub(crate) struct Draft {
     /// The holes of the templates that were copied before, because finding them takes longer than
     /// making a detour.
-    known: [Option<Holes>; 6],
+    known: [Option<Holes>; 7],
     /// The code of the detour that was made last. Its memory is kept for the next one.
     code: Vec<u8>,
 }
@@ -129,7 +129,7 @@ pub(crate) struct Draft {
 impl Draft {
     pub(crate) const fn new() -> Self {
         Self {
-            known: [const { None }; 6],
+            known: [const { None }; 7],
             code: Vec::new(),
         }
     }
@@ -142,7 +142,7 @@ impl Draft {
 
 /// The holes of `template`, whose bytes are `code`. `known`: as in [`Draft`].
 fn holes_of<'a>(
-    known: &'a mut [Option<Holes>; 6],
+    known: &'a mut [Option<Holes>; 7],
     template: Template,
     code: &[u8],
 ) -> Option<&'a [Hole]> {
@@ -308,10 +308,13 @@ impl Detour {
             None
         };
         let only_returns = displaced.at_entry && site.has_only_returns(|| entry.routines);
+        let jump_entry = lone.is_some_and(|kretprobe| kretprobe.jump_entry != 0);
         let frameless = action.is_some()
             || only_returns
+            || jump_entry
             || lone.is_some_and(|kretprobe| kretprobe.enter.is_none());
         let template = match lone {
+            Some(_) if jump_entry => entry.detours.lone_action,
             Some(_) if frameless && displaced.flags_are_dead => entry.detours.lone_return,
             Some(_) if frameless => entry.detours.lone_return_keeping_flags,
             // The ip that it pushes has 32 bits.

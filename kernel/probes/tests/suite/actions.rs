@@ -6,11 +6,16 @@
 
 use core::{
     arch::naked_asm,
+    mem::offset_of,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 use probes::{
-    Action, CallAction, EntryVerdict, Kprobe, Kretprobe, PreVerdict, PtRegs, kprobe::PreHandler,
+    Action, CallAction, EntryVerdict, Kprobe, Kretprobe, Platform, PreVerdict, Probes, PtRegs,
+    action::{
+        ADDRESS_IN_PROBE, EntryFrame, EntryRoutine, RETURN_ADDRESS_IN_INSTANCE, WORDS_IN_INSTANCE,
+    },
+    kprobe::PreHandler,
 };
 
 use super::{
@@ -75,7 +80,7 @@ extern "C" fn breakpoint() {
         "mov rsi, rcx",
         "mov rdi, rcx",
         "ret",
-        ip = const core::mem::offset_of!(probes::action::BreakpointFrame, ip),
+        ip = const offset_of!(probes::action::BreakpointFrame, ip),
         seen = sym SEEN,
         count = sym BREAKPOINTS,
     )
@@ -189,66 +194,179 @@ fn an_action_beside_other_probes_is_a_handler() {
 /// The call's instance, as the entry got it.
 static INSTANCE: AtomicU64 = AtomicU64::new(0);
 
+/// The words that the entry and the return of a call share.
+fn words(instance: *mut ()) -> *mut u64 {
+    instance.wrapping_byte_add(WORDS_IN_INSTANCE).cast()
+}
+
+/// The function whose call is handled.
+fn function_of<P: Platform>(_: &Probes<P>) -> u64 {
+    CallAction::function::<P>()
+}
+
+/// How often each form of an entry ran.
+static FRAMED_ENTRIES: AtomicU64 = AtomicU64::new(0);
+static ENTRIES_BY_JUMP: AtomicU64 = AtomicU64::new(0);
+
 /// The entry notes the first argument, the return adds the result.
-extern "C" fn note_argument(
-    instance: *const (),
-    regs: &mut PtRegs,
-    shared: *mut u64,
-    function: u64,
-    _: u64,
-) -> EntryVerdict {
-    SEEN.store(function, Relaxed);
-    assert!(!instance.is_null());
+extern "C" fn note_argument(instance: *mut (), regs: &mut PtRegs) -> EntryVerdict {
+    FRAMED_ENTRIES.fetch_add(1, Relaxed);
+    SEEN.store(function_of(&PROBES), Relaxed);
     INSTANCE.store(instance.addr() as u64, Relaxed);
     // SAFETY: the action has two words.
-    unsafe {
-        assert_eq!((shared.read(), shared.add(1).read()), (0, 0));
-        shared.write(regs.di);
-    }
+    unsafe { words(instance).write(regs.di) };
     match regs.di {
         7 => EntryVerdict::Decline,
         _ => EntryVerdict::Track,
     }
 }
 
+/// The same by a jump. It spoils all registers that it may.
+#[unsafe(naked)]
+extern "C" fn note_argument_by_jump() {
+    naked_asm!(
+        "inc qword ptr [rip + {count}]",
+        "mov rax, [rdi + {address}]",
+        "mov [rip + {seen}], rax",
+        "mov rdx, [rsp + {instance}]",
+        "mov [rip + {noted}], rdx",
+        "mov rax, [rsp + {di}]",
+        "mov [rdx + {words}], rax",
+        "mov rcx, -1",
+        "mov rdx, rcx",
+        "mov rsi, rcx",
+        "mov rdi, rcx",
+        "cmp rax, 7",
+        "sete al",
+        "ret",
+        address = const ADDRESS_IN_PROBE,
+        instance = const offset_of!(EntryFrame, instance),
+        di = const offset_of!(EntryFrame, di),
+        words = const WORDS_IN_INSTANCE,
+        count = sym ENTRIES_BY_JUMP,
+        seen = sym SEEN,
+        noted = sym INSTANCE,
+    )
+}
+
 static SUM: AtomicU64 = AtomicU64::new(0);
 static CAME_FROM: AtomicU64 = AtomicU64::new(0);
 
-extern "C" fn add_result(
-    instance: *const (),
-    regs: &mut PtRegs,
-    shared: *mut u64,
-    function: u64,
-    ret_addr: u64,
-) -> EntryVerdict {
-    assert_eq!(SEEN.load(Relaxed), function);
+extern "C" fn add_result(instance: *mut (), regs: &mut PtRegs) {
+    assert_eq!(SEEN.load(Relaxed), function_of(&PROBES));
     assert_eq!(INSTANCE.load(Relaxed), instance.addr() as u64);
+    // SAFETY: in the instance, which is in hand.
+    let ret_addr = unsafe {
+        instance
+            .byte_add(RETURN_ADDRESS_IN_INSTANCE)
+            .cast::<u64>()
+            .read()
+    };
     CAME_FROM.store(ret_addr, Relaxed);
     // SAFETY: the action has two words.
-    SUM.store(unsafe { shared.read() } * 1000 + regs.ax, Relaxed);
-    EntryVerdict::Track
+    SUM.store(unsafe { words(instance).read() } * 1000 + regs.ax, Relaxed);
+}
+
+/// A return probe on `step_by_step`, which reads no flags, with an action of these forms.
+fn call_probe(entry: Option<EntryRoutine>, jump_entry: u64) -> &'static Kretprobe {
+    // SAFETY: the code is that of this file, and uses its two words only.
+    leak(unsafe {
+        Kretprobe::new()
+            .at(address("step_by_step"))
+            .action(CallAction {
+                entry,
+                jump_entry,
+                on_return: add_result,
+                shared_words: 2,
+            })
+    })
+}
+
+/// Calls the function and says which form of the entry ran: with a frame, or by a jump.
+fn forms_of_a_call(a: u64) -> (u64, u64) {
+    assert_eq!(step_by_step(a), a * 3 + 1);
+    (
+        FRAMED_ENTRIES.swap(0, Relaxed),
+        ENTRIES_BY_JUMP.swap(0, Relaxed),
+    )
 }
 
 #[test]
 fn entry_and_return_of_an_action_share_words() {
     let _machine = boot();
-    let action = Box::leak(Box::new(CallAction {
-        entry: Some(note_argument),
-        on_return: add_result,
-        shared_words: 2,
-    }));
-    // SAFETY: the action lives for ever, and uses its two words only.
-    let probe = leak(unsafe { Kretprobe::new().at(address("add")).action(action) });
-    PROBES.register(probe).unwrap();
-    for (a, b) in [(5, 6), (1, 2)] {
-        assert_eq!(add(a, b), a + b);
-        assert_eq!(SUM.swap(0, Relaxed), a * 1000 + a + b);
-        assert_eq!(SEEN.load(Relaxed), address("add"));
-        assert_ne!(CAME_FROM.swap(0, Relaxed), 0);
+    for jump_entry in [0, note_argument_by_jump as *const () as u64] {
+        let probe = call_probe(Some(note_argument), jump_entry);
+        PROBES.register(probe).unwrap();
+        let has_jump = jump_entry != 0 && probe.kprobe().flags() & OPTIMIZED != 0;
+        let forms = (u64::from(!has_jump), u64::from(has_jump));
+        for a in [5, 1] {
+            assert_eq!(forms_of_a_call(a), forms);
+            assert_eq!(SUM.swap(0, Relaxed), a * 1000 + a * 3 + 1);
+            assert_eq!(SEEN.load(Relaxed), address("step_by_step"));
+            assert_ne!(CAME_FROM.swap(0, Relaxed), 0);
+        }
+        // The entry declines this call.
+        assert_eq!(forms_of_a_call(7), forms);
+        assert_eq!(SUM.load(Relaxed), 0);
+        assert_eq!(probe.hits(), 2);
+        PROBES.unregister(probe).unwrap();
     }
-    // The entry declines this call.
-    assert_eq!(add(7, 1), 8);
-    assert_eq!(SUM.load(Relaxed), 0);
-    assert_eq!(probe.hits(), 2);
+}
+
+#[test]
+fn the_entry_of_an_action_beside_other_probes_gets_a_frame() {
+    let _machine = boot();
+    let probe = call_probe(
+        Some(note_argument),
+        note_argument_by_jump as *const () as u64,
+    );
+    let other = leak(Kprobe::new().at(address("step_by_step")).pre(pre::<1>));
+    PROBES.register(probe).unwrap();
+    PROBES.register(other).unwrap();
+    assert_eq!(forms_of_a_call(5), (1, 0));
+    assert_eq!(SUM.swap(0, Relaxed), 5 * 1000 + 16);
+    PROBES.unregister(other).unwrap();
+    let has_jump = probe.kprobe().flags() & OPTIMIZED != 0;
+    assert_eq!(
+        forms_of_a_call(5),
+        (u64::from(!has_jump), u64::from(has_jump))
+    );
+    assert_eq!(SUM.swap(0, Relaxed), 5 * 1000 + 16);
+    PROBES.unregister(probe).unwrap();
+}
+
+/// The return adds what the entry noted: nothing.
+extern "C" fn add_words(instance: *mut (), regs: &mut PtRegs) {
+    // SAFETY: the action has two words.
+    let noted = unsafe { words(instance).read() + words(instance).add(1).read() };
+    SUM.store(noted * 1000 + regs.ax, Relaxed);
+    // SAFETY: as above. The next call gets the same instance.
+    unsafe { words(instance).write(9) };
+}
+
+#[test]
+fn words_are_zero_if_there_is_no_entry() {
+    let _machine = boot();
+    // SAFETY: the code is that of this file, and uses its two words only.
+    let probe = leak(unsafe {
+        Kretprobe::new()
+            .at(address("step_by_step"))
+            .maxactive(1)
+            .action(CallAction {
+                entry: None,
+                jump_entry: note_argument_by_jump as *const () as u64,
+                on_return: add_words,
+                shared_words: 2,
+            })
+    });
+    PROBES.register(probe).unwrap();
+    for _ in 0..2 {
+        assert_eq!(
+            forms_of_a_call(5),
+            (0, 0),
+            "without an entry there is none by a jump"
+        );
+        assert_eq!(SUM.swap(0, Relaxed), 16);
+    }
     PROBES.unregister(probe).unwrap();
 }

@@ -68,12 +68,8 @@ pub(super) static FILES: &[(&str, u32, Functions)] = &[
     (
         "max_graph_depth",
         READ | WRITE,
-        Functions::shows(|out| {
-            let most = TRACING.graph.most_depth.load(Relaxed);
-            Ok(writeln!(out, "{most}")?)
-        })
-        .stores(|data| {
-            TRACING.graph.most_depth.store(number(data)?, Relaxed);
+        Functions::shows(|out| Ok(writeln!(out, "{}", TRACING.graph_depth())?)).stores(|data| {
+            TRACING.set_graph_depth(number(data)?);
             Ok(())
         }),
     ),

@@ -273,7 +273,7 @@ impl Tracers {
         let result = self.exchange(&[TracerKind::Function], |tracers| {
             mem::swap(&mut tracers.tasks[list as usize], &mut other);
         });
-        TRACING.graph.tasks.choose(&self.task_choice());
+        TRACING.choose_graph_tasks(&self.task_choice());
         result
     }
 
@@ -352,7 +352,7 @@ impl Tracers {
         self.least_us = us;
         let ticks = u128::from(us) * u128::from(tsc_hz()) / 1_000_000;
         let ticks = u64::try_from(ticks).unwrap_or(u64::MAX);
-        TRACING.graph.least_ticks.store(ticks, Relaxed);
+        TRACING.set_graph_threshold(ticks);
     }
 
     /// How many functions the tracer has probes on, and how many of their calls it missed.

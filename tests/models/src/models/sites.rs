@@ -46,6 +46,7 @@ const ENTRY: EntryPoints = EntryPoints {
         at_entry: TEMPLATE,
         anywhere: TEMPLATE,
         lone_entry: TEMPLATE,
+        lone_action: TEMPLATE,
         lone_return: TEMPLATE,
         lone_return_keeping_flags: TEMPLATE,
         returns: TEMPLATE,

@@ -44,7 +44,7 @@ use bpf::{
 };
 
 pub use environment::{Environment, Fault, Object, Space};
-pub use test_machine::{Addresses, Published, TestMachine};
+pub use test_machine::{Addresses, EntryData, Published, TestMachine};
 
 /// Where the context begins, as programs see it. Nothing is mapped there.
 pub const CONTEXT_ADDRESS: u64 = 0xffff_fe00_0000_1000;

@@ -5,6 +5,7 @@
 //! ([`Addresses`]).
 
 use alloc::{boxed::Box, collections::BTreeMap, vec, vec::Vec};
+use core::ops::{Deref, DerefMut};
 
 use bpf::{MapDef, MapIndex, MapKind, Program, Size, USER_STACK, context::Register, errno};
 
@@ -73,7 +74,7 @@ pub struct TestMachine {
     pub event_flags: u8,
     pub preempt_count: u8,
     /// The data that entry and return share.
-    pub entry_data: Box<[u8]>,
+    pub entry_data: EntryData,
     /// How many more records there is room for.
     pub room_for_records: usize,
     /// The submitted records, in this order.
@@ -87,6 +88,46 @@ pub struct TestMachine {
     user: BTreeMap<u64, u8>,
     maps: Vec<Map>,
     records: Vec<Reserved>,
+}
+
+/// The data that entry and return share, with what is in front of it in memory where code of the
+/// machine runs: the call's instance.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EntryData {
+    bytes: Box<[u8]>,
+}
+
+impl EntryData {
+    /// How many bytes are in front of the data.
+    pub const IN_FRONT: usize = 32;
+
+    /// The instance and the data.
+    pub fn instance(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
+impl From<Vec<u8>> for EntryData {
+    fn from(data: Vec<u8>) -> Self {
+        let mut bytes = vec![0; Self::IN_FRONT];
+        bytes.extend(data);
+        Self {
+            bytes: bytes.into(),
+        }
+    }
+}
+
+impl Deref for EntryData {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.bytes.get(Self::IN_FRONT..).unwrap_or_default()
+    }
+}
+
+impl DerefMut for EntryData {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.bytes.get_mut(Self::IN_FRONT..).unwrap_or_default()
+    }
 }
 
 /// Where the objects of [`Addresses::Own`] begin.
@@ -247,7 +288,7 @@ impl Environment for TestMachine {
                     &self.maps[usize::from(map.0)].values[number as usize]
                 }
                 Object::Record { number } => &self.records[number as usize].bytes,
-                Object::EntryData => &self.entry_data,
+                Object::EntryData => &*self.entry_data,
             };
             return bytes.as_ptr().expose_provenance() as u64;
         }
@@ -264,7 +305,7 @@ impl Environment for TestMachine {
         match object {
             Object::Value { map, number } => &mut self.map(map).values[number as usize],
             Object::Record { number } => &mut self.records[number as usize].bytes,
-            Object::EntryData => &mut self.entry_data,
+            Object::EntryData => &mut *self.entry_data,
         }
     }
 

@@ -246,7 +246,7 @@ fn call_action<A: Agent>(
     on_return: &Program<A>,
 ) -> Result<CallAction, LoadError> {
     let kind = on_return.source().kind;
-    let (ProgramKind::Return { data }, Some(routine)) = (kind, on_return.routine) else {
+    let (ProgramKind::Return { data }, Some(on_return)) = (kind, on_return.on_return) else {
         return Err(LoadError::Kind(kind));
     };
     if let Some(entry) = entry {
@@ -261,9 +261,11 @@ fn call_action<A: Agent>(
             kind => return Err(LoadError::Kind(kind)),
         }
     }
+    let entry = entry.and_then(|entry| entry.entry);
     Ok(CallAction {
-        entry: entry.and_then(|entry| entry.routine),
-        on_return: routine,
+        entry: entry.map(|entry| entry.routine),
+        jump_entry: entry.map_or(0, |entry| entry.by_jump),
+        on_return,
         shared_words: data.div_ceil(8) as usize,
     })
 }
@@ -272,7 +274,6 @@ fn call_action<A: Agent>(
 pub struct AttachedCall<A: Agent> {
     // Dropped in this order (PROGRAM-2).
     probe: Registered<A, Box<Kretprobe>>,
-    _action: Shared<CallAction>,
     _entry: Option<Shared<Program<A>>>,
     on_return: Shared<Program<A>>,
 }
@@ -287,12 +288,11 @@ impl<A: Agent> AttachedCall<A> {
         on_return: Shared<Program<A>>,
         probe: Kretprobe,
     ) -> Result<Self, LoadError> {
-        let action = Shared::try_new(call_action(entry.as_ref(), &on_return)?)?;
+        let action = call_action(entry.as_ref(), &on_return)?;
         // SAFETY: as in `AttachedProbe::new`.
-        let probe = unsafe { probe.action(&*action) };
+        let probe = unsafe { probe.action(action) };
         Ok(Self {
             probe: A::probes().register_owned(try_box(probe)?)?,
-            _action: action,
             _entry: entry,
             on_return,
         })
@@ -349,7 +349,7 @@ impl<A: Agent> AttachedCalls<A> {
         let action = call_action(entry.as_ref(), &on_return)?;
         // SAFETY: the action lives until the probe is unregistered, and so does its code: the
         // programs are dropped after the batch.
-        let probe = |at, action: &CallAction| unsafe { Kretprobe::new().at(at).action(action) };
+        let probe = |at, action: &CallAction| unsafe { Kretprobe::new().at(at).action(*action) };
         let batch = Batch::new(action, addresses, probe)?;
         Ok(Self {
             batch,

@@ -4,10 +4,13 @@
 use core::mem::offset_of;
 
 use bpf::context::Register;
-use bpf_compiler::{ADDRESS_BEFORE_RETURN, BreakpointFrame as Compiled};
+use bpf_compiler::{
+    ADDRESS_BEFORE_RETURN, BreakpointFrame as Compiled, EntryFrame as CompiledEntry,
+    INSTANCE_RETURN_ADDRESS, INSTANCE_WORDS,
+};
 use probes::{
     PtRegs,
-    action::{self, BreakpointFrame as Promised},
+    action::{self, BreakpointFrame as Promised, EntryFrame},
 };
 
 /// The return address of the call of an action. The compiler counts from the word above it.
@@ -26,6 +29,22 @@ const _: () = {
     assert!(offset_of!(Promised, flags) == RETURN_ADDRESS + Compiled::FLAGS as usize);
     assert!(offset_of!(Promised, sp) == RETURN_ADDRESS + Compiled::SP as usize);
     assert!(offset_of!(Promised, ss) == RETURN_ADDRESS + Compiled::SS as usize);
+};
+
+const _: () = {
+    assert!(offset_of!(EntryFrame, return_address) == 0);
+    assert!(offset_of!(EntryFrame, instance) == RETURN_ADDRESS + CompiledEntry::INSTANCE as usize);
+    assert!(offset_of!(EntryFrame, ax) == RETURN_ADDRESS + Compiled::AX as usize);
+    assert!(offset_of!(EntryFrame, cx) == RETURN_ADDRESS + Compiled::CX as usize);
+    assert!(offset_of!(EntryFrame, dx) == RETURN_ADDRESS + Compiled::DX as usize);
+    assert!(offset_of!(EntryFrame, si) == RETURN_ADDRESS + Compiled::SI as usize);
+    assert!(offset_of!(EntryFrame, di) == RETURN_ADDRESS + Compiled::DI as usize);
+    assert!(offset_of!(EntryFrame, flags) == RETURN_ADDRESS + CompiledEntry::FLAGS as usize);
+    assert!(
+        offset_of!(EntryFrame, return_slot) == RETURN_ADDRESS + CompiledEntry::RETURN_SLOT as usize
+    );
+    assert!(action::WORDS_IN_INSTANCE == INSTANCE_WORDS as usize);
+    assert!(action::RETURN_ADDRESS_IN_INSTANCE == INSTANCE_RETURN_ADDRESS as usize);
 };
 
 const _: () = assert!(action::ADDRESS_BEFORE_RETURN == ADDRESS_BEFORE_RETURN as usize);

@@ -1,8 +1,8 @@
 //! A program from its instructions to code at an address.
 //!
 //! A program of [`ProgramKind::Probe`] is compiled once for each way by which a hit comes
-//! ([`bpf_compiler::Form`]), all into one piece of [`ActionCode`]. One of an entry or a return has
-//! one form. Nothing leads to the code before it is published to all CPUs.
+//! ([`bpf_compiler::Form`]), all into one piece of [`ActionCode`]. One of an entry has two forms,
+//! one of a return has one. Nothing leads to the code before it is published to all CPUs.
 //!
 //! # Contexts
 //! Loading: tasks that may sleep. [`Program::run`]: any task; interrupts are off meanwhile.
@@ -15,7 +15,11 @@ use bpf_compiler::{
     Base, Calls, Code, CompileError, Constants, Form, Machine, PidTgid, Routine, compile,
 };
 use fallible::{Shared, try_vec};
-use probes::{Action, Kprobe, PtRegs, action::CallRoutine, kprobe::PreHandler};
+use probes::{
+    Action, Kprobe, PtRegs,
+    action::{ADDRESS_IN_PROBE, EntryRoutine, ReturnRoutine},
+    kprobe::PreHandler,
+};
 use trace_maps::Map;
 
 use super::{
@@ -34,9 +38,18 @@ pub struct Program<A: Agent> {
     maps: Vec<Shared<LoadedMap>>,
     /// The routines of a probe, in `code`.
     pub(super) action: Option<Action>,
-    /// The routine of an entry or a return, in `code`.
-    pub(super) routine: Option<CallRoutine>,
+    /// The routines of an entry, in `code`.
+    pub(super) entry: Option<Entry>,
+    /// The routine of a return, in `code`.
+    pub(super) on_return: Option<ReturnRoutine>,
     code: ActionCode<A>,
+}
+
+/// See [`probes::CallAction`].
+#[derive(Clone, Copy)]
+pub(super) struct Entry {
+    pub(super) routine: EntryRoutine,
+    pub(super) by_jump: u64,
 }
 
 impl<A: Agent> Program<A> {
@@ -101,7 +114,8 @@ impl<A: Agent> Program<A> {
         };
         let machine = machine::<A>(&routine);
         let compiled = |form| compile(&verified, form, &runtimes, &machine);
-        let (action, routine, code) = match verified.program().kind {
+        let (mut action, mut entry, mut on_return) = (None, None, None);
+        let code = match verified.program().kind {
             ProgramKind::Probe => {
                 let forms = [
                     Form::Jump {
@@ -124,23 +138,38 @@ impl<A: Agent> Program<A> {
                     return Err(LoadError::OutOfMemory);
                 };
                 let handler = core::ptr::with_exposed_provenance::<()>(handler as usize);
-                let action = Action {
+                action = Some(Action {
                     jump,
                     jump_keeping_flags,
                     breakpoint,
                     // SAFETY: the code of the form for handlers, which takes the probe and the
                     // registers and returns 0, `PreVerdict::Execute`.
                     handler: unsafe { core::mem::transmute::<*const (), PreHandler>(handler) },
-                };
-                (Some(action), None, code)
+                });
+                code
             }
-            ProgramKind::Entry { .. } | ProgramKind::Return { .. } => {
+            ProgramKind::Entry { .. } => {
+                let codes = [compiled(Form::Handler)?, compiled(Form::Entry)?];
+                let (code, starts) = place::<A>(&codes)?;
+                let [handler, by_jump] = starts[..] else {
+                    return Err(LoadError::OutOfMemory);
+                };
+                let start = core::ptr::with_exposed_provenance::<()>(handler as usize);
+                entry = Some(Entry {
+                    // SAFETY: the code of the form for handlers of calls has these arguments, and
+                    // returns 0, `EntryVerdict::Track`, or 1, `EntryVerdict::Decline`.
+                    routine: unsafe { core::mem::transmute::<*const (), EntryRoutine>(start) },
+                    by_jump,
+                });
+                code
+            }
+            ProgramKind::Return { .. } => {
                 let (code, starts) = place::<A>(&[compiled(Form::Handler)?])?;
                 let start = core::ptr::with_exposed_provenance::<()>(starts[0] as usize);
-                // SAFETY: the code of the form for handlers of calls has these arguments, and
-                // returns 0, `EntryVerdict::Track`, or 1, `EntryVerdict::Decline`.
-                let routine = unsafe { core::mem::transmute::<*const (), CallRoutine>(start) };
-                (None, Some(routine), code)
+                // SAFETY: as for an entry.
+                on_return =
+                    Some(unsafe { core::mem::transmute::<*const (), ReturnRoutine>(start) });
+                code
             }
         };
         if wants_user_stack.get() && !A::HAS_USER_STACKS {
@@ -152,7 +181,8 @@ impl<A: Agent> Program<A> {
             verified,
             maps,
             action,
-            routine,
+            entry,
+            on_return,
             code,
         })?)
     }
@@ -237,11 +267,15 @@ impl<A: Agent> Program<A> {
 fn machine<A: Agent>(routine: &dyn Fn(Helper, &Constants) -> Option<Routine>) -> Machine<'_> {
     let not_recording = A::tracing().recording.word();
     let task = per_cpu::task::<A>() as i32;
-    let guard = probes::PerCpu::gs_distance::<A>() + probes::PerCpu::GUARD_OFFSET;
+    let distance = probes::PerCpu::gs_distance::<A>();
+    let guard = distance + probes::PerCpu::GUARD_OFFSET;
     Machine {
         cpu_number: per_cpu::number::<A>() as i32,
         // A helper runs under the guard, as handlers do: no grace period ends meanwhile.
         preempt_count: guard as i32,
+        running: (distance + probes::PerCpu::RUNNING_OFFSET) as i32,
+        marks_of_running: probes::PerCpu::MARKS_OF_RUNNING as i32,
+        address_in_probe: ADDRESS_IN_PROBE as i32,
         faults: per_cpu::bad_loads::<A>() as i32,
         pid_tgid: Some(PidTgid {
             pid: task,

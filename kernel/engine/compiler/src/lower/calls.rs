@@ -7,9 +7,10 @@
 use bpf::{Helper, ProgramKind, Reg, Width, context::Register};
 use fallible::push;
 
-use super::{FUNCTION, Lower, Place, RETURN_ADDRESS, SAMPLE, SHARED_DATA, routine};
+use super::{INSTANCE, Lower, Place, SAMPLE, routine};
 use crate::{
-    Array, Calls, CompileError, Form, Given, PerCpu, Relocation, Sample,
+    Array, Calls, CompileError, EntryFrame, Form, Given, INSTANCE_RETURN_ADDRESS, INSTANCE_WORDS,
+    PerCpu, Relocation, Sample,
     asm::{self, Bytes, Cc, Gpr, GprSet, Mem, Op, Rm, Shift, Src},
     flow::{self, Call},
 };
@@ -40,23 +41,52 @@ impl Lower<'_> {
                 self.asm.lea(to, Mem::at(bit, 1));
             }
             (Helper::EntryData, _) => {
-                let place = Place::Rm(self.entry_register(SHARED_DATA));
-                self.load(to, place);
+                let words = self.in_instance(to, INSTANCE_WORDS);
+                self.asm.lea(to, words);
             }
             (Helper::ReturnAddress, _) => {
-                let place = Place::Rm(self.entry_register(RETURN_ADDRESS));
-                self.load(to, place);
+                let address = self.in_instance(to, INSTANCE_RETURN_ADDRESS);
+                self.asm.mov(Bytes::B8, to, Rm::Mem(address));
             }
             // FuncIp
-            _ => match (self.env.form, self.env.kind()) {
-                (Form::Handler, ProgramKind::Entry { .. } | ProgramKind::Return { .. }) => {
-                    let place = Place::Rm(self.entry_register(FUNCTION));
-                    self.load(to, place);
-                }
-                _ => self.load_ip(to),
+            _ => match self.env.kind() {
+                ProgramKind::Entry { .. } | ProgramKind::Return { .. } => self.load_function(to),
+                ProgramKind::Probe => self.load_ip(to),
             },
         }
         Ok(())
+    }
+
+    /// A place in the call's instance. May change `scratch`.
+    fn in_instance(&mut self, scratch: Gpr, offset: i32) -> Mem {
+        let instance = match self.env.form {
+            Form::Entry => Rm::Mem(self.above_return(8 + EntryFrame::INSTANCE)),
+            _ => self.entry_register(INSTANCE),
+        };
+        let base = match instance {
+            Rm::Reg(gpr) => gpr,
+            memory => {
+                self.asm.mov(Bytes::B8, scratch, memory);
+                scratch
+            }
+        };
+        Mem::at(base, offset)
+    }
+
+    /// Before the program of an entry: clears the data that it shares with the return.
+    pub(super) fn clear_entry_data(&mut self) {
+        let ProgramKind::Entry { data } = self.env.kind() else {
+            return;
+        };
+        if data == 0 {
+            return;
+        }
+        let words = self.in_instance(asm::RAX, INSTANCE_WORDS);
+        for word in 0..data.div_ceil(8) as i32 {
+            self.asm.store_imm(words.plus(8 * word), 0, Bytes::B8);
+        }
+        // In a form in which the instance is no register, `rax` need not be kept.
+        self.forget_writes();
     }
 
     fn pid_tgid(&mut self, to: Gpr) {
@@ -344,7 +374,7 @@ impl Lower<'_> {
 
     /// The result, where the caller expects it.
     pub(super) fn result(&mut self) {
-        if self.env.form != Form::Handler {
+        if !matches!(self.env.form, Form::Handler | Form::Entry) {
             return;
         }
         let place = match self.env.kind() {

@@ -17,7 +17,7 @@ impl Lower<'_> {
         let form = self.env.form;
         let preserved = match form {
             Form::Jump { .. } => ALL,
-            Form::Breakpoint => ALL.without(IN_FRAME),
+            Form::Breakpoint | Form::Entry => ALL.without(IN_FRAME),
             Form::Handler => ALL.without(CALLER_SAVED),
         };
         let flags_live = matches!(
@@ -82,7 +82,7 @@ impl Lower<'_> {
             if calls_c {
                 // `rsp` is a multiple of 16 in front of a call. At the entry it is, too, at an
                 // aligned probe; elsewhere it is 8 below one.
-                let above = if self.env.form.is_jump() { 0 } else { 8 };
+                let above = if form.is_jump() { 0 } else { 8 };
                 depth = (depth + above).next_multiple_of(16) - above;
             }
             here.room = depth - inner;
@@ -192,7 +192,7 @@ impl Lower<'_> {
                     self.asm.step(Bytes::B4, count, false, false);
                 }
                 Form::Breakpoint => self.clear_flags(),
-                Form::Handler => {}
+                Form::Handler | Form::Entry => {}
             }
         }
         self.forget_writes();
@@ -247,7 +247,7 @@ impl Lower<'_> {
     }
 
     /// A register that only the frame's code writes need not be saved.
-    fn forget_writes(&mut self) {
+    pub(super) fn forget_writes(&mut self) {
         self.asm.written = GprSet::default();
         self.asm.flags_written = false;
     }

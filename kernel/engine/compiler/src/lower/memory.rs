@@ -7,7 +7,7 @@
 use bpf::{AtomicOp, Memory, Operand, ProgramKind, Reg, Size, Width, context::Register};
 use fallible::push;
 
-use super::{FUNCTION, Lower, Place, Refused, size_of_access};
+use super::{Lower, Place, Refused, size_of_access};
 use crate::{
     ADDRESS_BEFORE_RETURN, BreakpointFrame, CompileError, Form, KERNEL_MEMORY_END,
     asm::{self, Asm, Bytes, Cc, Gpr, Mem, Op, Rm, Src},
@@ -80,8 +80,8 @@ impl Lower<'_> {
     pub(super) fn load_context(&mut self, to: Gpr, register: Register, bytes: Bytes, signed: bool) {
         match (self.env.form, register) {
             (_, Register::Ip) => self.load_ip(to),
-            (Form::Jump { .. }, Register::Cs) => self.asm.mov_cs(to),
-            (Form::Jump { .. }, Register::Ss) => self.asm.mov_ss(to),
+            (Form::Jump { .. } | Form::Entry, Register::Cs) => self.asm.mov_cs(to),
+            (Form::Jump { .. } | Form::Entry, Register::Ss) => self.asm.mov_ss(to),
             _ => match self.probed(register) {
                 Place::Rm(from) if bytes != Bytes::B8 => {
                     return self.asm.mov_extended(to, from, bytes, signed);
@@ -109,20 +109,30 @@ impl Lower<'_> {
                 self.asm.mov(Bytes::B8, to, Rm::Mem(at));
                 self.asm.lea(to, Mem::at(to, -1));
             }
-            (Form::Handler, ProgramKind::Probe) => {
+            (_, ProgramKind::Probe) => {
                 let at = Mem::at(self.context(), context_ip);
                 self.asm.mov(Bytes::B8, to, Rm::Mem(at));
                 self.asm.lea(to, Mem::at(to, -1));
             }
-            (Form::Handler, ProgramKind::Entry { .. }) => {
-                let place = Place::Rm(self.entry_register(FUNCTION));
-                self.load(to, place);
-            }
-            (Form::Handler, ProgramKind::Return { .. }) => {
+            (_, ProgramKind::Entry { .. }) => self.load_function(to),
+            (_, ProgramKind::Return { .. }) => {
                 let at = Mem::at(self.context(), context_ip);
                 self.asm.mov(Bytes::B8, to, Rm::Mem(at));
             }
         }
+    }
+
+    /// `to = ` the function whose call this is.
+    pub(super) fn load_function(&mut self, to: Gpr) {
+        let running = Mem::gs(self.machine.running);
+        self.asm.mov(Bytes::B8, to, Rm::Mem(running));
+        // A return handler may run for a trap, which marks the pointer.
+        if let ProgramKind::Return { .. } = self.env.kind() {
+            let rest = Src::Imm(!self.machine.marks_of_running);
+            self.asm.op(Op::And, Bytes::B8, Rm::Reg(to), rest);
+        }
+        let address = Mem::at(to, self.machine.address_in_probe);
+        self.asm.mov(Bytes::B8, to, Rm::Mem(address));
     }
 
     pub(super) fn store_memory(

@@ -53,10 +53,8 @@ const ROUTINE_SAVED: GprSet = IN_FRAME;
 /// The registers that [`BreakpointFrame`](crate::BreakpointFrame) holds.
 const IN_FRAME: GprSet = GprSet::of(&[asm::RAX, asm::RCX, asm::RDX, asm::RSI, asm::RDI]);
 /// Arguments of [`Form::Handler`].
+const INSTANCE: Gpr = asm::RDI;
 const CONTEXT: Gpr = asm::RSI;
-const SHARED_DATA: Gpr = asm::RDX;
-const FUNCTION: Gpr = asm::RCX;
-const RETURN_ADDRESS: Gpr = asm::R8;
 
 /// Where the [`Sample`](crate::Sample) is on the heavy level: at its end, where `rsp` is aligned in
 /// any case.
@@ -269,36 +267,25 @@ fn asked(env: &Env, flow: &Flow) -> Asked {
                     continue;
                 };
                 let register = Register::at(offset & !7);
-                match register {
-                    Some(Register::Ip)
-                        if handler && matches!(env.kind(), ProgramKind::Entry { .. }) =>
-                    {
-                        asked.arguments.add(FUNCTION);
-                    }
-                    Some(Register::Flags) => asked.flags = true,
-                    _ => {}
-                }
+                asked.flags |= register == Some(Register::Flags);
                 if let Some(gpr) = register.and_then(gpr_of)
                     && !handler
-                    && (env.form != Form::Breakpoint || !IN_FRAME.has(gpr))
+                    && !(env.form.has_frame() && IN_FRAME.has(gpr))
                 {
                     asked.registers.add(gpr);
                 }
                 asked.context = true;
             }
             Insn::Call { helper } => match helper {
-                Helper::EntryData if handler => asked.arguments.add(SHARED_DATA),
-                Helper::ReturnAddress if handler => asked.arguments.add(RETURN_ADDRESS),
+                Helper::EntryData | Helper::ReturnAddress if handler => {
+                    asked.arguments.add(INSTANCE);
+                }
                 Helper::FuncIp if handler && env.kind() == ProgramKind::Probe => {
                     asked.context = true
                 }
-                Helper::FuncIp if handler => asked.arguments.add(FUNCTION),
                 helper if helper.walks_the_stack() => {
                     asked.sample = true;
                     asked.context = true;
-                    if handler && matches!(env.kind(), ProgramKind::Entry { .. }) {
-                        asked.arguments.add(FUNCTION);
-                    }
                 }
                 _ => {}
             },
@@ -365,6 +352,7 @@ impl Lower<'_> {
 
     fn all(&mut self) -> Result<(), CompileError> {
         self.enter(LIGHT);
+        self.clear_entry_data();
         push(&mut self.queue, (0, LIGHT))?;
         loop {
             while let Some((at, level)) = self.queue.pop() {

@@ -8,7 +8,7 @@ use bpf::{Operand, Reg, Width, context::Register};
 
 use super::{ALL, CALLER_SAVED, CONTEXT, HEAVY, LIGHT, Lower, Place, gpr_of};
 use crate::{
-    BreakpointFrame, Form,
+    BreakpointFrame, EntryFrame, Form,
     asm::{self, Bytes, Gpr, GprSet, Mem, Rm, Src},
     flow::{self, Value},
 };
@@ -55,6 +55,13 @@ impl Lower<'_> {
         Place::Rm(match (form, frame, gpr_of(register)) {
             (Form::Handler, ..) => Rm::Mem(Mem::at(self.context(), i32::from(register.offset()))),
             (Form::Breakpoint, Some(offset), _) => Rm::Mem(self.above_return(8 + offset)),
+            (Form::Entry, Some(offset), Some(_)) => Rm::Mem(self.above_return(8 + offset)),
+            (Form::Entry, ..) if register == Register::Flags => {
+                Rm::Mem(self.above_return(8 + EntryFrame::FLAGS))
+            }
+            (Form::Entry, _, None) => {
+                return Place::Address(self.above_return(8 + EntryFrame::RETURN_SLOT));
+            }
             (_, _, Some(gpr)) => self.entry_register(gpr),
             (Form::Jump { .. }, ..) if register == Register::Flags => {
                 // The frame has them because the program asks.

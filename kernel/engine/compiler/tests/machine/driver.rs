@@ -158,6 +158,7 @@ pub(super) fn check_kept(form: Form, before: &Registers, after: &Registers, code
     let (lost, flags): (&[usize], u64) = match form {
         Form::Jump { flags_live, .. } => (&[], if flags_live { 0 } else { STATUS }),
         Form::Breakpoint => (&[AX, CX, DX, SI, DI], STATUS | DIRECTION),
+        Form::Entry => (&[AX, CX, DX, SI, DI], STATUS),
         Form::Handler => (&[AX, CX, DX, SI, DI, 8, 9, 10, 11], STATUS),
     };
     for number in (0..16).filter(|number| !lost.contains(number)) {
@@ -172,6 +173,18 @@ pub(super) fn check_kept(form: Form, before: &Registers, after: &Registers, code
         before.flags | flags | 0x202,
         "{form:?}: flags are kept"
     );
+}
+
+/// Makes the selectors in `world` those that the code finds.
+fn set_selectors(world: &mut TestMachine) {
+    let (cs, ss): (u16, u16);
+    // SAFETY: reads registers.
+    unsafe {
+        std::arch::asm!("mov {:x}, cs", out(reg) cs, options(nomem, nostack));
+        std::arch::asm!("mov {:x}, ss", out(reg) ss, options(nomem, nostack));
+    }
+    world.set_register(Register::Cs, u64::from(cs));
+    world.set_register(Register::Ss, u64::from(ss));
 }
 
 /// The registers at the call, and in `world` those of the probed code.
@@ -202,14 +215,7 @@ pub(super) fn registers(
             if flags_live {
                 registers.flags |= pattern & DIRECTION;
             }
-            let (cs, ss): (u16, u16);
-            // SAFETY: reads registers.
-            unsafe {
-                std::arch::asm!("mov {:x}, cs", out(reg) cs, options(nomem, nostack));
-                std::arch::asm!("mov {:x}, ss", out(reg) ss, options(nomem, nostack));
-            }
-            world.set_register(Register::Cs, u64::from(cs));
-            world.set_register(Register::Ss, u64::from(ss));
+            set_selectors(world);
             world.set_register(Register::OrigAx, u64::MAX);
             world.set_register(Register::Sp, registers.gpr[SP]);
             world.set_register(Register::Flags, registers.flags);
@@ -242,6 +248,31 @@ pub(super) fn registers(
             }
             world.func_ip = world.registers[Register::Ip as usize];
         }
+        Form::Entry => {
+            registers.gpr[SP] = top;
+            let fields = [
+                (BreakpointFrame::AX, Register::Ax),
+                (BreakpointFrame::CX, Register::Cx),
+                (BreakpointFrame::DX, Register::Dx),
+                (BreakpointFrame::SI, Register::Si),
+                (BreakpointFrame::DI, Register::Di),
+                (EntryFrame::FLAGS, Register::Flags),
+            ];
+            for (offset, register) in fields {
+                let value = world.registers[register as usize];
+                // SAFETY: inside the stack's mapping, and aligned.
+                unsafe { ((top as i64 + i64::from(offset)) as *mut u64).write(value) };
+            }
+            for number in [AX, CX, DX, SI, DI] {
+                registers.gpr[number] = 0xdead_0000 + number as u64;
+            }
+            let slot = top + EntryFrame::RETURN_SLOT as u64;
+            world.set_register(Register::Sp, slot);
+            set_selectors(world);
+            world.set_register(Register::OrigAx, u64::MAX);
+            let ip = world.func_ip;
+            world.set_register(Register::Ip, ip);
+        }
         Form::Handler => {
             registers.gpr[SP] = top;
             let context = top + 0x100;
@@ -260,8 +291,6 @@ pub(super) fn registers(
             }
             registers.gpr[DI] = 0xdead_beef;
             registers.gpr[SI] = context;
-            registers.gpr[CX] = world.func_ip;
-            registers.gpr[8] = world.return_address;
         }
     }
     registers

@@ -28,8 +28,8 @@ use bpf::{
     Verified, context::Register,
 };
 use bpf_compiler::{
-    Array, BreakpointFrame, Calls, Code, CompileError, Form, Given, Machine, MapRuntime, PerCpu,
-    PidTgid, Routine, Sample, compile, mend,
+    Array, BreakpointFrame, Calls, Code, CompileError, EntryFrame, Form, Given,
+    INSTANCE_RETURN_ADDRESS, Machine, MapRuntime, PerCpu, PidTgid, Routine, Sample, compile, mend,
 };
 use bpf_interpreter::{Addresses, Environment, TestMachine};
 
@@ -101,6 +101,9 @@ fn compile_for(
     let machine = Machine {
         cpu_number: offset(std::mem::offset_of!(Cpu, number)),
         preempt_count: offset(std::mem::offset_of!(Cpu, preempt_count)),
+        running: offset(std::mem::offset_of!(Cpu, running)),
+        marks_of_running: 3,
+        address_in_probe: 8,
         faults: offset(std::mem::offset_of!(Cpu, faults)),
         pid_tgid: match variant.pick(20, 3) {
             0 => None,
@@ -166,6 +169,9 @@ pub fn run(
     place.cpu.pid_of_both = place.cpu.pid;
     place.cpu.tgid_of_both = place.cpu.tgid;
     place.cpu.part = 0x1234_5678_0000;
+    place.cpu.probe = [0, world.func_ip];
+    let marks = u64::from(matches!(program.program().kind, ProgramKind::Return { .. }));
+    place.cpu.running = place.cpu.probe.as_ptr() as u64 | marks;
     // SAFETY: in the mapping.
     unsafe { place.not_recording().write(world.not_recording) };
     place.adopt_thread();
@@ -195,9 +201,22 @@ pub fn run(
         calls: 0,
     };
     run.machine.addresses = Addresses::Real;
-    // In a handler they are arguments.
-    if form == Form::Handler && program.program().kind != ProgramKind::Probe {
-        registers.gpr[DX] = run.machine.entry_data.as_ptr() as u64;
+    if program.program().kind != ProgramKind::Probe {
+        let return_address = run.machine.return_address.to_le_bytes();
+        let instance = run.machine.entry_data.instance();
+        instance[INSTANCE_RETURN_ADDRESS as usize..][..8].copy_from_slice(&return_address);
+        let instance = instance.as_ptr() as u64;
+        if form == Form::Entry {
+            let place = registers.gpr[SP] as i64 + i64::from(EntryFrame::INSTANCE);
+            // SAFETY: inside the stack's mapping, and aligned.
+            unsafe { (place as *mut u64).write(instance) };
+        } else {
+            registers.gpr[DI] = instance;
+        }
+    }
+    // The code of an entry clears what it shares with the return.
+    if let ProgramKind::Entry { .. } = program.program().kind {
+        world.entry_data.fill(0);
     }
     let above = above_stack(&registers);
     // SAFETY: the mutex is held, so no other thread uses these. The code keeps the stack, and comes
@@ -302,7 +321,8 @@ pub fn agree(
     }
     let forms = match program.program().kind {
         ProgramKind::Probe => forms,
-        ProgramKind::Entry { .. } | ProgramKind::Return { .. } => &[Form::Handler],
+        ProgramKind::Entry { .. } => &[Form::Handler, Form::Entry],
+        ProgramKind::Return { .. } => &[Form::Handler],
     };
     for &form in forms {
         compiled(program, form, variant).map_err(|error| format!("{form:?}: {error}"))?;
@@ -311,7 +331,7 @@ pub fn agree(
         let result = bpf_interpreter::run(program.program(), &mut world, limit)
             .map_err(|objection| format!("the interpreter objects: {objection}"))?;
         let mut differences = machine.differences(&world);
-        if form == Form::Handler {
+        if matches!(form, Form::Handler | Form::Entry) {
             let expected = match program.program().kind {
                 ProgramKind::Entry { .. } => u8::from(result != 0),
                 ProgramKind::Probe | ProgramKind::Return { .. } => 0,

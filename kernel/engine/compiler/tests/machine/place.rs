@@ -12,6 +12,9 @@ pub(super) struct Cpu {
     pub(super) number: u32,
     pub(super) preempt_count: u32,
     pub(super) faults: u64,
+    /// What the running probe is, and it.
+    pub(super) running: u64,
+    pub(super) probe: [u64; 2],
     pub(super) records_off: u64,
     pub(super) pid: u32,
     pub(super) between: u32,

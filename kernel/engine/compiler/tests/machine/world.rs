@@ -130,7 +130,12 @@ impl World {
         compare(&mut found, "held", &own.held(), &expected.held());
         compare(&mut found, "faults", &own.faults, &expected.faults);
         compare(&mut found, "readings", &own.tsc, &expected.tsc);
-        compare(&mut found, "shared", &own.entry_data, &expected.entry_data);
+        compare(
+            &mut found,
+            "shared",
+            &own.entry_data[..],
+            &expected.entry_data[..],
+        );
         for (number, def) in self.maps.iter().enumerate() {
             let map = MapIndex(number as u16);
             let Some(array) = &self.arrays[number] else {
@@ -169,7 +174,7 @@ impl World {
     }
 }
 
-pub(super) fn compare<T: PartialEq + std::fmt::Debug>(
+pub(super) fn compare<T: ?Sized + PartialEq + std::fmt::Debug>(
     found: &mut Vec<String>,
     what: &str,
     a: &T,
