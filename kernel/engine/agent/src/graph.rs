@@ -93,8 +93,7 @@ struct Place {
     entry_cpu: u32,
 }
 
-/// In place of a depth: the call is not recorded, nor what it calls. One more is 0, so a routine
-/// finds it without a comparison.
+/// In place of a depth: the call is not recorded, nor what it calls.
 const HIDDEN: u32 = u32::MAX;
 
 /// Which calls are recorded. A change counts from the next call on.
@@ -182,10 +181,13 @@ impl EntryRegisters {
     }
 }
 
-const INTERRUPT_FLAG: u64 = 1 << 9;
+#[doc(hidden)]
+pub const INTERRUPT_FLAG: u64 = 1 << 9;
 /// Where the common header has its flags, and the flag that interrupts were off at the call.
 const FLAGS: usize = 2;
 const IRQS_OFF: u8 = 1;
+// As an instruction adds it.
+const _: () = assert!(IRQS_OFF == 1);
 
 /// Reserves a record, with its header, for a call with these flags. None if there is no room, or no
 /// records are taken, which is counted.
@@ -397,6 +399,8 @@ pub struct Functions<'a> {
 /// Kretprobes that record the calls of functions, from their registration to the drop.
 pub struct GraphTracer<A: Agent> {
     batches: [Option<Batch<A, Kretprobe, CallAction>>; 3],
+    /// Whether it hides calls.
+    hides: bool,
 }
 
 impl<A: Agent> GraphTracer<A> {
@@ -429,7 +433,10 @@ impl<A: Agent> GraphTracer<A> {
         };
         let mut tracer = Self {
             batches: [const { None }; 3],
+            hides: !functions.hidden.is_empty(),
         };
+        let hiding = u16::from(tracer.hides);
+        tracing.recording.hiding.fetch_add(hiding, Relaxed);
         let (root, inner) = match with_arguments {
             true => (entry.graph_root_arguments, entry.graph_inner_arguments),
             false => (entry.graph_root, entry.graph_inner),
@@ -464,5 +471,7 @@ impl<A: Agent> Drop for GraphTracer<A> {
         for batch in self.batches.iter_mut().rev().flatten() {
             batch.remove(|| ());
         }
+        let hiding = u16::from(self.hides);
+        A::tracing().recording.hiding.fetch_sub(hiding, Relaxed);
     }
 }

@@ -37,7 +37,7 @@ use core::{
     mem::offset_of,
     ptr::{NonNull, null_mut},
     sync::atomic::{
-        AtomicBool, AtomicU8, AtomicU32,
+        AtomicBool, AtomicU8, AtomicU16, AtomicU32,
         Ordering::{self, Relaxed},
     },
 };
@@ -63,7 +63,8 @@ pub struct Recording {
     pub(crate) script_runs: AtomicBool,
     /// What the tracer of calls asks beside: see [`crate::graph`].
     pub(crate) graph: AtomicU8,
-    unused: u16,
+    /// How many tracers of calls hide some.
+    pub(crate) hiding: AtomicU16,
 }
 
 const _: () = assert!(size_of::<Recording>() == 8);
@@ -111,7 +112,7 @@ impl Recording {
             reasons: AtomicU32::new(NO_RINGS),
             script_runs: AtomicBool::new(false),
             graph: AtomicU8::new(0),
-            unused: 0,
+            hiding: AtomicU16::new(0),
         }
     }
 

@@ -232,16 +232,15 @@ kretprobe_detour_action_enter:
     inc dword ptr gs:[{per_cpu} + {guard}]
     jnz .Ldetour_action_nothing_done
     cld
-    movabs rdi, {kretprobe_mark}
-    mov rdi, [rdi + {lone_holder}]
+    movabs rsi, {kretprobe_mark}
+    mov rdi, [rsi + {lone_holder}]
     pop_instance rdi, .Ldetour_action_nothing_done
     lea rbx, [rsp + 56 - {below_slot}]
-    borrow_return rdi, rbx, rsi, .Ldetour_action_slow_path, {trampoline_mark}
+    borrow_return rdi, rbx, "[rsi + {kretprobe_trampoline}]", .Ldetour_action_slow_path
     pop_registers rbx
     push_word rax
-    movabs rdi, {kretprobe_mark}
-    mov gs:[{per_cpu} + {running}], rdi
-    call [rdi + {jump_entry}]
+    mov gs:[{per_cpu} + {running}], rsi
+    call [rsi + {jump_entry}]
     test al, al
     jnz .Ldetour_action_declined
     movabs rdx, {trampoline_mark}

@@ -47,6 +47,7 @@ pub const KRETPROBE_LONE_HOLDER: usize = offset_of!(KretprobeCore, lone_holder);
 pub const KRETPROBE_HANDLER: usize = offset_of!(KretprobeCore, handler);
 pub const KRETPROBE_ENTER: usize = offset_of!(KretprobeCore, enter);
 pub const KRETPROBE_JUMP_ENTRY: usize = offset_of!(KretprobeCore, jump_entry);
+pub const KRETPROBE_TRAMPOLINE: usize = offset_of!(KretprobeCore, trampoline);
 pub const KRETPROBE_NMISSED: usize = offset_of!(KretprobeCore, nmissed);
 pub const HOLDER_KRETPROBE: usize = offset_of!(Holder, kretprobe);
 pub const INSTANCE_NEXT: usize = offset_of!(Instance, next);

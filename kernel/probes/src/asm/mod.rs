@@ -109,6 +109,7 @@ kprobe_per_cpu_offset:
             post = const $crate::asm::layout::PROBE_POST,
             // A kretprobe, and the holder of its instances.
             enter = const $crate::asm::layout::KRETPROBE_ENTER,
+            kretprobe_trampoline = const $crate::asm::layout::KRETPROBE_TRAMPOLINE,
             jump_entry = const $crate::asm::layout::KRETPROBE_JUMP_ENTRY,
             handler = const $crate::asm::layout::KRETPROBE_HANDLER,
             kretprobe_holder = const $crate::asm::layout::KRETPROBE_HOLDER,

@@ -226,9 +226,12 @@ extern "C" fn note_argument(instance: *mut (), regs: &mut PtRegs) -> EntryVerdic
 extern "C" fn note_argument_by_jump() {
     naked_asm!(
         "inc qword ptr [rip + {count}]",
-        "mov rax, [rdi + {address}]",
-        "mov [rip + {seen}], rax",
         "mov rdx, [rsp + {instance}]",
+        // Both are the instance.
+        "sub rax, rdx",
+        "add rdx, rax",
+        "mov rax, [rsi + {address}]",
+        "mov [rip + {seen}], rax",
         "mov [rip + {noted}], rdx",
         "mov rax, [rsp + {di}]",
         "mov [rdx + {words}], rax",

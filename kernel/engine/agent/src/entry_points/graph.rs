@@ -1,33 +1,34 @@
 //! The routines of the tracer of calls ([`crate::graph`]), in assembly, because with all functions
 //! traced each call pays for each of their instructions.
 //!
-//! Each does the usual case: records are taken, of all tasks, to any depth and of any duration
-//! ([`Recording`](crate::records::Recording) is 0), and the call around this one is the next older
+//! Each does the usual case: records are taken, of all tasks, to any depth and of any duration, no
+//! call is hidden ([`Recording`](crate::records::Recording) is 0), and the call around this one is the next older
 //! one on the task's list, or there is none. Anything else starts over in Rust, with the same
 //! result.
 //!
 //! # Contexts
 //! As for all entry points.
 
-/// Writes the header, the prefix and the common header of a record, whose size, type and kind are
-/// constants, at `rdi`. In: `edx`, flags of the processor. Changes `rax` and `rdx`.
+/// Writes the header, the prefix and the common header of a record, whose size and type are
+/// constants, at `rdi`. `$flags`: where the flags of the processor are. Changes `rax`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! graph_headers {
-    () => {
-        "
+    ($flags:literal) => {
+        concat!(
+            "
     mov dword ptr [rdi - {in_front}], {header}
     mov dword ptr [rdi - {prefix}], {size}
     mov dword ptr [rdi - {prefix} + 4], {size}
     mov word ptr [rdi], {kind}
-    # Interrupts were off.
-    shr edx, 9
-    not edx
-    and edx, 1
     movzx eax, byte ptr gs:[{need_resched}]
     shl eax, {need_resched_bit}
-    or eax, edx
     or al, gs:[{interrupt}]
+    # 1 more, the flag for that, if interrupts were off.
+    bt dword ptr ",
+            $flags,
+            ", {interrupt_flag}
+    sbb eax, -1
     cmp dword ptr gs:[{nmis}], 0
     jne 6f
 7:  mov [rdi + 2], al
@@ -36,6 +37,7 @@ macro_rules! graph_headers {
     mov eax, gs:[{pid}]
     mov [rdi + 4], eax
     "
+        )
     };
 }
 
@@ -97,6 +99,7 @@ macro_rules! graph_routine {
             reserve = const $crate::graph::$record.reserve,
             need_resched = const <$agent as $crate::Agent>::SHOWN.need_resched,
             need_resched_bit = const $crate::records::flags::NEED_RESCHED.trailing_zeros(),
+            interrupt_flag = const $crate::graph::INTERRUPT_FLAG.trailing_zeros(),
             interrupt = const <$agent as $crate::Agent>::SHOWN.interrupt,
             nmis = const <$agent as $crate::Agent>::SHOWN.nmis,
             nmi = const $crate::records::flags::NMI,
@@ -151,19 +154,17 @@ macro_rules! graph_entry {
                 "cmp qword ptr [rcx], 0",
                 "jne 8f",
                 // rcx: the next older call; rdx: its probe.
-                "mov rax, [rsp + {instance}]",
                 "mov rcx, [rax + {next}]",
                 "mov rdx, [rcx + {holder}]",
                 "mov rdx, [rdx + {kretprobe}]",
-                "mov rsi, [rdi + {handler}]",
-                "cmp [rdx + {handler}], rsi",
+                "mov rdi, [rsi + {handler}]",
+                "cmp [rdx + {handler}], rdi",
                 "jne 4f",
+                "mov rdi, [rsi + {address}]",
                 "mov esi, [rcx + {depth}]",
                 "inc esi",
-                "jz 5f",
                 "9:",
-                "mov rcx, [rdi + {address}]",
-                "mov [rax + {function}], rcx",
+                "mov [rax + {function}], rdi",
                 "mov [rax + {depth}], esi",
                 "mov ecx, gs:[{cpu}]",
                 "mov [rax + {entry_cpu}], ecx",
@@ -177,15 +178,13 @@ macro_rules! graph_entry {
                 "mov [rdi + {record_function}], rax",
                 "mov [rdi + {record_depth}], rsi",
                 $registers,
-                "mov edx, [rsp + {flags}]",
-                $crate::graph_headers!(),
+                $crate::graph_headers!("[rsp + {flags}]"),
                 $crate::graph_submit!("xor eax, eax"),
                 // Another kind of call is around this one, or none at all.
                 "4:",
                 "cmp qword ptr [rcx + {next}], 0",
                 "jne 8f",
                 $alone,
-                "5:",
                 "mov eax, {decline}",
                 "ret",
                 // Not usual: in Rust, with the `EntryRegisters` on the stack.
@@ -247,7 +246,7 @@ macro_rules! graph_routines {
         $crate::graph_entry!(
             $agent, ROOT, false, ENTRY,
             trace_graph_root, trace_graph_root_by_jump, trace_graph_root_slowly,
-            alone = "xor esi, esi; jmp 9b", registers = ""
+            alone = "mov rdi, [rsi + {address}]; xor esi, esi; jmp 9b", registers = ""
         );
         $crate::graph_entry!(
             $agent, INNER, false, ENTRY,
@@ -258,7 +257,7 @@ macro_rules! graph_routines {
             $agent, ROOT, true, LONG_ENTRY,
             trace_graph_root_arguments, trace_graph_root_arguments_by_jump,
             trace_graph_root_arguments_slowly,
-            alone = "xor esi, esi; jmp 9b", registers = $crate::graph_arguments!()
+            alone = "mov rdi, [rsi + {address}]; xor esi, esi; jmp 9b", registers = $crate::graph_arguments!()
         );
         $crate::graph_entry!(
             $agent, INNER, true, LONG_ENTRY,
@@ -298,8 +297,6 @@ macro_rules! graph_routines {
                 "mov rcx, gs:[{recording}]",
                 "cmp qword ptr [rcx], 0",
                 "jne 8f",
-                "cmp dword ptr [r8 + {depth}], -1",
-                "je 5f",
                 "movabs rdx, {reserve}",
                 $crate::record_reserve!(),
                 "mov rax, [r8 + {function}]",
@@ -310,10 +307,8 @@ macro_rules! graph_routines {
                 "mov [rdi + {record_place}], rax",
                 "mov rax, [r8 + {entered}]",
                 "mov [rdi + {record_entered}], rax",
-                "mov edx, [rsi + {flags}]",
-                $crate::graph_headers!(),
+                $crate::graph_headers!("[rsi + {flags}]"),
                 $crate::graph_submit!(""),
-                "5: ret",
                 "8: mov rdi, r8",
                 "jmp {slowly}";
                 ax = const ::core::mem::offset_of!($crate::probes::PtRegs, ax),
