@@ -16,6 +16,7 @@ use alloc::{boxed::Box, vec, vec::Vec};
 use core::{
     arch::naked_asm,
     hint::{self, black_box},
+    mem::offset_of,
     sync::atomic::{
         AtomicU64,
         Ordering::{Relaxed, SeqCst},
@@ -34,7 +35,7 @@ use kernel::{
     symbols,
     task::{kthread::spawn_kthread_on, schedule},
 };
-use probes::Platform;
+use probes::{CallAction, Platform, action::EntryFrame};
 use x86_64::instructions::interrupts::without_interrupts;
 
 /// A jump fits at +0, over two instructions, and at +1, over two others.
@@ -113,7 +114,7 @@ static LOST_AT: AtomicU64 = AtomicU64::new(0);
 static CALLER_SP: AtomicU64 = AtomicU64::new(0);
 
 /// The kinds of places, and how often an NMI came there.
-const PLACES: [&str; 33] = [
+const PLACES: [&str; 34] = [
     SLOT,
     "kprobe_breakpoint",
     "kprobe_hit",
@@ -142,6 +143,7 @@ const PLACES: [&str; 33] = [
     "kprobe_detour_at_entry",
     "kprobe_detour",
     "kretprobe_detour_entry",
+    "kretprobe_detour_action",
     "kretprobe_detour",
     "kretprobe_detour_keeping_flags",
     "kretprobes_detour",
@@ -316,6 +318,68 @@ fn decline(_: &mut KretprobeInstance<u64>, regs: &mut PtRegs) -> EntryVerdict {
 
 fn note_return<D>(_: &mut KretprobeInstance<D>, regs: &mut PtRegs) {
     POST.fetch_add(u64::from(regs.return_value() == ARGUMENT + 1), SeqCst);
+}
+
+/// As [`note_entry`] and [`note_return`], by an action: in its frame, and by a jump.
+fn action() -> CallAction {
+    extern "C" fn entry(_: *mut (), regs: &mut PtRegs) -> EntryVerdict {
+        PRE.fetch_add(u64::from(regs.di == ARGUMENT), SeqCst);
+        EntryVerdict::Track
+    }
+    extern "C" fn on_return(_: *mut (), regs: &mut PtRegs) {
+        POST.fetch_add(u64::from(regs.return_value() == ARGUMENT + 1), SeqCst);
+    }
+    CallAction {
+        entry: Some(entry),
+        jump_entry: note_entry_by_jump as *const () as u64,
+        on_return,
+        shared_words: 1,
+    }
+}
+
+/// The same for a call that is let go, as by [`decline`].
+fn action_that_declines() -> CallAction {
+    CallAction {
+        jump_entry: decline_by_jump as *const () as u64,
+        ..action()
+    }
+}
+
+/// It changes all registers that it may.
+#[unsafe(naked)]
+extern "C" fn note_entry_by_jump() {
+    naked_asm!(
+        ".cfi_startproc",
+        "movabs rcx, {argument}",
+        "cmp [rsp + {di}], rcx",
+        "sete al",
+        "movzx eax, al",
+        "lock add [rip + {pre}], rax",
+        "mov rcx, -1",
+        "mov rdx, rcx",
+        "mov rsi, rcx",
+        "mov rdi, rcx",
+        "xor eax, eax",
+        "ret",
+        ".cfi_endproc",
+        di = const offset_of!(EntryFrame, di),
+        argument = const ARGUMENT,
+        pre = sym PRE,
+    )
+}
+
+#[unsafe(naked)]
+extern "C" fn decline_by_jump() {
+    naked_asm!(
+        ".cfi_startproc",
+        "movabs rcx, {argument}",
+        "cmp [rsp + {di}], rcx",
+        "sete al",
+        "ret",
+        ".cfi_endproc",
+        di = const offset_of!(EntryFrame, di),
+        argument = const ARGUMENT,
+    )
 }
 
 jprobe! {
@@ -687,6 +751,26 @@ fn an_nmi_between_any_two_instructions_of_a_detour_is_a_hit_or_miss() {
         1,
         (1, 1),
         &["kretprobe_detour_entry", SLOT, "kretprobe_trampoline"],
+    );
+    // SAFETY: the code is that of this file, and does as `CallAction` says.
+    let with_action = |action| unsafe { Kretprobe::new().action(action) };
+    case(
+        "a return probe with an action",
+        vec![kretprobe(with_action(action()))],
+        1,
+        (1, 1),
+        &["kretprobe_detour_action", SLOT, "kretprobe_trampoline"],
+    );
+    case(
+        "a call that an action lets go",
+        vec![kretprobe(with_action(action_that_declines()))],
+        0,
+        (0, 0),
+        &[
+            "kretprobe_detour_action",
+            "kretprobe_decline",
+            "kretprobe_give_back",
+        ],
     );
     case(
         "a call let go",

@@ -84,6 +84,7 @@ pub const PARTS: [Part; 22] = [
         functions: &[
             "kprobe_detour",
             "kretprobe_detour",
+            "kretprobe_detour_action",
             "kretprobe_detour_keeping_flags",
             "kretprobes_detour",
         ],
@@ -287,6 +288,7 @@ pub const PARTS: [Part; 22] = [
             "trace_event_of_size",
             "trace_event_reserve",
             "trace_event_with_room",
+            "trace_graph_",
             "trace_record_of_size",
             "trace_ring_",
         ],
