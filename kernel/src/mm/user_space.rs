@@ -46,7 +46,7 @@ use crate::{
     uprobes::space::SpaceProbes,
 };
 use alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
-use core::ops::Range;
+use core::{mem::offset_of, ops::Range};
 use x86_64::{PhysAddr, VirtAddr, instructions::interrupts};
 
 /// First address that a program may use. Nothing is mapped below it, so a null pointer with a small
@@ -192,6 +192,9 @@ impl UserSpace {
     pub fn root(&self) -> PhysAddr {
         self.root
     }
+
+    /// Where that is, for the assembly of a hit.
+    pub const PROBES_OFFSET: usize = offset_of!(Self, probes);
 
     /// What the probes know of the program.
     pub fn probes(&self) -> &SpaceProbes {

@@ -47,6 +47,7 @@ use alloc::{
 };
 use core::{
     fmt,
+    mem::offset_of,
     ops::Range,
     ptr,
     sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering},
@@ -393,6 +394,11 @@ impl Task {
     pub(crate) fn printing(&self) -> &AtomicU8 {
         &self.printing
     }
+
+    /// Where the address of the task's memory is, for the assembly of a hit.
+    pub(crate) const OWN_SPACE_OFFSET: usize = offset_of!(Self, own_space);
+    /// Where it says whether the task is to end.
+    pub(crate) const INTERRUPTED_OFFSET: usize = offset_of!(Self, interrupted);
 
     /// Whether the task is to end.
     pub(crate) fn is_interrupted(&self) -> bool {

@@ -14,7 +14,7 @@ use alloc::{boxed::Box, format, string::String, sync::Arc};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use fallible::{copied, try_box};
-use trace_agent::facts::{InProgram, PlaceInProgram, RunInProgram};
+use trace_agent::facts::{InProgram, PlaceInProgram, RoutineInProgram, RunInProgram};
 
 use crate::{
     probes::{EntryVerdict, PreVerdict, PtRegs},
@@ -102,6 +102,8 @@ pub(super) struct AttachedToProgram {
     probe: UserHolder,
     /// Hits run it.
     started: Arc<AtomicBool>,
+    /// What keeps it is in the probe's closure.
+    routine: Option<RoutineInProgram>,
 }
 
 impl AttachedToProgram {
@@ -109,6 +111,7 @@ impl AttachedToProgram {
     pub(super) fn new(run: RunInProgram, place: &Place<'_>) -> Result<Self, UprobeError> {
         let started = Arc::new(AtomicBool::new(false));
         let gate = started.clone();
+        let RunInProgram { run, routine } = run;
         let run = move |regs: &mut PtRegs| {
             if gate.load(Relaxed) {
                 reading_program(|| run(regs));
@@ -139,7 +142,11 @@ impl AttachedToProgram {
             let probe = at_place!(Uprobe::new(), place).closure(handler);
             UserHolder::Probe(RegisteredUserProbe::new(probe)?)
         };
-        Ok(Self { probe, started })
+        Ok(Self {
+            probe,
+            started,
+            routine,
+        })
     }
 
     pub(super) fn misses(&self) -> u64 {
@@ -149,11 +156,19 @@ impl AttachedToProgram {
     /// Lets hits run it.
     pub(super) fn start(&self) {
         self.started.store(true, Relaxed);
+        self.set_action(self.routine);
+    }
+
+    fn set_action(&self, routine: Option<RoutineInProgram>) {
+        if let UserHolder::Probe(probe) = &self.probe {
+            probe.set_action(routine);
+        }
     }
 
     /// Keeps them from it. When this returns nothing runs; returns how many were missed.
     pub(super) fn stop(&self) -> u64 {
         self.started.store(false, Relaxed);
+        self.set_action(None);
         self.probe.disable();
         self.probe.misses()
     }

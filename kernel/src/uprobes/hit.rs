@@ -69,36 +69,56 @@ fn running() -> Option<(Pid, &'static UserSpace)> {
 /// Serves a #BP that came from ring 3 and left `regs`. False: it is the program's own.
 #[inline(always)]
 pub fn on_breakpoint(regs: &mut PtRegs) -> bool {
-    let Some((pid, space)) = running() else {
+    let Some((_, space)) = running() else {
         return false;
     };
     let address = regs.ip.wrapping_sub(1);
-    let Some(place) = space.probes().place(address) else {
-        return on_return(space, address, regs);
+    match space.probes().place(address) {
+        Some(place) => {
+            on_place(regs, place);
+            true
+        }
+        None => on_return(space, address, regs),
+    }
+}
+
+/// The same where the program has no place with a probe. The stub has found that out.
+#[inline(always)]
+pub fn on_other_breakpoint(regs: &mut PtRegs) -> bool {
+    let Some((_, space)) = running() else {
+        return false;
     };
-    regs.ip = address;
+    on_return(space, regs.ip.wrapping_sub(1), regs)
+}
+
+/// Serves a #BP at `place` of the running program.
+#[inline(always)]
+pub fn on_place(regs: &mut PtRegs, place: &ProbedPlace) {
+    regs.ip = place.address;
     // SAFETY: interrupts are off until it was used last.
     if let Some(probe) = unsafe { place.lone() } {
-        if probe.common.fires_in(pid) {
+        if probe.common.fires_in_running() {
             probe.common.count_hit();
             if probe.run(regs) == PreVerdict::Resume {
-                return true;
+                return;
             }
             if probe.post.is_some() {
                 begin_step(place.address, regs);
             }
         }
-    // SAFETY: as above.
-    } else if let Some(probe) = unsafe { place.lone_return() } {
+    } else {
+        let Some((pid, space)) = running() else {
+            return;
+        };
+        // SAFETY: as above.
+        let Some(probe) = (unsafe { place.lone_return() }) else {
+            return serve(pid, space, place, regs);
+        };
         if probe.common.fires_in(pid) && enter_call(space, probe, regs).is_err() {
             probe.common.count_miss();
         }
-    } else {
-        serve(pid, space, place, regs);
-        return true;
     }
     regs.ip = place.slot.start;
-    true
 }
 
 /// Serves a breakpoint at `place`, where regs are, in the general case.

@@ -17,15 +17,19 @@
 use alloc::{borrow::Cow, boxed::Box, string::String};
 use core::{
     any::Any,
+    mem::offset_of,
     ops::Deref,
     ptr,
     sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed},
 };
 
+use trace_agent::facts::RoutineInProgram;
+
 use super::published::Published;
 use crate::{
     mm::shared::{OutOfMemory, Shared, try_box},
     probes::{EntryVerdict, PreVerdict, PtRegs},
+    task,
 };
 
 /// Runs before the probed instruction. `regs.ip` is its address.
@@ -58,7 +62,7 @@ pub(super) struct UserPlace {
 }
 
 /// Bits of [`Common::state`].
-const REGISTERED: u8 = 1;
+pub(super) const REGISTERED: u8 = 1;
 const DISABLED: u8 = 2;
 
 /// What both kinds of probes have.
@@ -123,6 +127,13 @@ impl Common {
     #[inline]
     pub(super) fn fires_in(&self, pid: i32) -> bool {
         self.fires() && self.only.is_none_or(|only| only == pid)
+    }
+
+    /// Whether it fires, in the process that runs.
+    #[inline]
+    pub(super) fn fires_in_running(&self) -> bool {
+        let runs = |only| task::running().is_some_and(|task| task.pid() == only);
+        self.fires() && self.only.is_none_or(runs)
     }
 
     /// Whether it fires in some process.
@@ -275,6 +286,8 @@ pub type UretprobeClosure = dyn Fn(&mut UserCall, &mut PtRegs) + Send + Sync;
 /// A probe on an instruction of a program. See the module's text.
 pub struct Uprobe {
     pub(super) common: Common,
+    /// See [`Uprobe::set_action`].
+    action: AtomicU64,
     pre: Option<Handler<UprobeHandler, UprobeClosure>>,
     pub(super) post: Option<UprobePostHandler>,
 }
@@ -287,11 +300,19 @@ impl Default for Uprobe {
     }
 }
 
+/// Where the assembly of a hit finds what it uses, in bytes.
+impl Uprobe {
+    pub(super) const ACTION_OFFSET: usize = offset_of!(Self, action);
+    pub(super) const STATE_OFFSET: usize = offset_of!(Self, common.state);
+    pub(super) const HITS_OFFSET: usize = offset_of!(Self, common.hits);
+}
+
 impl Uprobe {
     /// A probe with no place and no handler yet.
     pub const fn new() -> Self {
         Self {
             common: Common::new(),
+            action: AtomicU64::new(0),
             pre: None,
             post: None,
         }
@@ -308,6 +329,16 @@ impl Uprobe {
     pub fn closure(mut self, handler: Box<UprobeClosure>) -> Self {
         self.pre = Some(Handler::Closure(handler));
         self
+    }
+
+    /// Has hits run code in place of the handler where they can ([`super::hit`] says where), or not
+    /// any more. Nothing changes if the probe has a post handler or is for one process. What keeps
+    /// the code is kept by the probe's handler.
+    pub(crate) fn set_action(&self, routine: Option<RoutineInProgram>) {
+        if self.post.is_none() && self.common.only.is_none() {
+            let address = routine.map_or(0, RoutineInProgram::address);
+            self.action.store(address, Relaxed);
+        }
     }
 
     /// Runs the handler before the instruction. Without one the instruction is executed.

@@ -78,7 +78,7 @@ impl Displaced {
 }
 
 /// A place of the program that has, or had, a probe.
-pub(super) struct ProbedPlace {
+pub struct ProbedPlace {
     pub(super) address: u64,
     pub(super) displaced: Displaced,
     /// Where its replacement is.
@@ -166,9 +166,14 @@ impl ProbedPlace {
 /// The places by their addresses: each where its address says, or at the next free entry after
 /// that. At most half of the entries are used.
 struct Table {
+    /// One less than there are entries.
+    mask: u64,
+    /// The first of `entries`, for the assembly of a hit.
+    first: AtomicPtr<TableEntry>,
     entries: Box<[TableEntry]>,
 }
 
+#[repr(C)]
 struct TableEntry {
     /// 0: free.
     address: AtomicU64,
@@ -183,8 +188,11 @@ impl Table {
             address: AtomicU64::new(0),
             place: AtomicPtr::new(null_mut()),
         });
+        let mut entries = all.into_boxed_slice();
         try_box(Self {
-            entries: all.into_boxed_slice(),
+            mask: entries.len() as u64 - 1,
+            first: AtomicPtr::new(entries.as_mut_ptr()),
+            entries,
         })
     }
 
@@ -224,6 +232,29 @@ impl Table {
         entry.place.store(from_ref(place).cast_mut(), Relaxed);
         entry.address.store(place.address, Release);
     }
+}
+
+/// Where the assembly of a hit finds what it uses, in bytes.
+pub mod layout {
+    use core::mem::offset_of;
+
+    use super::{super::probe, ProbedPlace, SpaceProbes, Table, TableEntry, Uprobe};
+
+    pub const TABLE: usize = offset_of!(SpaceProbes, table);
+    pub const MASK: usize = offset_of!(Table, mask);
+    pub const ENTRIES: usize = offset_of!(Table, first);
+    pub const ENTRY_BITS: u32 = size_of::<TableEntry>().trailing_zeros();
+    pub const ENTRY_PLACE: usize = offset_of!(TableEntry, place);
+    pub const PLACE_LONE: usize = offset_of!(ProbedPlace, lone);
+    pub const PLACE_SLOT: usize = offset_of!(ProbedPlace, slot.start);
+    pub const PROBE_ACTION: usize = Uprobe::ACTION_OFFSET;
+    pub const PROBE_STATE: usize = Uprobe::STATE_OFFSET;
+    pub const PROBE_HITS: usize = Uprobe::HITS_OFFSET;
+    pub const REGISTERED: u8 = probe::REGISTERED;
+
+    // As the assembly has it.
+    const _: () = assert!(1 << ENTRY_BITS == size_of::<TableEntry>());
+    const _: () = assert!(offset_of!(TableEntry, address) == 0);
 }
 
 /// A task that carries out a displaced instruction with a trap after it.

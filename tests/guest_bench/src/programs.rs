@@ -6,12 +6,12 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use alloc::{boxed::Box, vec::Vec};
+use alloc::vec::Vec;
 use bpf::{Builder, MapDef, ProgramKind};
 use elf_program::Executable;
 use kernel::{
     mm::{paging::USER_END, shared::Shared},
-    probes::{Kernel, PreVerdict, PtRegs},
+    probes::{Kernel, PreVerdict},
     task::exec::run_program,
     trace::program::Program,
     uprobes::{
@@ -101,10 +101,7 @@ fn counted(name: &str, returns: bool) {
     builder.exit(0);
     let program = Program::load(builder.finish().expect("it is right"));
     let program = program.expect("it is verified, and there is memory");
-    let run = {
-        let program = program.clone();
-        Box::new(move |regs: &mut PtRegs| _ = program.run_at_hit(regs))
-    };
+    let run = Program::in_program(&program).expect("there is memory");
     let place = PlaceInProgram {
         path: PROGRAM,
         function: Some(TARGET),

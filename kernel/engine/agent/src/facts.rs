@@ -53,7 +53,26 @@ pub struct PlaceInProgram<'a> {
 }
 
 /// What a hit of such a place calls.
-pub type RunInProgram = Box<dyn Fn(&mut PtRegs) + Send + Sync>;
+pub struct RunInProgram {
+    /// With the registers of the program, interrupts off.
+    pub run: Box<dyn Fn(&mut PtRegs) + Send + Sync>,
+    /// The same in another form, for a kernel that serves such hits in assembly. None: there is no
+    /// such form.
+    pub routine: Option<RoutineInProgram>,
+}
+
+/// Code that is called as [`probes::Action::breakpoint`], in the kernel's world, and that asks
+/// nothing of the program in ring 3 but the registers. Only a [`RunInProgram`] has one, and keeps
+/// it alive.
+#[derive(Clone, Copy, Debug)]
+pub struct RoutineInProgram(pub(crate) u64);
+
+impl RoutineInProgram {
+    /// Where it is.
+    pub fn address(self) -> u64 {
+        self.0
+    }
+}
 
 /// Something attached to such a place.
 pub trait InProgram: Send + Sync {

@@ -335,6 +335,23 @@ impl Helper {
         matches!(self, Self::StackId | Self::RecordStack)
     }
 
+    /// Whether it may read memory of the program in ring 3, or need more of its registers than the
+    /// program of BPF itself names.
+    pub const fn asks_the_program(self) -> bool {
+        matches!(
+            self,
+            Self::StackId
+                | Self::RecordStack
+                | Self::ReadUser
+                | Self::ReadUserStr
+                | Self::ReadUserPart
+                | Self::UserStrLen
+                | Self::AppendUserStr
+                | Self::CanRead
+                | Self::Trigger
+        )
+    }
+
     /// The registers that a call of it reads.
     pub fn reads(self) -> impl Iterator<Item = Reg> {
         (1..=self.arguments().len() as u8).filter_map(Reg::numbered)

@@ -24,7 +24,7 @@ pub const PROBES: Rules<'static> = Rules {
 /// The rules for this kernel's closure.
 pub const KERNEL: Rules<'static> = Rules {
     roots: &joined::<31, 55, 86>(PROBES_ROOTS, ROOTS),
-    ends: &joined::<7, 8, 15>(PROBES_ENDS, ENDS),
+    ends: &joined::<7, 10, 17>(PROBES_ENDS, ENDS),
     callers: &joined::<28, 4, 32>(PROBES_CALLERS, CALLERS),
     stack_switchers: &joined::<1, 4, 5>(PROBES_STACK_SWITCHERS, STACK_SWITCHERS),
 };
@@ -235,7 +235,7 @@ const PROBES_ENDS: [Named; 7] = [
 
 /// The ends of the closure. After them either there was no hit and the kernel has taken over, or
 /// the kernel is at its end. None of them may be inlined into the code before it.
-const ENDS: [Named; 8] = [
+const ENDS: [Named; 10] = [
     (
         "kernel::task::scheduler::preempt_before_breakpoint",
         "another task runs before the hit begins",
@@ -258,6 +258,14 @@ const ENDS: [Named; 8] = [
     ),
     (
         "kernel::arch::x86_64::traps::user_breakpoint",
+        "a breakpoint of a program, which was interrupted without a lock",
+    ),
+    (
+        "kernel::arch::x86_64::traps::other_user_breakpoint",
+        "a breakpoint of a program, which was interrupted without a lock",
+    ),
+    (
+        "kernel::arch::x86_64::traps::user_place",
         "a breakpoint of a program, which was interrupted without a lock",
     ),
     (

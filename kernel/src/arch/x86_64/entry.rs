@@ -46,7 +46,11 @@ use super::{
     idt::vector,
     percpu, traps,
 };
-use crate::mm::paging;
+use crate::{
+    mm::{paging, user_space::UserSpace},
+    task::Task,
+    uprobes::space::layout,
+};
 use core::{arch::global_asm, mem::offset_of, slice};
 use x86_64::{VirtAddr, registers::debug::Dr6Flags};
 
@@ -226,8 +230,9 @@ begin_stub exception_common
     jmp exception_return
 end_stub exception_common
 
-# A breakpoint that is no probe's, from `kprobe_breakpoint`. One of a user probe goes back the short
-# way, if nothing else is to be done before ring 3 runs.
+# A breakpoint that is no probe's, from `kprobe_breakpoint`. The five registers that it has saved are
+# free. One of a user probe goes back the short way, if nothing else is to be done before ring 3
+# runs.
 begin_stub asm_breakpoint_other
     begin_frame 11
     .cfi_offset rdi, -56
@@ -235,17 +240,93 @@ begin_stub asm_breakpoint_other
     .cfi_offset rdx, -72
     .cfi_offset rcx, -80
     .cfi_offset rax, -88
-    save_r8_to_r15
+    .cfi_remember_state
     cld
     clac_if_smap
-    test byte ptr [rsp + {cs}], 3
+    test byte ptr [rsp + {early_cs}], 3
     jz 8f
     swapgs
+    # As `uprobes::hit::on_breakpoint`, where the program has a place at its address with nothing
+    # but an action that wants no more registers. A task of ring 3 has memory (TASK-3).
+    mov rsi, gs:[{current}]
+    mov rsi, [rsi + {own_space}]
+    mov rsi, [rsi + {table}]
+    test rsi, rsi
+    jz 7f
+    mov rax, [rsp + {early_ip}]
+    dec rax
+    mov rcx, rax
+    shr rcx, 4
+    xor rcx, rax
+    and rcx, [rsi + {mask}]
+    shl rcx, {entry_bits}
+    add rcx, [rsi + {entries}]
+    cmp [rcx], rax
+    jne 4f
+    # rcx: the place; rdi: its only probe.
+    mov rcx, [rcx + {entry_place}]
+    mov rdi, [rcx + {lone}]
+    test rdi, rdi
+    jz 3f
+    mov rax, [rdi + {action}]
+    test rax, rax
+    jz 3f
+    cmp byte ptr [rdi + {state}], {registered}
+    jne 3f
+    lock inc qword ptr [rdi + {hits}]
+    save rcx
+    call rax
+    pop rcx
+    .cfi_adjust_cfa_offset -8
+    mov rax, [rcx + {slot}]
+    mov [rsp + {early_ip}], rax
+    cmp byte ptr gs:[{need_resched}], 0
+    jne 6f
+    mov rax, gs:[{current}]
+    cmp byte ptr [rax + {interrupted}], 0
+    jne 6f
+    swapgs
+    restore rax
+    restore rcx
+    restore rdx
+    restore rsi
+    restore rdi
+    add rsp, 8
+    .cfi_adjust_cfa_offset -8
+    iretq
+    .cfi_restore_state
+    .cfi_remember_state
+3:  mov rsi, rcx
+    save_r8_to_r15
+    call_with_frame {user_place}
+    test al, al
+    jnz return_to_user_by_iret
+    jmp exception_return
+    .cfi_restore_state
+    .cfi_remember_state
+    # Either nothing is there, or a place whose turn comes later.
+4:  cmp qword ptr [rcx], 0
+    jne 7f
+    save_r8_to_r15
+    call_with_frame {other_user_breakpoint}
+    test al, al
+    jnz return_to_user_by_iret
+    jmp exception_return
+    .cfi_restore_state
+    .cfi_remember_state
+    # Something else is to be done first.
+6:  save_r8_to_r15
+    jmp exception_return
+    .cfi_restore_state
+    .cfi_remember_state
+7:  save_r8_to_r15
     call_with_frame {user_breakpoint}
     test al, al
     jnz return_to_user_by_iret
     jmp exception_return
-8:  call_with_frame {do_breakpoint}
+    .cfi_restore_state
+8:  save_r8_to_r15
+    call_with_frame {do_breakpoint}
     jmp exception_return
 end_stub asm_breakpoint_other
 
@@ -524,6 +605,23 @@ exception_stubs:
     .popsection
     "#,
     cs = const offset_of!(PtRegs, cs),
+    early_ip = const offset_of!(PtRegs, ip) - offset_of!(PtRegs, ax),
+    early_cs = const offset_of!(PtRegs, cs) - offset_of!(PtRegs, ax),
+    current = const percpu::CURRENT,
+    need_resched = const percpu::NEED_RESCHED,
+    own_space = const Task::OWN_SPACE_OFFSET,
+    interrupted = const Task::INTERRUPTED_OFFSET,
+    table = const UserSpace::PROBES_OFFSET + layout::TABLE,
+    mask = const layout::MASK,
+    entries = const layout::ENTRIES,
+    entry_bits = const layout::ENTRY_BITS,
+    entry_place = const layout::ENTRY_PLACE,
+    lone = const layout::PLACE_LONE,
+    slot = const layout::PLACE_SLOT,
+    action = const layout::PROBE_ACTION,
+    state = const layout::PROBE_STATE,
+    hits = const layout::PROBE_HITS,
+    registered = const layout::REGISTERED,
     orig_ax = const offset_of!(PtRegs, orig_ax),
     first_interrupt = const vector::FIRST_INTERRUPT,
     user_rsp = const percpu::USER_RSP,
@@ -535,6 +633,8 @@ exception_stubs:
     enter_page_fault = sym traps::enter_page_fault,
     do_breakpoint = sym traps::do_breakpoint,
     user_breakpoint = sym traps::user_breakpoint,
+    other_user_breakpoint = sym traps::other_user_breakpoint,
+    user_place = sym traps::user_place,
     do_debug = sym traps::do_debug,
     enter_match = sym traps::enter_match,
     matched = const Dr6Flags::TRAP.bits() as u8,

@@ -29,7 +29,8 @@ use crate::{
     panic, pr_err, pr_warn,
     probes::{PROBES, hooks, preempt_at_breakpoint},
     task::{self, exit::exit_if_requested, scheduler, sleepers},
-    terminal, test_runner, trace, uprobes,
+    terminal, test_runner, trace,
+    uprobes::{self, space::ProbedPlace},
 };
 use core::{
     arch::asm,
@@ -57,7 +58,28 @@ pub(super) extern "C" fn do_breakpoint(regs: &mut PtRegs) {
 // Not inlined, because the hit path of the kernel's probes ends here.
 #[inline(never)]
 pub(super) extern "C" fn user_breakpoint(regs: &mut PtRegs) -> bool {
-    if !uprobes::hit::on_breakpoint(regs) {
+    let served = uprobes::hit::on_breakpoint(regs);
+    after_user_breakpoint(regs, served)
+}
+
+/// The same where the running program has no place with a probe.
+#[inline(never)]
+pub(super) extern "C" fn other_user_breakpoint(regs: &mut PtRegs) -> bool {
+    let served = uprobes::hit::on_other_breakpoint(regs);
+    after_user_breakpoint(regs, served)
+}
+
+/// The same at a place of the running program.
+#[inline(never)]
+pub(super) extern "C" fn user_place(regs: &mut PtRegs, place: &ProbedPlace) -> bool {
+    uprobes::hit::on_place(regs, place);
+    after_user_breakpoint(regs, true)
+}
+
+/// Whether the task goes straight back to ring 3.
+#[inline(always)]
+fn after_user_breakpoint(regs: &mut PtRegs, served: bool) -> bool {
+    if !served {
         unclaimed(regs, vector::BREAKPOINT);
         return false;
     }

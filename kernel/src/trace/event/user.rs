@@ -6,11 +6,9 @@
 //! # Contexts
 //! As [`super::probe`]; stopping waits for all CPUs.
 
-use fallible::try_box;
 use tracefs::definition::{Definition, EventKind, ProbePlace};
 
 use crate::{
-    probes::PtRegs,
     trace::{
         program::Program,
         shared::Shared,
@@ -58,8 +56,7 @@ impl EventInProgram {
         program: Shared<Program>,
         definition: &Definition,
     ) -> Result<Self, UprobeError> {
-        let action = program.clone();
-        let run = try_box(move |regs: &mut PtRegs| _ = action.run_at_hit(regs))?;
+        let run = Program::in_program(&program).map_err(|_| UprobeError::OutOfMemory)?;
         Ok(Self {
             probe: AttachedToProgram::new(run, &place(definition))?,
             program,

@@ -14,7 +14,7 @@ use bpf::{Helper, Insn, MapIndex, ProgramKind, USER_STACK, Verified, verifier::v
 use bpf_compiler::{
     Base, Calls, Code, CompileError, Constants, Form, Machine, PidTgid, Routine, compile,
 };
-use fallible::{Shared, try_vec};
+use fallible::{Shared, try_box, try_vec};
 use probes::{
     Action, Kprobe, PtRegs,
     action::{ADDRESS_IN_PROBE, EntryRoutine, ReturnRoutine},
@@ -29,6 +29,7 @@ use super::{
 use crate::{
     Agent,
     code::{ActionCode, CodeFrame},
+    facts::{RoutineInProgram, RunInProgram},
     helpers, per_cpu,
 };
 
@@ -241,6 +242,21 @@ impl<A: Agent> Program<A> {
         let _ = (action.handler)(&NO_PROBE, regs);
         regs.ip = regs.ip.wrapping_sub(1);
         true
+    }
+
+    /// What a hit in a program of ring 3 runs.
+    ///
+    /// # Errors
+    /// [`LoadError`].
+    pub fn in_program(program: &Shared<Self>) -> Result<RunInProgram, LoadError> {
+        let asks = |insn: &Insn| matches!(insn, Insn::Call { helper } if helper.asks_the_program());
+        let asks = program.source().insns.iter().any(asks);
+        let breakpoint = program.action.map(|action| action.breakpoint);
+        let program = program.clone();
+        Ok(RunInProgram {
+            run: try_box(move |regs: &mut PtRegs| _ = program.run_at_hit(regs))?,
+            routine: breakpoint.filter(|_| !asks).map(RoutineInProgram),
+        })
     }
 
     /// The sum of a counter over all CPUs, of an array. 0 if there is none.

@@ -43,7 +43,7 @@ use trace_interface::script::Attachment;
 use super::{loader::Loader, refusal::Refusal};
 use crate::{
     Agent,
-    facts::{InProgram, NSEC_PER_SEC, PlaceInProgram, RunInProgram, Source, Ticks},
+    facts::{InProgram, NSEC_PER_SEC, PlaceInProgram, Source, Ticks},
     program::{AttachedCalls, AttachedProbes, AttachedWatch, LoadError, Program},
     records::read_tsc,
 };
@@ -215,9 +215,7 @@ impl<A: Agent> Ready<'_, A> {
                 AttachedWatch::new(loaded, watchpoint).map_err(refused)?,
             )),
             What::User(loaded, place) => {
-                let run: RunInProgram = try_box(move |regs: &mut PtRegs| {
-                    loaded.run_at_hit(regs);
-                })?;
+                let run = Program::in_program(&loaded).map_err(refused)?;
                 let attached = A::attach_to_program(run, &place);
                 Ok(Attached::User(
                     attached.map_err(|text| Refusal::new(program, text))?,
