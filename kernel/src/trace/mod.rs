@@ -14,6 +14,7 @@
 //! | [`files`], [`output`] | the files below `/sys/kernel/tracing`; lines of `trace` |
 //! | [`stacks`] | call stacks as text |
 //! | [`triggers`] | acts of one event on recording as a whole, or on another event |
+//! | [`dump`], [`dump_requests`] | records that go to the console; who asks for that |
 //! | [`script`] | scripts of the tracer: where they come from and where their answers go |
 //! | [`shared`] | values with several holders, whose memory may be refused |
 //!
@@ -21,6 +22,8 @@
 //! [`mend`]: on the hit path, interrupts off. All else says for itself.
 
 pub mod agent;
+pub mod dump;
+pub mod dump_requests;
 pub mod event;
 pub mod events;
 pub mod files;

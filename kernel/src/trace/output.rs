@@ -29,6 +29,21 @@ use crate::{
     time,
 };
 
+/// The forms of what stands in front of a record's text.
+#[derive(Clone, Copy)]
+enum Form {
+    Full,
+    Dump,
+}
+
+/// Where a line that was written has a blank for the mark of the delay up to the next record, and
+/// when its own record was written.
+#[derive(Clone, Copy)]
+pub struct DelayMark {
+    pub at: usize,
+    pub time_ns: u64,
+}
+
 /// The events that records may belong to, and the names of tasks that were asked for.
 pub struct Printer {
     /// The tracer whose lines these are.
@@ -78,6 +93,30 @@ impl Printer {
         calls: &mut CallLines,
         out: &mut dyn Write,
     ) -> fmt::Result {
+        self.print_as(Form::Full, item, calls, out).map(drop)
+    }
+
+    /// The same in the form of a dump. Where a line has room for a mark of the delay up to the next
+    /// record, that is told.
+    ///
+    /// # Errors
+    /// As [`Printer::print`].
+    pub fn print_dumped(
+        &mut self,
+        item: &Item<'_>,
+        calls: &mut CallLines,
+        out: &mut dyn Write,
+    ) -> Result<Option<DelayMark>, fmt::Error> {
+        self.print_as(Form::Dump, item, calls, out)
+    }
+
+    fn print_as(
+        &mut self,
+        form: Form,
+        item: &Item<'_>,
+        calls: &mut CallLines,
+        out: &mut dyn Write,
+    ) -> Result<Option<DelayMark>, fmt::Error> {
         let (cpu, tsc, record) = match *item {
             Item::Lost { cpu, count } => {
                 self.line.clear();
@@ -86,7 +125,7 @@ impl Printer {
                 line::write_lost(cpu as u32, count, &mut self.line)?;
                 out.write_str(&self.line)?;
                 calls.set(cpu, lines);
-                return Ok(());
+                return Ok(None);
             }
             Item::Record { cpu, tsc, bytes } => (cpu, tsc, bytes),
         };
@@ -109,7 +148,7 @@ impl Printer {
             self.write_in_graph(id, record, &mut lines, &origin)?;
             out.write_str(&self.line)?;
             calls.set(cpu, lines);
-            return Ok(());
+            return Ok(None);
         }
         let comm = name_of(pid, &mut self.comms)?;
         let origin = Origin {
@@ -117,10 +156,21 @@ impl Printer {
             cpu: cpu as u32,
             time_ns,
         };
-        line::write_prefix(record, &origin, &mut self.line)?;
+        let mark = match form {
+            Form::Full => {
+                line::write_prefix(record, &origin, &mut self.line)?;
+                None
+            }
+            Form::Dump => {
+                line::write_short_prefix(record, &origin, &mut self.line)?;
+                let at = self.line.len().checked_sub(line::DELAY_MARK_FROM_END);
+                at.map(|at| DelayMark { at, time_ns })
+            }
+        };
         write_record(id, record, &mut self.layouts, &self.symbols, &mut self.line)?;
         self.line.write_char('\n')?;
-        out.write_str(&self.line)
+        out.write_str(&self.line)?;
+        Ok(mark)
     }
 
     /// Writes the lines of `function_graph` that a record adds.

@@ -20,8 +20,8 @@ use core::sync::atomic::{
 
 use fallible::Shared;
 
-use super::{TRACING, take_snapshot};
-use crate::probes::PROBES;
+use super::{TRACING, dump_requests::ask, take_snapshot};
+use crate::{arch::percpu, probes::PROBES};
 
 /// The most triggers at once.
 pub const MOST: usize = 256;
@@ -40,6 +40,10 @@ pub enum Deed {
     /// The program does it, if the helper says so.
     StackTrace,
     Snapshot,
+    /// All records go to the console.
+    Dump,
+    /// Those of the CPU go there.
+    CpuDump,
 }
 
 struct Slot {
@@ -148,6 +152,10 @@ pub(super) fn act(number: u64) -> u64 {
         }
     } else if deed == Deed::Snapshot as u64 {
         take_snapshot();
+    } else if deed == Deed::Dump as u64 {
+        ask(None);
+    } else if deed == Deed::CpuDump as u64 {
+        ask(Some(percpu::cpu_id()));
     }
     1
 }

@@ -65,6 +65,11 @@ impl<A: Agent> Tracing<A> {
         true
     }
 
+    /// Whether a script runs, which takes the records out of the rings then.
+    pub fn script_runs(&self) -> bool {
+        self.runs.load(Ordering::Relaxed)
+    }
+
     /// Lets no more records be written: the kernel is about to end, and what it calls for that is
     /// not what led there. Any context.
     pub fn stop_recording(&self) {

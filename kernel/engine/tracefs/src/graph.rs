@@ -207,7 +207,7 @@ const MARKS: [(u64, char); 6] = [
 ];
 
 /// The mark of a call that took so many nanoseconds.
-fn mark(duration_ns: u64) -> char {
+pub fn mark(duration_ns: u64) -> char {
     let found = MARKS.iter().find(|(longer, _)| duration_ns > *longer);
     found.map_or(' ', |(_, mark)| *mark)
 }

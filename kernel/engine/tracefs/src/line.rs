@@ -120,6 +120,26 @@ pub fn write_prefix(record: &[u8], origin: &Origin<'_>, out: &mut dyn Write) -> 
     text.write_to(out)
 }
 
+/// Writes the same in the form that Linux has for latencies and for dumps, in which the time is
+/// whole microseconds. Before its colon is room for a mark, [`DELAY_MARK_FROM_END`] letters before
+/// the end, which says how long the next record took to come.
+pub fn write_short_prefix(record: &[u8], origin: &Origin<'_>, out: &mut dyn Write) -> fmt::Result {
+    let byte = |at: usize| record.get(at).copied().unwrap_or(0);
+    let pid = i32::from_le_bytes([byte(4), byte(5), byte(6), byte(7)]);
+    let state = state(byte(2), byte(3));
+    write!(
+        out,
+        "{:>8.8}-{pid:<7} {:3}{} {:4}us : ",
+        origin.comm,
+        origin.cpu,
+        str::from_utf8(&state).unwrap_or("....."),
+        origin.time_ns.saturating_add(500) / 1000,
+    )
+}
+
+/// Where the mark is in the text of [`write_short_prefix`].
+pub const DELAY_MARK_FROM_END: usize = 3;
+
 /// Writes what a record of the tracer `function` says: a function, and its caller.
 pub fn write_function(record: &[u8], symbols: &dyn Symbols, out: &mut dyn Write) -> fmt::Result {
     let word = |at| record::word(record, at);

@@ -11,8 +11,8 @@ use tracefs::{
     definition::{Definition, File},
     fetch::Grammar,
     line::{
-        Origin, flags, state, write_event, write_frames, write_function, write_header, write_lost,
-        write_prefix,
+        DELAY_MARK_FROM_END, Origin, flags, state, write_event, write_frames, write_function,
+        write_header, write_lost, write_prefix, write_short_prefix,
     },
     readme,
     record::Layout,
@@ -265,6 +265,24 @@ fn stack_is_shown_as_linux_shows_it() {
         text,
         "            bash-1234    [002] d..2.    12.345678: <stack trace>\n \
          => vfs_read\n => do_exit\n => 0x1234"
+    );
+}
+
+#[test]
+fn a_dumped_line_begins_as_on_linux() {
+    // Interrupts off, in an interrupt, preemption off once, task 7.
+    let record = [1, 0, 0x09, 1, 7, 0, 0, 0];
+    let shown = |comm, cpu, time_ns| {
+        let origin = Origin { comm, cpu, time_ns };
+        let mut text = String::new();
+        write_short_prefix(&record, &origin, &mut text).unwrap();
+        assert_eq!(text.as_bytes()[text.len() - DELAY_MARK_FROM_END], b' ');
+        text
+    };
+    assert_eq!(shown("sh", 2, 8_499), "      sh-7         2d.h1.    8us : ");
+    assert_eq!(
+        shown("kernel_init", 63, 12_345_678_500),
+        "kernel_i-7        63d.h1. 12345679us : "
     );
 }
 

@@ -29,7 +29,7 @@ use crate::{
     mm::shared::try_box,
     sync::Mutex,
     trace::{
-        TRACING,
+        TRACING, dump,
         tracers::{self, CommandWord, FunctionSet, TRACERS, TaskList, TaskSet, TracerKind, Which},
     },
 };
@@ -277,7 +277,10 @@ impl Opened for OpenSet {
         set.copy()?.apply()?;
         draft.set = Some(set);
         for command in commands {
+            let _asker = (command.asks_for_dumps()).then(dump::attend).transpose()?;
             TRACERS.lock().command(&command)?;
+            // One that is taken away has done its work.
+            dump::settle();
         }
         Ok(data.len())
     }

@@ -2,8 +2,9 @@
 //!
 //! Each call of the function does something, at most `COUNT` times if that is given: `traceon`,
 //! `traceoff`, `snapshot`, `stacktrace`, and `enable_event:GROUP:EVENT` or
-//! `disable_event:GROUP:EVENT`. It does so whatever tracer runs. A command has a slot of the
-//! triggers ([`super::super::triggers`]) and a compiled program at the entries of its functions.
+//! `disable_event:GROUP:EVENT`. `dump` and `cpudump` act once, whatever the count says. All of them
+//! act whatever tracer runs. A command has a slot of the triggers ([`super::super::triggers`]) and
+//! a compiled program at the entries of its functions.
 //!
 //! # Contexts
 //! Task context, under the lock of the tracers, and then that of the events.
@@ -19,6 +20,7 @@ use crate::{
     errno::Errno,
     trace::{
         TRACING,
+        dump_requests::Asker,
         events::EVENTS,
         program::{AttachedProbes, LoadError, Program},
         triggers::{Deed, Taken},
@@ -44,6 +46,8 @@ const PLAIN: [(&str, Deed); 4] = [
     ("snapshot", Deed::Snapshot),
     ("stacktrace", Deed::StackTrace),
 ];
+/// Acts that are done once. What stands behind them means nothing, as on Linux.
+const ONCE: [(&str, Deed); 2] = [("dump", Deed::Dump), ("cpudump", Deed::CpuDump)];
 const OF_EVENTS: [(&str, Deed); 2] = [
     ("enable_event", Deed::EnableEvent),
     ("disable_event", Deed::DisableEvent),
@@ -62,7 +66,20 @@ impl<'a> CommandWord<'a> {
     fn parse_command(functions: &'a str, command: &'a str) -> Option<Self> {
         let mut parts = command.split(':');
         let act = parts.next()?;
+        let (is_removal, functions) = match functions.strip_prefix('!') {
+            Some(functions) => (true, functions),
+            None => (false, functions),
+        };
         let is_known = |acts: &[(&str, Deed)]| acts.iter().any(|(known, _)| *known == act);
+        if is_known(&ONCE) {
+            return Some(Self {
+                is_removal,
+                functions,
+                act,
+                event: None,
+                count: Some(1),
+            });
+        }
         let event = match is_known(&OF_EVENTS) {
             true => Some((parts.next()?, parts.next()?)),
             false if is_known(&PLAIN) => None,
@@ -71,10 +88,6 @@ impl<'a> CommandWord<'a> {
         let count = match parts.next() {
             Some(count) => Some(count.parse().ok()?),
             None => None,
-        };
-        let (is_removal, functions) = match functions.strip_prefix('!') {
-            Some(functions) => (true, functions),
-            None => (false, functions),
         };
         (parts.next().is_none()).then_some(Self {
             is_removal,
@@ -85,8 +98,13 @@ impl<'a> CommandWord<'a> {
         })
     }
 
+    /// Whether the command asks for dumps. Then the task that prints them has to be there.
+    pub fn asks_for_dumps(&self) -> bool {
+        matches!(self.deed(), Deed::Dump | Deed::CpuDump)
+    }
+
     fn deed(&self) -> Deed {
-        let acts = PLAIN.iter().chain(&OF_EVENTS);
+        let acts = PLAIN.iter().chain(&ONCE).chain(&OF_EVENTS);
         let found = acts.clone().find(|(known, _)| *known == self.act);
         found.map_or(Deed::Nothing, |(_, deed)| *deed)
     }
@@ -110,6 +128,7 @@ pub struct Command {
 #[derive(Default)]
 struct Share {
     has_snapshots: bool,
+    asker: Option<Asker>,
     event: Option<(String, String)>,
 }
 
@@ -168,6 +187,9 @@ impl Command {
         if deed == Deed::Snapshot {
             TRACING.buffer.arm()?;
             share.has_snapshots = true;
+        }
+        if word.asks_for_dumps() {
+            share.asker = Some(Asker::another());
         }
         let switch = match word.event {
             None => None,

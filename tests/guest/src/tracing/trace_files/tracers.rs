@@ -68,7 +68,7 @@ extern "C" fn tracer_recursion(depth: u64) -> u64 {
 /// Fails, or takes so many microseconds.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn tracer_slow(us: u64) -> i64 {
+pub(super) extern "C" fn tracer_slow(us: u64) -> i64 {
     delay_ns(us * 1000);
     match black_box(us) {
         0 => -17,
@@ -76,10 +76,10 @@ extern "C" fn tracer_slow(us: u64) -> i64 {
     }
 }
 
-const FUNCTIONS: &str = "tracer_outer tracer_middle tracer_inner";
+pub(super) const FUNCTIONS: &str = "tracer_outer tracer_middle tracer_inner";
 
 /// What `function_graph` shows of a call of the first of them.
-const TREE: [&str; 8] = [
+pub(super) const TREE: [&str; 8] = [
     "tracer_outer() {",
     "  tracer_middle() {",
     "    tracer_inner();",
@@ -91,14 +91,14 @@ const TREE: [&str; 8] = [
 ];
 
 /// Everything as it was before, and the tracer `tracer` on these functions.
-fn begin(tracer: &str, functions: &str) {
+pub(super) fn begin(tracer: &str, functions: &str) {
     end();
     echo(functions, "set_ftrace_filter").unwrap();
     echo(tracer, "current_tracer").unwrap();
 }
 
 /// Everything as it was before.
-fn end() {
+pub(super) fn end() {
     echo("nop", "current_tracer").unwrap();
     for set in [
         "set_ftrace_filter",
@@ -121,7 +121,7 @@ fn end() {
     clean_up();
 }
 
-fn call(number: u64) {
+pub(super) fn call(number: u64) {
     assert_eq!(tracer_caller(number), 4 * number + 31);
 }
 
@@ -743,7 +743,9 @@ fn commands_that_cannot_be_are_refused() {
     end();
     for word in [
         "tracer_inner:",
-        "tracer_inner:dump",
+        "tracer_inner:dumps",
+        "no_such_function:dump",
+        "!tracer_inner:cpudump",
         "tracer_inner:traceoff:",
         "tracer_inner:traceoff:-1",
         "tracer_inner:traceoff:1:2",
@@ -754,7 +756,7 @@ fn commands_that_cannot_be_are_refused() {
         "tracer_inner:enable_event:mine",
         "tracer_inner:enable_event:mine:none",
         ":traceoff",
-        "tracer_outer tracer_inner:dump",
+        "tracer_outer tracer_inner:dumps",
     ] {
         assert_eq!(
             append(word, "set_ftrace_filter"),
