@@ -50,6 +50,7 @@ use super::{
     names::KernelSymbols,
     program::{LoadError, LoadedMap, Program},
     shared::{OutOfMemory, Shared, try_vec},
+    touched,
     triggers::Taken,
 };
 use crate::errno::Errno;
@@ -183,7 +184,7 @@ impl Event {
     }
 
     /// Whether hits are to do anything.
-    fn is_wanted(&self) -> bool {
+    pub fn is_wanted(&self) -> bool {
         self.enabled || !self.triggers.is_empty() || self.switch_users > 0
     }
 
@@ -217,6 +218,7 @@ impl Event {
     /// All that may fail comes first, beside what is there.
     fn arm_all(&mut self) -> Result<(), ArmError> {
         let mut armed = try_vec(self.probes.len())?;
+        let mut touched = touched::reserve(self.probes.len())?;
         for probe in &self.probes {
             let programs = self.programs(&probe.definition, Extent::Now);
             let programs = programs.map_err(ArmError::Program)?;
@@ -240,6 +242,7 @@ impl Event {
         }
         for (probe, state) in self.probes.iter_mut().zip(armed) {
             probe.replace(state);
+            touched.add(probe.function().as_slice());
         }
         Ok(())
     }

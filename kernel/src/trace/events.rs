@@ -320,6 +320,21 @@ impl Events {
         Ok(())
     }
 
+    /// The addresses in the kernel that events are on, ascending.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub fn traced(&self) -> Result<Vec<u64>, Errno> {
+        let mut addresses = Vec::new();
+        for (_, event) in self.iter().filter(|(_, event)| event.is_wanted()) {
+            for address in event.probes.iter().filter_map(Probe::function) {
+                push(&mut addresses, address)?;
+            }
+        }
+        addresses.sort_unstable();
+        Ok(addresses)
+    }
+
     /// Writes file and hits of each probe of a program, as Linux does. Beside the event's name it
     /// writes no misses: a call that is not followed counts in the event's own `profile`.
     ///

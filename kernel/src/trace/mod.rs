@@ -13,6 +13,7 @@
 //! | [`tracers`] | the tracers of all functions: their entries, and their calls |
 //! | [`files`], [`output`] | the files below `/sys/kernel/tracing`; lines of `trace` |
 //! | [`stacks`] | call stacks as text |
+//! | [`touched`] | the functions that tracing has been on |
 //! | [`triggers`] | acts of one event on recording as a whole, or on another event |
 //! | [`dump`], [`dump_requests`] | records that go to the console; who asks for that |
 //! | [`script`] | scripts of the tracer: where they come from and where their answers go |
@@ -33,6 +34,7 @@ pub mod program;
 pub mod script;
 pub mod sources;
 pub mod stacks;
+pub mod touched;
 pub mod tracers;
 pub mod triggers;
 mod user;

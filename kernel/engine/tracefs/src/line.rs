@@ -310,6 +310,19 @@ pub fn state(flags: u8, preempt_count: u8) -> [u8; 5] {
     ]
 }
 
+/// Writes a line of `enabled_functions` or `touched_functions`: how many are on the function now,
+/// and whether one of them takes all registers. The other flags of Linux (`I`, `D`, `O` and `M`)
+/// are blanks, because nothing here changes where a function goes.
+pub fn write_traced(
+    name: &str,
+    users: usize,
+    takes_registers: bool,
+    out: &mut dyn Write,
+) -> fmt::Result {
+    let registers = if takes_registers { " R" } else { "  " };
+    writeln!(out, "{name} ({users}){registers}         ")
+}
+
 /// Writes the head of `trace`: the number of records that are there and that were written, and the
 /// number of CPUs.
 pub fn write_header(

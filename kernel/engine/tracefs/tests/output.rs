@@ -12,7 +12,7 @@ use tracefs::{
     fetch::Grammar,
     line::{
         DELAY_MARK_FROM_END, Origin, flags, state, write_event, write_frames, write_function,
-        write_header, write_lost, write_prefix, write_short_prefix,
+        write_header, write_lost, write_prefix, write_short_prefix, write_traced,
     },
     readme,
     record::Layout,
@@ -284,6 +284,17 @@ fn a_dumped_line_begins_as_on_linux() {
         shown("kernel_init", 63, 12_345_678_500),
         "kernel_i-7        63d.h1. 12345679us : "
     );
+}
+
+#[test]
+fn a_traced_function_has_the_columns_of_linux() {
+    let shown = |users, takes_registers| {
+        let mut text = String::new();
+        write_traced("vfs_read", users, takes_registers, &mut text).unwrap();
+        text
+    };
+    assert_eq!(shown(1, false), "vfs_read (1)           \n");
+    assert_eq!(shown(12, true), "vfs_read (12) R         \n");
 }
 
 #[test]

@@ -209,6 +209,16 @@ impl Probe {
         profile
     }
 
+    /// The address of the instruction in the kernel that it is on, if it is armed. The kernel's own
+    /// events are apart, as on Linux.
+    pub fn function(&self) -> Option<u64> {
+        match &self.state {
+            _ if self.definition.fixed => None,
+            State::Armed(_) | State::ArmedCall(_) => address(&self.definition).ok(),
+            _ => None,
+        }
+    }
+
     /// The number of return instances in force, of a return probe that is armed.
     pub fn maxactive(&self) -> Option<u16> {
         match &self.state {

@@ -7,7 +7,8 @@
 //!   trace, trace_pipe, snapshot, tracing_on, buffer_size_kb, current_tracer, trace_clock
 //!   trace_options
 //!   set_ftrace_filter, set_ftrace_notrace, set_graph_function, set_graph_notrace
-//!   set_ftrace_pid, set_ftrace_notrace_pid, enabled_functions, max_graph_depth, tracing_thresh
+//!   set_ftrace_pid, set_ftrace_notrace_pid, enabled_functions, touched_functions
+//!   max_graph_depth, tracing_thresh
 //!   function_profile_enabled, trace_stat/functionN
 //!   options/{overwrite, pause-on-trace, func_stack_trace, func-args, funcgraph-…}
 //!   per_cpu/cpuN/{trace, trace_pipe, snapshot, stats}

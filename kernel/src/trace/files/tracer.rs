@@ -53,11 +53,12 @@ pub(super) static FILES: &[(&str, u32, Functions)] = &[
     (
         "enabled_functions",
         READ,
-        Functions::shows(|out| {
-            TRACERS
-                .lock()
-                .traced(|name| Ok(writeln!(out, "{name} (1)")?))
-        }),
+        Functions::shows(|out| TRACERS.lock().show_traced(false, out)),
+    ),
+    (
+        "touched_functions",
+        READ,
+        Functions::shows(|out| TRACERS.lock().show_traced(true, out)),
     ),
     (
         "function_profile_enabled",

@@ -23,6 +23,7 @@ use crate::{
         dump_requests::Asker,
         events::EVENTS,
         program::{AttachedProbes, LoadError, Program},
+        touched,
         triggers::{Deed, Taken},
     },
 };
@@ -202,7 +203,9 @@ impl Command {
         };
         let slot = Taken::new(deed, word.count, switch).ok_or(Errno::ENOSPC)?;
         let program = program(deed, slot.number()).map_err(LoadError::from)?;
+        let mut touched = touched::reserve(addresses.len())?;
         let probes = AttachedProbes::new(Program::load(program)?, &addresses)?;
+        touched.add(&addresses);
         Ok(Self {
             functions: text(word.functions)?,
             act: text(word.act)?,
@@ -221,6 +224,12 @@ impl Command {
             .as_ref()
             .map(|(group, event)| (&**group, &**event));
         (&*self.functions, &*self.act, event) == (word.functions, word.act, word.event)
+    }
+
+    /// Whether it is on the function that begins at `address`.
+    pub fn is_on(&self, address: u64) -> bool {
+        // They come from one table, by address.
+        self.addresses.binary_search(&address).is_ok()
     }
 
     /// Writes a line for each of its functions.

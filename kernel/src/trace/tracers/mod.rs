@@ -36,7 +36,7 @@ use core::{
 
 use fallible::push;
 use trace_agent::{functions, graph, tasks::TaskChoice};
-use tracefs::{graph::Options, line::function, profile::write_head};
+use tracefs::{graph::Options, line, line::function, profile::write_head};
 
 pub use self::commands::CommandWord;
 use self::{commands::Command, profile::Profile};
@@ -44,7 +44,7 @@ pub use self::{
     set::{FunctionSet, Which},
     tasks::{TaskList, TaskSet},
 };
-use super::{TRACING, names};
+use super::{TRACING, events::EVENTS, names, touched};
 use crate::{arch::traps, cmdline, errno::Errno, probes::Kernel, sync::Mutex, time::tsc_hz};
 
 // The records of the agent are lines of `trace`.
@@ -323,7 +323,9 @@ impl Tracers {
         match (on, self.profiles()) {
             (true, false) => {
                 let functions = self.chosen(TracerKind::Function)?.roots;
-                self.profile = Some(Profile::start(&functions)?);
+                let mut touched = touched::reserve(functions.len())?;
+                let profile = self.profile.insert(Profile::start(functions)?);
+                touched.add(profile.functions());
             }
             (false, true) => self.profile.iter_mut().for_each(Profile::stop),
             (true, true) | (false, false) => {}
@@ -364,17 +366,26 @@ impl Tracers {
         }
     }
 
-    /// Calls `visit` with the name of each function that the tracer has a probe on.
+    /// Writes a line for each function that tracing is on, or with `ever` has been on since the
+    /// boot: how many are on it, of the tracer, the profile, the commands, and events, which count
+    /// as one.
     ///
     /// # Errors
-    /// ENOMEM, and those of `visit`.
-    pub fn traced(&self, mut visit: impl FnMut(&str) -> Result<(), Errno>) -> Result<(), Errno> {
-        if self.kind() == TracerKind::Nop {
-            return Ok(());
-        }
+    /// ENOMEM, and that of `out`.
+    pub fn show_traced(&self, ever: bool, out: &mut dyn Write) -> Result<(), Errno> {
+        let events = EVENTS.lock().traced()?;
+        let profile = self.profile.as_ref().filter(|profile| profile.is_on());
+        let profiled = profile.map_or(&[][..], Profile::functions);
         for (address, name) in names::traceable()? {
-            if self.is_chosen(address) {
-                visit(name)?;
+            let is_traced = self.kind() != TracerKind::Nop && self.is_chosen(address);
+            let has_event = events.binary_search(&address).is_ok();
+            let commands = self.commands.iter();
+            let users = usize::from(is_traced)
+                + usize::from(profiled.binary_search(&address).is_ok())
+                + commands.filter(|command| command.is_on(address)).count()
+                + usize::from(has_event);
+            if users > 0 || ever && touched::has(address) {
+                line::write_traced(name, users, has_event, out)?;
             }
         }
         Ok(())
@@ -418,6 +429,8 @@ impl Tracers {
     fn attach(&mut self, kind: TracerKind) -> Result<(), Errno> {
         let chosen = self.chosen(kind)?;
         TRACING.buffer.ready()?;
+        let all = [&chosen.roots, &chosen.inner, &chosen.hidden];
+        let mut touched = touched::reserve(all.iter().map(|of| of.len()).sum())?;
         let _pause = Pause::begin();
         let next = match kind {
             TracerKind::Nop => Running::Nop,
@@ -439,6 +452,7 @@ impl Tracers {
                 self.is_on(Switch::GraphArguments),
             )?),
         };
+        all.iter().for_each(|of| touched.add(of));
         // The old ones go here.
         self.running = next;
         Ok(())

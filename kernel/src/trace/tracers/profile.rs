@@ -47,6 +47,8 @@ pub struct Profile {
     on_return: Shared<Program>,
     /// None while it is off; its rows are kept.
     attached: Option<AttachedCalls>,
+    /// Where its functions begin, ascending.
+    functions: Vec<u64>,
 }
 
 /// A row of the table.
@@ -136,10 +138,10 @@ impl Profile {
     ///
     /// # Errors
     /// [`LoadError`].
-    pub fn start(functions: &[u64]) -> Result<Self, LoadError> {
+    pub fn start(functions: Vec<u64>) -> Result<Self, LoadError> {
         let entry = Program::load(at_entry()?)?;
         let on_return = Program::load(at_return()?)?;
-        let attached = match functions {
+        let attached = match &*functions {
             [] => None,
             functions => Some(AttachedCalls::new(
                 Some(entry),
@@ -150,7 +152,13 @@ impl Profile {
         Ok(Self {
             on_return,
             attached,
+            functions,
         })
+    }
+
+    /// Where its functions begin, ascending.
+    pub fn functions(&self) -> &[u64] {
+        &self.functions
     }
 
     /// Whether calls are counted.

@@ -132,6 +132,13 @@ fn sorted(file: &str) -> Vec<String> {
     lines
 }
 
+/// A line of `enabled_functions`: so many are on the function, or one of them takes registers.
+fn traced(name: &str, users: u32, takes_registers: bool) -> String {
+    // Linux has more flags, with blanks for those that are not set.
+    let flags = if takes_registers { " R" } else { "  " };
+    format!("{name} ({users}){flags}{:9}", "")
+}
+
 /// What the lines of `function` say after the time.
 fn functions() -> Vec<String> {
     super::lines()
@@ -181,7 +188,7 @@ fn a_function_is_recorded_with_its_caller() {
     );
     assert_eq!(
         sorted("enabled_functions"),
-        ["tracer_inner (1)", "tracer_middle (1)", "tracer_outer (1)"]
+        ["tracer_inner", "tracer_middle", "tracer_outer"].map(|name| traced(name, 1, false))
     );
     // Nothing comes while recording is off, nor after the end.
     echo("0", "tracing_on").unwrap();
@@ -192,6 +199,59 @@ fn a_function_is_recorded_with_its_caller() {
     call(1);
     assert_eq!(functions(), [""; 0]);
     assert_eq!(show("enabled_functions"), "");
+    end();
+}
+
+/// Each user counts, and what was traced once stays in `touched_functions`. Alone in its boot,
+/// because others trace the same functions.
+#[guest_test(smp = 3)]
+fn functions_are_listed_that_are_and_were_traced() {
+    end();
+    let files = || ["enabled_functions", "touched_functions"].map(sorted);
+    let none: [String; 0] = [];
+    assert_eq!(files(), [none.as_slice(), none.as_slice()]);
+    // What is refused has touched nothing.
+    assert!(append("tracer_slow:enable_event:mine:none", "set_ftrace_filter").is_err());
+    assert_eq!(files(), [none.as_slice(), none.as_slice()]);
+
+    begin("function", "tracer_inner");
+    let one = [traced("tracer_inner", 1, false)];
+    assert_eq!(files(), [one.as_slice(), one.as_slice()]);
+    // Its functions are those of its start.
+    echo("1", "function_profile_enabled").unwrap();
+    append("tracer_middle", "set_ftrace_filter").unwrap();
+    append("tracer_middle:traceon", "set_ftrace_filter").unwrap();
+    append("tracer_middle:traceoff:0", "set_ftrace_filter").unwrap();
+    append("p:mine/one tracer_outer", "kprobe_events").unwrap();
+    append("p:mine/two tracer_inner+1", "kprobe_events").unwrap();
+    append("r:mine/three tracer_inner", "kprobe_events").unwrap();
+    let two = [
+        traced("tracer_inner", 2, false),
+        traced("tracer_middle", 3, false),
+    ];
+    assert_eq!(files(), [two.as_slice(), two.as_slice()]);
+    // An event is on its function while it is enabled. Beside the entry it is no tracing of that.
+    for event in ["one", "two", "three"] {
+        echo("1", &format!("events/mine/{event}/enable")).unwrap();
+    }
+    let three = [
+        traced("tracer_inner", 3, true),
+        traced("tracer_middle", 3, false),
+        traced("tracer_outer", 1, true),
+    ];
+    assert_eq!(files(), [three.as_slice(), three.as_slice()]);
+
+    echo("0", "function_profile_enabled").unwrap();
+    append("!tracer_middle:traceon", "set_ftrace_filter").unwrap();
+    append("!tracer_middle:traceoff", "set_ftrace_filter").unwrap();
+    end();
+    let were = ["tracer_inner", "tracer_middle", "tracer_outer"].map(|name| traced(name, 0, false));
+    assert_eq!(files(), [none.as_slice(), were.as_slice()]);
+
+    begin("function_graph", "tracer_slow");
+    let now = [traced("tracer_slow", 1, false)];
+    let ever = [&were[..], &now[..]].concat();
+    assert_eq!(files(), [now.as_slice(), ever.as_slice()]);
     end();
 }
 
