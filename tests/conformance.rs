@@ -34,7 +34,7 @@ const GROUPS: [(char, usize); 15] = [
     ('L', 30),
     ('W', 11),
     ('F', 17),
-    ('U', 22),
+    ('U', 23),
 ];
 
 /// How many items say that something is missing. The number is exact, so that each change is seen.

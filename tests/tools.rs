@@ -576,7 +576,9 @@ fn usdtcount_counts_the_marks_of_a_program() {
     assert_eq!(
         answers.counts("@"),
         BTreeMap::from([
+            ("usdt:/bin/exercise:exercise:computed", 2),
             ("usdt:/bin/exercise:exercise:empty", 2),
+            ("usdt:/bin/exercise:exercise:lazy", 2),
             ("usdt:/bin/exercise:exercise:round", 2)
         ])
     );

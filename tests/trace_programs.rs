@@ -166,6 +166,23 @@ fn marks_of_programs_have_their_values() {
     }
 }
 
+/// A mark with a semaphore computes its values only while it is traced, in each process.
+#[test]
+fn lazy_marks_compute_their_values_while_they_are_traced() {
+    let computed = "usdt:/bin/exercise:computed { print(arg0); }";
+    let said = |program: &str| {
+        let output = trace(&[program, "--run", "exercise values"]);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let without = said(computed);
+    assert!(without.starts_with("0\n0\n"), "{without}");
+    let lazy = "usdt:/bin/exercise:exercise:lazy { print((arg0, arg1)); }";
+    let with = said(&format!("{lazy} {computed}"));
+    assert!(with.starts_with("(1, 0)\n1\n(2, 200)\n2\n"), "{with}");
+    let both = said(lazy);
+    assert!(both.starts_with("(1, 0)\n(2, 200)\n"), "{both}");
+}
+
 /// The functions of programs and their arguments can be listed.
 #[test]
 fn functions_of_programs_are_listed() {

@@ -191,7 +191,7 @@ pub(super) fn attach(
             path: place.path,
             function: place.function,
             offset: place.offset,
-            reference_counter: None,
+            reference_counter: place.counter,
             returns: place.returns,
             maxactive: 0,
             keeps_di: true,

@@ -106,6 +106,7 @@ fn counted(name: &str, returns: bool) {
         path: PROGRAM,
         function: Some(TARGET),
         offset: 0,
+        counter: None,
         returns,
     };
     let attached = Kernel::attach_to_program(run, &place).expect("the function is there");

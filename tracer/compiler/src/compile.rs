@@ -587,6 +587,7 @@ impl<'a> Compiler<'a> {
                     path: user.path,
                     function: user.function,
                     offset: user.offset,
+                    counter: user.mark.and_then(|mark| mark.counter),
                     returns: moment == UserMoment::Return,
                 }
             }

@@ -10,7 +10,10 @@ use std::{
 
 use gimli::{Abbreviations, EndianSlice, LittleEndian};
 use memmap2::Mmap;
-use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind, read::elf::ElfFile64};
+use object::{
+    Object, ObjectSection, ObjectSegment, ObjectSymbol, SectionKind, SymbolKind,
+    read::elf::ElfFile64,
+};
 
 use crate::{Error, hash::hash};
 
@@ -28,6 +31,8 @@ pub struct Image {
     sections: Vec<(String, u64, Range<usize>)>,
     /// The addresses of code.
     code: Vec<Range<u64>>,
+    /// The addresses of the parts that are loaded, and where each begins in the file.
+    segments: Vec<(Range<u64>, u64)>,
     /// The forms of entries, by their offset. They are read for each unit that a question is about,
     /// and many questions are about the same units.
     abbreviations: RefCell<HashMap<usize, Arc<Abbreviations>>>,
@@ -85,11 +90,17 @@ impl Image {
                 code.push(start..start.saturating_add(section.size()));
             }
         }
+        let segments = file.segments().map(|segment| {
+            let end = segment.address().saturating_add(segment.size());
+            (segment.address()..end, segment.file_range().0)
+        });
+        let segments = segments.collect();
         Ok(Self {
             bytes,
             stamp,
             sections,
             code,
+            segments,
             abbreviations: RefCell::default(),
         })
     }
@@ -160,6 +171,14 @@ impl Image {
             }
         }
         &[]
+    }
+
+    /// Where in the file the byte at an address of the program is. Beyond the end of all files if
+    /// nothing is loaded there.
+    pub fn place_in_file(&self, address: u64) -> u64 {
+        let has_it = |segment: &&(Range<u64>, u64)| segment.0.contains(&address);
+        let found = self.segments.iter().find(has_it);
+        found.map_or(u64::MAX, |(memory, start)| address - memory.start + start)
     }
 
     /// The debug information.

@@ -374,6 +374,7 @@ impl Kernel for DebugInfo {
                 name: note.name,
                 address: note.address,
                 arguments: note.arguments,
+                counter: (note.semaphore != 0).then(|| self.image.place_in_file(note.semaphore)),
             })
         };
         let mut found: Vec<Mark> = notes.into_iter().filter(is_one).filter_map(place).collect();

@@ -20,6 +20,8 @@ pub struct Note {
     pub provider: String,
     pub name: String,
     pub arguments: Vec<MarkArgument>,
+    /// The address of the word that counts the tracers; 0: there is none.
+    pub semaphore: u64,
 }
 
 /// The notes of a section.
@@ -53,6 +55,7 @@ fn next<'s>(section: &mut &'s [u8]) -> Option<(&'s [u8], u32, &'s [u8])> {
 fn note(description: &[u8]) -> Option<Note> {
     let (words, texts) = description.split_at_checked(24)?;
     let address = u64::from_le_bytes(words[..8].try_into().ok()?);
+    let semaphore = u64::from_le_bytes(words[16..].try_into().ok()?);
     let mut texts = texts
         .split(|byte| *byte == 0)
         .map(|text| String::from_utf8_lossy(text).into_owned());
@@ -63,6 +66,7 @@ fn note(description: &[u8]) -> Option<Note> {
         provider,
         name,
         arguments: arguments.split_whitespace().map(argument).collect(),
+        semaphore,
     })
 }
 
@@ -165,13 +169,18 @@ mod tests {
 
     /// A note as a compiler writes it.
     fn written(owner: &[u8], kind: u32, address: u64, texts: &[u8]) -> Vec<u8> {
+        counted(owner, kind, [address, 0], texts)
+    }
+
+    /// The same with a semaphore.
+    fn counted(owner: &[u8], kind: u32, [address, semaphore]: [u64; 2], texts: &[u8]) -> Vec<u8> {
         let mut note = Vec::new();
         for word in [owner.len() as u32, 24 + texts.len() as u32, kind] {
             note.extend(word.to_le_bytes());
         }
         note.extend(owner);
         note.resize(note.len().next_multiple_of(4), 0);
-        for word in [address, 0, 0] {
+        for word in [address, 0, semaphore] {
             note.extend(word.to_le_bytes());
         }
         note.extend(texts);
@@ -186,17 +195,20 @@ mod tests {
             written(OWNER, 3, 0x40_1000, b"shop\0sold\0-4@%eax 8@$7\0"),
             written(OWNER, 4, 0x40_1000, b"shop\0other\0\0"),
             written(OWNER, 3, 0, b"shop\0left_out\0\0"),
-            written(OWNER, 3, 0x40_2000, b"shop\0closed\0\0"),
+            counted(OWNER, 3, [0x40_2000, 0x40_8002], b"shop\0closed\0\0"),
         ];
         let section = section.concat();
         let found = notes(&section);
         let names: Vec<_> = found
             .iter()
-            .map(|note| (&*note.provider, &*note.name, note.address))
+            .map(|note| (&*note.provider, &*note.name, note.address, note.semaphore))
             .collect();
         assert_eq!(
             names,
-            [("shop", "sold", 0x40_1000), ("shop", "closed", 0x40_2000)]
+            [
+                ("shop", "sold", 0x40_1000, 0),
+                ("shop", "closed", 0x40_2000, 0x40_8002)
+            ]
         );
         assert_eq!(
             found[0].arguments,

@@ -23,7 +23,7 @@ pub const RECORD_TYPE: u16 = u16::MAX;
 /// See SCRIPT-3.
 pub const CLOCK: &str = "(clock)";
 /// The version of this form. A kernel refuses another one.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// The time between two ticks of a CPU's timer, unless `tick_ms=N` on the kernel's command line
 /// says otherwise. A profile runs at ticks, so it cannot run more often.
@@ -92,12 +92,15 @@ pub enum Attachment {
     },
     /// Runs a program of [`ProgramKind::Probe`] in each process that runs the file at `path`: at an
     /// instruction, or with `returns` when a call of the function there has returned. The place is
-    /// `offset` bytes after the start of the function, or of the file if none is named.
+    /// `offset` bytes after the start of the function, or of the file if none is named. As long as
+    /// it is attached, the word of 16 bits is one larger in each process that is `counter` bytes
+    /// after the start of the file.
     User {
         program: u32,
         path: String,
         function: Option<String>,
         offset: u64,
+        counter: Option<u64>,
         returns: bool,
     },
     /// Runs at this interval on one CPU. Its context is all zero.

@@ -138,6 +138,9 @@ pub struct Mark {
     /// The function that has the place.
     pub function: Function,
     pub arguments: Vec<MarkArgument>,
+    /// The place in the program's file of the word that counts the tracers of the mark, if it has
+    /// one. While it is 0, the program may leave the mark out.
+    pub counter: Option<u64>,
 }
 
 /// A value of a [`Mark`].

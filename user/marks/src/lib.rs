@@ -11,11 +11,13 @@
 //! of the `nop`, the names, and where the values are. The note is not loaded. It has the form that
 //! SystemTap gave to such notes, so other tracers know it as well: owner `stapsdt`, type 3, three
 //! words of 8 bytes (the address, the base, the semaphore), then provider, name and arguments, each
-//! with a NUL after it. Base and semaphore are 0: nothing moves the programs, and no word counts
-//! the tracers.
+//! with a NUL after it. The base is 0, because nothing moves the programs. The semaphore is the
+//! address of a word that counts the tracers, or 0.
 //!
 //! # Cost
-//! The values are computed at each pass, also when nobody traces. So give what is there already.
+//! The values of a [`mark!`](crate::mark) are computed at each pass, also when nobody traces. So
+//! give what is there already. [`lazy_mark!`](crate::lazy_mark) has a semaphore, and computes its
+//! values only while somebody traces. Otherwise a pass is a load and a jump.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -81,39 +83,66 @@ impl<T> Argument for &T {
 /// A text is two values: `*const u8: text.as_ptr(), usize: text.len()`.
 #[macro_export]
 macro_rules! mark {
-    ($provider:ident, $name:ident $(,)?) => {
-        $crate::place_mark!($provider, $name, "", [])
+    ($provider:ident, $name:ident $($values:tt)*) => {
+        $crate::mark_with_values!(["0";; $provider $name] $($values)*)
     };
-    ($provider:ident, $name:ident, $t0:ty: $v0:expr $(,)?) => {
-        $crate::place_mark!($provider, $name, "{b0}@%{v0}", [b0 v0 $t0 { $v0 }])
+}
+
+/// The same, where the values are computed only while somebody traces the mark:
+/// `lazy_mark!(PROVIDER, NAME, TYPE: VALUE, …)`. Nothing that the program needs may depend on that.
+///
+/// A tracer raises a word of the program by one while it has a probe here. It does so in each
+/// process that runs the file, also in those that start later.
+#[macro_export]
+macro_rules! lazy_mark {
+    ($provider:ident, $name:ident $($values:tt)*) => {{
+        // Among the data that are in the file, because a tracer says where in the file it is.
+        #[unsafe(link_section = ".data.probes")]
+        static LISTENERS: ::core::sync::atomic::AtomicU16 = ::core::sync::atomic::AtomicU16::new(0);
+        if LISTENERS.load(::core::sync::atomic::Ordering::Relaxed) != 0 {
+            $crate::mark_with_values!(["{semaphore}"; LISTENERS; $provider $name] $($values)*)
+        }
+    }};
+}
+
+/// The place of a mark, for the macros above alone. First come how the note has the semaphore, the
+/// static that it is, and the names; then the values.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! mark_with_values {
+    ($head:tt $(,)?) => {
+        $crate::place_mark!($head, "", [])
     };
-    ($provider:ident, $name:ident, $t0:ty: $v0:expr, $t1:ty: $v1:expr $(,)?) => {
+    ($head:tt, $t0:ty: $v0:expr $(,)?) => {
+        $crate::place_mark!($head, "{b0}@%{v0}", [b0 v0 $t0 { $v0 }])
+    };
+    ($head:tt, $t0:ty: $v0:expr, $t1:ty: $v1:expr $(,)?) => {
         $crate::place_mark!(
-            $provider, $name, "{b0}@%{v0} {b1}@%{v1}",
+            $head, "{b0}@%{v0} {b1}@%{v1}",
             [b0 v0 $t0 { $v0 }, b1 v1 $t1 { $v1 }]
         )
     };
-    ($provider:ident, $name:ident, $t0:ty: $v0:expr, $t1:ty: $v1:expr, $t2:ty: $v2:expr $(,)?) => {
+    ($head:tt, $t0:ty: $v0:expr, $t1:ty: $v1:expr, $t2:ty: $v2:expr $(,)?) => {
         $crate::place_mark!(
-            $provider, $name, "{b0}@%{v0} {b1}@%{v1} {b2}@%{v2}",
+            $head, "{b0}@%{v0} {b1}@%{v1} {b2}@%{v2}",
             [b0 v0 $t0 { $v0 }, b1 v1 $t1 { $v1 }, b2 v2 $t2 { $v2 }]
         )
     };
     (
-        $provider:ident, $name:ident, $t0:ty: $v0:expr, $t1:ty: $v1:expr, $t2:ty: $v2:expr,
+        $head:tt, $t0:ty: $v0:expr, $t1:ty: $v1:expr, $t2:ty: $v2:expr,
         $t3:ty: $v3:expr $(,)?
     ) => {
         $crate::place_mark!(
-            $provider, $name, "{b0}@%{v0} {b1}@%{v1} {b2}@%{v2} {b3}@%{v3}",
+            $head, "{b0}@%{v0} {b1}@%{v1} {b2}@%{v2} {b3}@%{v3}",
             [b0 v0 $t0 { $v0 }, b1 v1 $t1 { $v1 }, b2 v2 $t2 { $v2 }, b3 v3 $t3 { $v3 }]
         )
     };
     (
-        $provider:ident, $name:ident, $t0:ty: $v0:expr, $t1:ty: $v1:expr, $t2:ty: $v2:expr,
+        $head:tt, $t0:ty: $v0:expr, $t1:ty: $v1:expr, $t2:ty: $v2:expr,
         $t3:ty: $v3:expr, $t4:ty: $v4:expr $(,)?
     ) => {
         $crate::place_mark!(
-            $provider, $name, "{b0}@%{v0} {b1}@%{v1} {b2}@%{v2} {b3}@%{v3} {b4}@%{v4}",
+            $head, "{b0}@%{v0} {b1}@%{v1} {b2}@%{v2} {b3}@%{v3} {b4}@%{v4}",
             [
                 b0 v0 $t0 { $v0 }, b1 v1 $t1 { $v1 }, b2 v2 $t2 { $v2 }, b3 v3 $t3 { $v3 },
                 b4 v4 $t4 { $v4 }
@@ -121,11 +150,11 @@ macro_rules! mark {
         )
     };
     (
-        $provider:ident, $name:ident, $t0:ty: $v0:expr, $t1:ty: $v1:expr, $t2:ty: $v2:expr,
+        $head:tt, $t0:ty: $v0:expr, $t1:ty: $v1:expr, $t2:ty: $v2:expr,
         $t3:ty: $v3:expr, $t4:ty: $v4:expr, $t5:ty: $v5:expr $(,)?
     ) => {
         $crate::place_mark!(
-            $provider, $name, "{b0}@%{v0} {b1}@%{v1} {b2}@%{v2} {b3}@%{v3} {b4}@%{v4} {b5}@%{v5}",
+            $head, "{b0}@%{v0} {b1}@%{v1} {b2}@%{v2} {b3}@%{v3} {b4}@%{v4} {b5}@%{v5}",
             [
                 b0 v0 $t0 { $v0 }, b1 v1 $t1 { $v1 }, b2 v2 $t2 { $v2 }, b3 v3 $t3 { $v3 },
                 b4 v4 $t4 { $v4 }, b5 v5 $t5 { $v5 }
@@ -134,12 +163,12 @@ macro_rules! mark {
     };
 }
 
-/// The instruction and the note of a [`mark!`](crate::mark), for it alone.
+/// The instruction and the note of a mark, for the macros above alone.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! place_mark {
     (
-        $provider:ident, $name:ident, $arguments:literal,
+        [$word:literal; $($semaphore:ident)?; $provider:ident $name:ident], $arguments:literal,
         [$($bytes:ident $value:ident $of:ty { $given:expr }),*]
     ) => {
         // SAFETY: the code is one `nop`. The rest is in a section that is not loaded.
@@ -151,12 +180,13 @@ macro_rules! place_mark {
                 ".4byte 992f - 991f, 994f - 993f, 3",
                 "991: .asciz \"stapsdt\"",
                 "992: .balign 4",
-                "993: .8byte 990b, 0, 0",
+                ::core::concat!("993: .8byte 990b, 0, ", $word),
                 ::core::concat!(".asciz \"", ::core::stringify!($provider), "\""),
                 ::core::concat!(".asciz \"", ::core::stringify!($name), "\""),
                 ::core::concat!(".asciz \"", $arguments, "\""),
                 "994: .balign 4",
                 ".popsection",
+                $(semaphore = sym $semaphore,)?
                 $(
                     $bytes = const <$of as $crate::Argument>::BYTES,
                     $value = in(reg) <$of as $crate::Argument>::word($given),

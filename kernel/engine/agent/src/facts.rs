@@ -48,6 +48,9 @@ pub struct PlaceInProgram<'a> {
     pub function: Option<&'a str>,
     /// Bytes from there.
     pub offset: u64,
+    /// The offset in the file of a word of 16 bits that is to be one larger in each process
+    /// meanwhile.
+    pub counter: Option<u64>,
     /// When a call of the function has returned, in place of before the instruction.
     pub returns: bool,
 }

@@ -648,9 +648,8 @@ fn a_handler_reads_memory_that_nobody_has_touched() {
     assert_eq!((length.hits(), WRONG.load(SeqCst)), (1, 0));
 }
 
-/// A word of the program counts the probes at a place, in each process.
-#[guest_test]
-fn a_word_of_the_program_counts_the_probes() {
+/// Where the word of the program is that counts probes.
+fn semaphore() -> u64 {
     let bytes = file(EXERCISE);
     let program = program(&bytes);
     let address = symbol(&bytes, "PROBED_SEMAPHORE");
@@ -660,7 +659,31 @@ fn a_word_of_the_program_counts_the_probes() {
         .iter()
         .find(has_it)
         .expect("it is in memory");
-    let offset = segment.file_offset + (address - segment.memory.start);
+    segment.file_offset + (address - segment.memory.start)
+}
+
+/// A process that runs already has its word raised and lowered, and so has a child, whose memory is
+/// a copy, but not twice.
+#[guest_test]
+fn a_word_is_counted_in_processes_that_run_and_fork() {
+    let offset = semaphore();
+    let running = start(&["probed_semaphore_changes"]);
+    goes_well(&["probed_semaphore_fork", "0"]);
+    let one = probe(at("probed_add").reference_counter(offset));
+    expect_soon("a hit", || one.hits() > 0);
+    goes_well(&["probed_semaphore_fork", "1"]);
+    let two = probe(at("probed_sign").reference_counter(offset));
+    goes_well(&["probed_semaphore_fork", "2"]);
+    one.set_enabled(false).expect("it is registered");
+    goes_well(&["probed_semaphore_fork", "1"]);
+    drop((one, two));
+    assert_eq!(end_of(running), WaitStatus::exited(0));
+}
+
+/// A word of the program counts the probes at a place, in each process.
+#[guest_test]
+fn a_word_of_the_program_counts_the_probes() {
+    let offset = semaphore();
     goes_well(&["probed_semaphore", "0"]);
     let one = probe(at("probed_add").reference_counter(offset));
     let two = probe(at("probed_sign").reference_counter(offset));

@@ -64,6 +64,8 @@ fn main(mut args: Args) -> i32 {
         ("probed_deep", 1) => probed::deep(args),
         ("probed_fault", 0) => return probed::fault(),
         ("probed_semaphore", 1) => probed::semaphore(args),
+        ("probed_semaphore_fork", 1) => probed::semaphore_fork(args),
+        ("probed_semaphore_changes", 0) => probed::semaphore_changes(),
         ("probed_fork", 0) => probed::fork(),
         ("probed_wait", 0) => probed::wait(),
         ("probed_forever", 0) => return probed::forever(),

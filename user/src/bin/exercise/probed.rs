@@ -150,6 +150,32 @@ pub fn semaphore(mut args: Args) {
     probed_add(1, 2);
 }
 
+/// The same in a child, whose word is a copy, and in the parent afterwards.
+pub fn semaphore_fork(mut args: Args) {
+    let wanted: u16 = args.parse_next().expect("a count");
+    let is_right = || PROBED_SEMAPHORE.load(Ordering::Relaxed) == wanted;
+    assert!(is_right());
+    match syscall::fork().expect("there is room for a child") {
+        0 => syscall::exit(if is_right() { 0 } else { 1 }),
+        child => {
+            let (_, status) = syscall::wait4(child as i32, 0).expect("wait4");
+            assert_eq!(status.code(), Some(0));
+        }
+    }
+    assert!(is_right());
+}
+
+/// Waits until somebody counts, and calls a function until nobody does any more.
+pub fn semaphore_changes() {
+    let count = || PROBED_SEMAPHORE.load(Ordering::Relaxed);
+    while count() == 0 {
+        syscall::sched_yield();
+    }
+    while count() != 0 {
+        assert_eq!(probed_add(1, 2), 3);
+    }
+}
+
 /// Forks in a call that is followed: both processes return from it.
 pub fn fork() {
     #[unsafe(naked)]

@@ -71,7 +71,8 @@ fn takes_untouched(bytes: &[u8]) -> *const u8 {
     black_box(bytes.as_ptr()).wrapping_add(bytes.len())
 }
 
-/// Marks with values of all sizes, with and without a sign.
+/// Marks with values of all sizes, with and without a sign, and one whose values are computed only
+/// while somebody traces it.
 fn marks(round: u8) {
     marks::mark!(exercise, empty);
     let (small, large) = (-i16::from(round), u64::MAX - u64::from(round));
@@ -86,6 +87,15 @@ fn marks(round: u8) {
         *const u8: text.as_ptr(),
         usize: text.len(),
     );
+    marks::lazy_mark!(exercise, lazy, u32: compute(), u8: round);
+    marks::mark!(exercise, computed, u32: COMPUTED.load(Ordering::Relaxed));
+}
+
+static COMPUTED: AtomicU32 = AtomicU32::new(0);
+
+/// How often it was called.
+fn compute() -> u32 {
+    COMPUTED.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 #[inline(never)]

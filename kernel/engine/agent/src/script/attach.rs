@@ -142,12 +142,14 @@ pub fn load<'s, A: Agent>(
             path,
             function,
             offset,
+            counter,
             returns,
         } => {
             let place = PlaceInProgram {
                 path,
                 function: function.as_deref(),
                 offset: *offset,
+                counter: *counter,
                 returns: *returns,
             };
             (*program, What::User(counted(program)?, place))
