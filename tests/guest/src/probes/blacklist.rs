@@ -151,7 +151,7 @@ extern "C" fn copy_with_a_suffix(n: u64) -> u64 {
 #[unsafe(export_name = "_ZN6kernel6probes5hooks8on_debug17h0123456789abcdefE")]
 #[inline(never)]
 extern "C" fn other_instance(n: u64) -> u64 {
-    black_box(n) + 2
+    black_box(n) + 702
 }
 
 /// Not a clone: the name goes on, and has no mark.
