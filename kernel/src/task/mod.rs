@@ -138,6 +138,8 @@ pub struct Task {
     preempted_at: AtomicU64,
     /// The CPU that it last ran on.
     last_cpu: AtomicU32,
+    /// When it was switched out, in nanoseconds since the boot; 0: nobody asks (`trace/sleep.rs`).
+    left_ns: AtomicU64,
     /// Bit n: may run on CPU n.
     allowed_cpus: AtomicU64,
     /// Its place in the run queue, under that queue's lock.
@@ -251,6 +253,7 @@ impl Task {
             on_cpu: AtomicBool::new(false),
             preempted_at: AtomicU64::new(0),
             last_cpu: AtomicU32::new(0),
+            left_ns: AtomicU64::new(0),
             allowed_cpus: AtomicU64::new(u64::MAX),
             run_link: Link::new(),
             root: AtomicU64::new(0),

@@ -60,6 +60,7 @@ use crate::{
         handler_rules::{self, Rule},
     },
     sync::SpinLock,
+    trace::sleep,
 };
 use alloc::sync::Arc;
 use core::{
@@ -349,8 +350,13 @@ extern "C" fn context_switch(task: &Task, next: &'static Task) -> *const Task {
         // keeps alive (TASK-3).
         unsafe { paging::load_root(root) };
     }
+    let absent = sleep::leave_and_come(&task.left_ns, &next.left_ns);
     // Nothing that may be probed runs between this and the switch itself.
     PROBES.task_switched(next.key());
+    if absent != 0 {
+        // SAFETY: interrupts are off.
+        unsafe { sleep::move_entries(absent) };
+    }
     // SAFETY: `task` is current; `next` is ready to run and on no CPU (SCHED-1, SCHED-2);
     // interrupts are off.
     unsafe { __switch_to(task, next) }

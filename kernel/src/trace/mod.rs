@@ -12,6 +12,7 @@
 //! | [`sources`] | events of the kernel's own |
 //! | [`tracers`] | the tracers of all functions: their entries, and their calls |
 //! | [`files`], [`output`] | the files below `/sys/kernel/tracing`; lines of `trace` |
+//! | [`sleep`] | durations of calls without the time in which their task is switched out |
 //! | [`stacks`] | call stacks as text |
 //! | [`touched`] | the functions that tracing has been on |
 //! | [`triggers`] | acts of one event on recording as a whole, or on another event |
@@ -32,6 +33,7 @@ pub mod names;
 pub mod output;
 pub mod program;
 pub mod script;
+pub mod sleep;
 pub mod sources;
 pub mod stacks;
 pub mod touched;

@@ -26,6 +26,7 @@
 //! [`GraphTracer`]: tasks that may sleep.
 
 use core::{
+    mem::offset_of,
     ptr::NonNull,
     sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
 };
@@ -44,6 +45,9 @@ use crate::{
 pub const RETURN_TYPE: u16 = 10;
 /// See [`RETURN_TYPE`].
 pub const ENTRY_TYPE: u16 = 11;
+
+/// Which of a call's words has the time stamp counter of its entry.
+pub const TIME_WORD: usize = offset_of!(Call, entered) / size_of::<u64>();
 
 /// The record of an entry. Its time is that of the ring.
 #[repr(C)]

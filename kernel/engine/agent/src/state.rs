@@ -67,7 +67,7 @@ impl<A: Agent> Tracing<A> {
 
     /// Whether a script runs, which takes the records out of the rings then.
     pub fn script_runs(&self) -> bool {
-        self.runs.load(Ordering::Relaxed)
+        self.recording.script_runs.load(Ordering::Relaxed)
     }
 
     /// Lets no more records be written: the kernel is about to end, and what it calls for that is

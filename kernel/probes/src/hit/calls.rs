@@ -270,6 +270,30 @@ impl CallAction {
         }
         null_mut()
     }
+
+    /// Calls `visit` with the routine at the return and the shared words of each call that the
+    /// current task is in, newest first. A call whose kretprobe was unregistered has another
+    /// routine than that of its action.
+    ///
+    /// # Safety
+    /// Interrupts are off. `visit` may use as many words as the action says that it knows by its
+    /// routine.
+    #[inline(always)]
+    pub unsafe fn each_call<P: Platform>(mut visit: impl FnMut(u64, *mut u64)) {
+        let Some(cell) = P::this_cpu().cell() else {
+            return;
+        };
+        let mut link = cell.head.load(Relaxed);
+        while link != oldest() {
+            // SAFETY: a link of the list of the current task, which only this CPU changes. Its
+            // holder is live, and the kretprobe that the holder names is so for a grace period,
+            // which waits for this CPU.
+            let (call, kretprobe) = unsafe { (&*link, (*(*link).holder).kretprobe_or_retired()) };
+            let routine = kretprobe.handler as *const () as u64;
+            visit(routine, link.wrapping_add(1).cast());
+            link = call.next.load(Relaxed);
+        }
+    }
 }
 
 /// A call that has returned to a trampoline. Its instances are the newest ones of its task. They

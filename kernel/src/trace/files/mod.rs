@@ -10,7 +10,7 @@
 //!   set_ftrace_pid, set_ftrace_notrace_pid, enabled_functions, touched_functions
 //!   max_graph_depth, tracing_thresh
 //!   function_profile_enabled, trace_stat/functionN
-//!   options/{overwrite, pause-on-trace, func_stack_trace, func-args, funcgraph-…}
+//!   options/{overwrite, pause-on-trace, func_stack_trace, func-args, funcgraph-…, sleep-time}
 //!   per_cpu/cpuN/{trace, trace_pipe, snapshot, stats}
 //!   events/enable, events/GROUP/enable
 //!   events/GROUP/EVENT/{enable, filter, format, hist, id, profile, trigger}
@@ -57,7 +57,7 @@ use super::{
     buffer::MOST_KIB,
     event::Event,
     events::{EVENTS, Name},
-    names,
+    names, sleep,
     tracers::{Switch, TRACERS},
 };
 use crate::{
@@ -244,6 +244,16 @@ static OPTIONS: &[(&str, TraceOption)] = &[
             get: || PAUSE_ON_TRACE.load(Ordering::Relaxed),
             set: |on| {
                 PAUSE_ON_TRACE.store(on, Ordering::Relaxed);
+                Ok(())
+            },
+        },
+    ),
+    (
+        "sleep-time",
+        TraceOption {
+            get: sleep::counts,
+            set: |on| {
+                sleep::set_counts(on);
                 Ok(())
             },
         },

@@ -35,7 +35,7 @@ use core::{
 };
 
 use fallible::push;
-use trace_agent::{functions, graph, tasks::TaskChoice};
+use trace_agent::{Agent, functions, graph, tasks::TaskChoice};
 use tracefs::{graph::Options, line, line::function, profile::write_head};
 
 pub use self::commands::CommandWord;
@@ -44,7 +44,13 @@ pub use self::{
     set::{FunctionSet, Which},
     tasks::{TaskList, TaskSet},
 };
-use super::{TRACING, events::EVENTS, names, touched};
+use super::{
+    TRACING,
+    events::EVENTS,
+    names,
+    sleep::{self, Timed},
+    touched,
+};
 use crate::{arch::traps, cmdline, errno::Errno, probes::Kernel, sync::Mutex, time::tsc_hz};
 
 // The records of the agent are lines of `trace`.
@@ -453,6 +459,8 @@ impl Tracers {
             )?),
         };
         all.iter().for_each(|of| touched.add(of));
+        let graph_return = || Kernel::tracing_entry_points().graph_return as *const () as u64;
+        sleep::set_routine(Timed::Graph, (kind == TracerKind::Graph).then(graph_return));
         // The old ones go here.
         self.running = next;
         Ok(())

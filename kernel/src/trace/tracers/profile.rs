@@ -23,6 +23,7 @@ use bpf::{
     ProgramKind, Reg, Size::B8,
 };
 use fallible::push;
+use trace_agent::graph::TIME_WORD;
 use trace_maps::Map;
 use tracefs::profile::{Calls, variance, write_head, write_row};
 
@@ -31,7 +32,10 @@ use crate::{
     errno::Errno,
     mm::shared::Shared,
     time::{self, tsc_hz},
-    trace::program::{AttachedCalls, LoadError, Program},
+    trace::{
+        program::{AttachedCalls, LoadError, Program},
+        sleep::{self, Timed},
+    },
 };
 
 /// The table of rows, by function.
@@ -67,7 +71,7 @@ fn at_entry() -> Result<Source, BuildError> {
         .call(Helper::EntryData)
         .mov(Reg::R6, Reg::R0)
         .call(Helper::Tsc)
-        .store(Reg::R6, 0, B8, Reg::R0)
+        .store(Reg::R6, 8 * TIME_WORD as i16, B8, Reg::R0)
         .exit(0);
     builder.finish()
 }
@@ -89,7 +93,7 @@ fn at_return() -> Result<Source, BuildError> {
         .call(Helper::FuncIp)
         .store(Reg::R10, KEY, B8, Reg::R0)
         .call(Helper::EntryData)
-        .load(Reg::R6, Reg::R0, 0, B8)
+        .load(Reg::R6, Reg::R0, 8 * TIME_WORD as i16, B8)
         .call(Helper::Tsc)
         .mov(TICKS, Reg::R0)
         .alu(AluOp::Sub, TICKS, Reg::R6)
@@ -143,11 +147,11 @@ impl Profile {
         let on_return = Program::load(at_return()?)?;
         let attached = match &*functions {
             [] => None,
-            functions => Some(AttachedCalls::new(
-                Some(entry),
-                on_return.clone(),
-                functions,
-            )?),
+            functions => {
+                let calls = AttachedCalls::new(Some(entry), on_return.clone(), functions)?;
+                sleep::set_routine(Timed::Profile, calls.return_routine());
+                Some(calls)
+            }
         };
         Ok(Self {
             on_return,
@@ -168,6 +172,7 @@ impl Profile {
 
     /// Counts no more calls; the rows stay.
     pub fn stop(&mut self) {
+        sleep::set_routine(Timed::Profile, None);
         self.attached = None;
     }
 

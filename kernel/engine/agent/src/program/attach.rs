@@ -368,6 +368,11 @@ impl<A: Agent> AttachedCalls<A> {
         self.len() == 0
     }
 
+    /// The address of the routine at the return of their calls.
+    pub fn return_routine(&self) -> Option<u64> {
+        (self.on_return.on_return).map(|routine| routine as *const () as u64)
+    }
+
     /// How many calls were missed so far: the CPU was in handlers, or no instance was free.
     pub fn misses(&self) -> u64 {
         self.batch.misses()

@@ -116,7 +116,9 @@ pub(super) fn end() {
     for option in ["nofunc_stack_trace", "nofunc-args", "nofuncgraph-args"] {
         echo(option, "trace_options").unwrap();
     }
-    echo("funcgraph-irqs", "trace_options").unwrap();
+    for option in ["funcgraph-irqs", "sleep-time"] {
+        echo(option, "trace_options").unwrap();
+    }
     echo("nofuncgraph-retval", "trace_options").unwrap();
     clean_up();
 }
@@ -892,11 +894,14 @@ fn come_and_go(rounds: u32) {
         echo("1", "tracing_on").unwrap();
         echo("tracer_inner", "set_ftrace_notrace").unwrap();
         if round % 2 == 0 {
+            // Then each switch of tasks looks for calls.
+            echo("nosleep-time", "trace_options").unwrap();
             // All functions of the kernel, those that change the tracer among them.
             echo("", "set_ftrace_filter").unwrap();
             echo("function_graph", "current_tracer").unwrap();
         }
         echo("", "set_ftrace_notrace").unwrap();
+        echo("sleep-time", "trace_options").unwrap();
         echo("", "set_graph_function").unwrap();
         echo("nop", "current_tracer").unwrap();
     }
