@@ -97,7 +97,8 @@ pub fn on_place(regs: &mut PtRegs, place: &ProbedPlace) {
     regs.ip = place.address;
     // SAFETY: interrupts are off until it was used last.
     if let Some(probe) = unsafe { place.lone() } {
-        if probe.common.fires_in_running() {
+        let runs = |only| task::running().is_some_and(|task| task.pid() == only);
+        if probe.common.fires() && probe.common.only.is_none_or(runs) {
             probe.common.count_hit();
             if probe.run(regs) == PreVerdict::Resume {
                 return;

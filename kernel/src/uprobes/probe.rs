@@ -29,7 +29,6 @@ use super::published::Published;
 use crate::{
     mm::shared::{OutOfMemory, Shared, try_box},
     probes::{EntryVerdict, PreVerdict, PtRegs},
-    task,
 };
 
 /// Runs before the probed instruction. `regs.ip` is its address.
@@ -127,13 +126,6 @@ impl Common {
     #[inline]
     pub(super) fn fires_in(&self, pid: i32) -> bool {
         self.fires() && self.only.is_none_or(|only| only == pid)
-    }
-
-    /// Whether it fires, in the process that runs.
-    #[inline]
-    pub(super) fn fires_in_running(&self) -> bool {
-        let runs = |only| task::running().is_some_and(|task| task.pid() == only);
-        self.fires() && self.only.is_none_or(runs)
     }
 
     /// Whether it fires in some process.

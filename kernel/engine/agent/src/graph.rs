@@ -296,7 +296,16 @@ pub const RETURN: RecordOfSize = RecordOfSize::new(size_of::<ReturnRecord>(), RE
 pub mod layout {
     use core::mem::offset_of;
 
+    use probes::action::EntryFrame;
+
     use super::{Call, EntryRecord, LongEntryRecord, Place, ReturnRecord, WORDS_IN_INSTANCE};
+
+    pub const ENTRY_FRAME_INSTANCE: usize = offset_of!(EntryFrame, instance);
+    pub const ENTRY_FRAME_FLAGS: usize = offset_of!(EntryFrame, flags);
+    pub const ENTRY_FRAME_DI: usize = offset_of!(EntryFrame, di);
+    pub const ENTRY_FRAME_SI: usize = offset_of!(EntryFrame, si);
+    pub const ENTRY_FRAME_DX: usize = offset_of!(EntryFrame, dx);
+    pub const ENTRY_FRAME_CX: usize = offset_of!(EntryFrame, cx);
 
     pub const ENTERED: usize = WORDS_IN_INSTANCE + offset_of!(Call, entered);
     pub const DEPTH: usize = WORDS_IN_INSTANCE + offset_of!(Call, place.depth);

@@ -201,8 +201,8 @@ macro_rules! stub_macros {
 # slow path to it: calls were abandoned, or the slot is borrowed already. In: rax, an instance of
 # this CPU's own; `return_frame`, the register with the address of the frame that the trampoline
 # will build. The trampoline's address is a constant, in memory, or in a register, which is loaded
-# from `mark` where one is given. Leaves `cell`, the task's cell; changes rcx and rdx. At `slow_path` the
-# instance is still this CPU's, rdx the newest call if there is no `mark`.
+# from `mark` where one is given. Leaves `cell`, the task's cell; changes rcx and rdx. At
+# `slow_path` the instance is still this CPU's, rdx the newest call if there is no `mark`.
 #
 # The caller then stores the trampoline's address in the return slot. That is the last step, because
 # a stack walk in an NMI that finds the trampoline there asks the instance list.

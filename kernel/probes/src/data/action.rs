@@ -117,8 +117,8 @@ pub struct CallAction {
     /// The same for a hit by a jump, if nothing else is at the function's entry; 0: there is no
     /// such form, and the hit builds a frame for `entry`. Called with the guard held and DF and AC
     /// clear; `rsi` is the probe, and `rax` the instance. Above the return address it finds the
-    /// words that [`EntryFrame`] names. It may change `rax`, `rcx`, `rdx`, `rsi`, `rdi` and the arithmetic flags, and keeps
-    /// everything else. The verdict is in `al`.
+    /// words that [`EntryFrame`] names. It may change `rax`, `rcx`, `rdx`, `rsi`, `rdi` and the
+    /// arithmetic flags, and keeps everything else. The verdict is in `al`.
     pub jump_entry: u64,
     /// At the return.
     pub on_return: ReturnRoutine,

@@ -230,8 +230,8 @@ begin_stub exception_common
     jmp exception_return
 end_stub exception_common
 
-# A breakpoint that is no probe's, from `kprobe_breakpoint`. The five registers that it has saved are
-# free. One of a user probe goes back the short way, if nothing else is to be done before ring 3
+# A breakpoint that is no probe's, from `kprobe_breakpoint`. The five registers that it has saved
+# are free. One of a user probe goes back the short way, if nothing else is to be done before ring 3
 # runs.
 begin_stub asm_breakpoint_other
     begin_frame 11

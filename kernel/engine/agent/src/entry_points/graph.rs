@@ -1,10 +1,10 @@
 //! The routines of the tracer of calls ([`crate::graph`]), in assembly, because with all functions
 //! traced each call pays for each of their instructions.
 //!
-//! Each does the usual case: records are taken, of all tasks, to any depth and of any duration, no
-//! call is hidden ([`Recording`](crate::records::Recording) is 0), and the call around this one is the next older
-//! one on the task's list, or there is none. Anything else starts over in Rust, with the same
-//! result.
+//! Each does the usual case: records are taken, of all tasks, to any depth and of any duration, and
+//! no call is hidden, so [`Recording`](crate::records::Recording) is 0; and the call around this
+//! one is the next older one on the task's list, or there is none. Anything else starts over in
+//! Rust, with the same result.
 //!
 //! # Contexts
 //! As for all entry points.
@@ -80,7 +80,8 @@ macro_rules! graph_submit {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! graph_routine {
-    ($agent:ty, $record:ident, $slowly:ident, $($line:expr),+ $(; $($name:ident = const $value:expr),+)?) => {
+    ($agent:ty, $record:ident, $slowly:ident, $($line:expr),+
+        $(; $($name:ident = const $value:expr),+)?) => {
         ::core::arch::naked_asm!(
             ".cfi_startproc",
             $($line,)+
@@ -221,12 +222,12 @@ macro_rules! graph_entry {
                 record_function = const $crate::graph::layout::RECORD_FUNCTION,
                 record_depth = const $crate::graph::layout::RECORD_DEPTH,
                 cpu = const $crate::per_cpu::number::<$agent>(),
-                instance = const ::core::mem::offset_of!($crate::probes::action::EntryFrame, instance),
-                flags = const ::core::mem::offset_of!($crate::probes::action::EntryFrame, flags),
-                di = const ::core::mem::offset_of!($crate::probes::action::EntryFrame, di),
-                si = const ::core::mem::offset_of!($crate::probes::action::EntryFrame, si),
-                dx = const ::core::mem::offset_of!($crate::probes::action::EntryFrame, dx),
-                cx = const ::core::mem::offset_of!($crate::probes::action::EntryFrame, cx),
+                instance = const $crate::graph::layout::ENTRY_FRAME_INSTANCE,
+                flags = const $crate::graph::layout::ENTRY_FRAME_FLAGS,
+                di = const $crate::graph::layout::ENTRY_FRAME_DI,
+                si = const $crate::graph::layout::ENTRY_FRAME_SI,
+                dx = const $crate::graph::layout::ENTRY_FRAME_DX,
+                cx = const $crate::graph::layout::ENTRY_FRAME_CX,
                 address = const $crate::probes::action::ADDRESS_IN_PROBE,
                 next = const $crate::probes::asm::layout::INSTANCE_NEXT,
                 holder = const $crate::probes::asm::layout::INSTANCE_HOLDER,
@@ -246,7 +247,8 @@ macro_rules! graph_routines {
         $crate::graph_entry!(
             $agent, ROOT, false, ENTRY,
             trace_graph_root, trace_graph_root_by_jump, trace_graph_root_slowly,
-            alone = "mov rdi, [rsi + {address}]; xor esi, esi; jmp 9b", registers = ""
+            alone = "mov rdi, [rsi + {address}]; xor esi, esi; jmp 9b",
+            registers = ""
         );
         $crate::graph_entry!(
             $agent, INNER, false, ENTRY,
@@ -257,7 +259,8 @@ macro_rules! graph_routines {
             $agent, ROOT, true, LONG_ENTRY,
             trace_graph_root_arguments, trace_graph_root_arguments_by_jump,
             trace_graph_root_arguments_slowly,
-            alone = "mov rdi, [rsi + {address}]; xor esi, esi; jmp 9b", registers = $crate::graph_arguments!()
+            alone = "mov rdi, [rsi + {address}]; xor esi, esi; jmp 9b",
+            registers = $crate::graph_arguments!()
         );
         $crate::graph_entry!(
             $agent, INNER, true, LONG_ENTRY,

@@ -7,13 +7,45 @@
 use bpf::{Helper, ProgramKind, Reg, Width, context::Register};
 use fallible::push;
 
-use super::{INSTANCE, Lower, Place, SAMPLE, routine};
+use super::{INSTANCE, Lower, Place, SAMPLE, memory::load_function, routine};
 use crate::{
     Array, Calls, CompileError, EntryFrame, Form, Given, INSTANCE_RETURN_ADDRESS, INSTANCE_WORDS,
     PerCpu, Relocation, Sample,
     asm::{self, Bytes, Cc, Gpr, GprSet, Mem, Op, Rm, Shift, Src},
     flow::{self, Call},
 };
+
+/// A place in the call's instance. May change `scratch`.
+fn in_instance(lower: &mut Lower, scratch: Gpr, offset: i32) -> Mem {
+    let instance = match lower.env.form {
+        Form::Entry => Rm::Mem(lower.above_return(8 + EntryFrame::INSTANCE)),
+        _ => lower.entry_register(INSTANCE),
+    };
+    let base = match instance {
+        Rm::Reg(gpr) => gpr,
+        memory => {
+            lower.asm.mov(Bytes::B8, scratch, memory);
+            scratch
+        }
+    };
+    Mem::at(base, offset)
+}
+
+/// Before the program of an entry: clears the data that it shares with the return.
+pub(super) fn clear_entry_data(lower: &mut Lower) {
+    let ProgramKind::Entry { data } = lower.env.kind() else {
+        return;
+    };
+    if data == 0 {
+        return;
+    }
+    let words = in_instance(lower, asm::RAX, INSTANCE_WORDS);
+    for word in 0..data.div_ceil(8) as i32 {
+        lower.asm.store_imm(words.plus(8 * word), 0, Bytes::B8);
+    }
+    // In a form in which the instance is no register, `rax` need not be kept.
+    lower.forget_writes();
+}
 
 impl Lower<'_> {
     pub(super) fn call(&mut self, helper: Helper) -> Result<(), CompileError> {
@@ -41,52 +73,20 @@ impl Lower<'_> {
                 self.asm.lea(to, Mem::at(bit, 1));
             }
             (Helper::EntryData, _) => {
-                let words = self.in_instance(to, INSTANCE_WORDS);
+                let words = in_instance(self, to, INSTANCE_WORDS);
                 self.asm.lea(to, words);
             }
             (Helper::ReturnAddress, _) => {
-                let address = self.in_instance(to, INSTANCE_RETURN_ADDRESS);
+                let address = in_instance(self, to, INSTANCE_RETURN_ADDRESS);
                 self.asm.mov(Bytes::B8, to, Rm::Mem(address));
             }
             // FuncIp
             _ => match self.env.kind() {
-                ProgramKind::Entry { .. } | ProgramKind::Return { .. } => self.load_function(to),
+                ProgramKind::Entry { .. } | ProgramKind::Return { .. } => load_function(self, to),
                 ProgramKind::Probe => self.load_ip(to),
             },
         }
         Ok(())
-    }
-
-    /// A place in the call's instance. May change `scratch`.
-    fn in_instance(&mut self, scratch: Gpr, offset: i32) -> Mem {
-        let instance = match self.env.form {
-            Form::Entry => Rm::Mem(self.above_return(8 + EntryFrame::INSTANCE)),
-            _ => self.entry_register(INSTANCE),
-        };
-        let base = match instance {
-            Rm::Reg(gpr) => gpr,
-            memory => {
-                self.asm.mov(Bytes::B8, scratch, memory);
-                scratch
-            }
-        };
-        Mem::at(base, offset)
-    }
-
-    /// Before the program of an entry: clears the data that it shares with the return.
-    pub(super) fn clear_entry_data(&mut self) {
-        let ProgramKind::Entry { data } = self.env.kind() else {
-            return;
-        };
-        if data == 0 {
-            return;
-        }
-        let words = self.in_instance(asm::RAX, INSTANCE_WORDS);
-        for word in 0..data.div_ceil(8) as i32 {
-            self.asm.store_imm(words.plus(8 * word), 0, Bytes::B8);
-        }
-        // In a form in which the instance is no register, `rax` need not be kept.
-        self.forget_writes();
     }
 
     fn pid_tgid(&mut self, to: Gpr) {

@@ -114,25 +114,12 @@ impl Lower<'_> {
                 self.asm.mov(Bytes::B8, to, Rm::Mem(at));
                 self.asm.lea(to, Mem::at(to, -1));
             }
-            (_, ProgramKind::Entry { .. }) => self.load_function(to),
+            (_, ProgramKind::Entry { .. }) => load_function(self, to),
             (_, ProgramKind::Return { .. }) => {
                 let at = Mem::at(self.context(), context_ip);
                 self.asm.mov(Bytes::B8, to, Rm::Mem(at));
             }
         }
-    }
-
-    /// `to = ` the function whose call this is.
-    pub(super) fn load_function(&mut self, to: Gpr) {
-        let running = Mem::gs(self.machine.running);
-        self.asm.mov(Bytes::B8, to, Rm::Mem(running));
-        // A return handler may run for a trap, which marks the pointer.
-        if let ProgramKind::Return { .. } = self.env.kind() {
-            let rest = Src::Imm(!self.machine.marks_of_running);
-            self.asm.op(Op::And, Bytes::B8, Rm::Reg(to), rest);
-        }
-        let address = Mem::at(to, self.machine.address_in_probe);
-        self.asm.mov(Bytes::B8, to, Rm::Mem(address));
     }
 
     pub(super) fn store_memory(
@@ -250,6 +237,19 @@ impl Lower<'_> {
             self.asm.mov(Bytes::B8, asm::RAX, Rm::Reg(copy));
         }
     }
+}
+
+/// `to = ` the function whose call this is.
+pub(super) fn load_function(lower: &mut Lower, to: Gpr) {
+    let running = Mem::gs(lower.machine.running);
+    lower.asm.mov(Bytes::B8, to, Rm::Mem(running));
+    // A return handler may run for a trap, which marks the pointer.
+    if let ProgramKind::Return { .. } = lower.env.kind() {
+        let rest = Src::Imm(!lower.machine.marks_of_running);
+        lower.asm.op(Op::And, Bytes::B8, Rm::Reg(to), rest);
+    }
+    let address = Mem::at(to, lower.machine.address_in_probe);
+    lower.asm.mov(Bytes::B8, to, Rm::Mem(address));
 }
 
 /// `to = ` the low bytes of `from`.

@@ -352,7 +352,7 @@ impl Lower<'_> {
 
     fn all(&mut self) -> Result<(), CompileError> {
         self.enter(LIGHT);
-        self.clear_entry_data();
+        calls::clear_entry_data(self);
         push(&mut self.queue, (0, LIGHT))?;
         loop {
             while let Some((at, level)) = self.queue.pop() {
