@@ -10,7 +10,7 @@ use core::{
     sync::atomic::{AtomicU64, Ordering::SeqCst},
 };
 
-use super::trace_files::{clean_up, echo};
+use super::trace_files::{append, clean_up, echo};
 use bpf::{
     AluOp, Builder, Helper, MapDef, MapIndex, MapKind, ProgramKind, Reg::*, Size::B8,
     context::Register,
@@ -283,6 +283,29 @@ fn tracers_rest_while_a_script_runs() {
         assert!(TRACING.buffer.written() > written, "{tracer} goes on");
         echo("nop", "current_tracer").unwrap();
     }
+    clean_up();
+}
+
+/// The records of a script are its own: a dump that a command asks for meanwhile takes none of them
+/// and says so.
+#[guest_test]
+fn a_dump_leaves_the_records_of_a_script() {
+    const REFUSAL: &str = "   (a script has the buffer; end it, and have the dump again)";
+    let refusals = || {
+        let texts = kernel::log::history().map(|record| record.text().to_vec());
+        texts.filter(|text| text == REFUSAL.as_bytes()).count()
+    };
+    let before = refusals();
+    let mut kept = Kept::default();
+    let session = Session::start(&script(), How::default(), &mut kept).unwrap();
+    assert_eq!(scripted_target(7), 21);
+    append("scripted_target:dump", "set_ftrace_filter").unwrap();
+    assert_eq!(scripted_target(7), 21);
+    append("!scripted_target:dump", "set_ftrace_filter").unwrap();
+    assert_eq!(refusals(), before + 1);
+    session.end(&mut kept);
+    let is_record = |frame: &&Frame| matches!(frame, Frame::Record { .. });
+    assert!(kept.0.iter().any(|frame| is_record(&frame)));
     clean_up();
 }
 
