@@ -14,6 +14,7 @@ mod messages;
 mod rendering;
 mod series;
 mod settings;
+mod types_of;
 mod user;
 mod values;
 mod world;

@@ -16,11 +16,11 @@ use alloc::{format, string::String, vec::Vec};
 use core::fmt;
 
 use crate::{
-    depth::{MAX_DEPTH, no_room},
+    depth::{MAX_DEPTH, no_room, too_deep},
     diagnostic::Diagnostic,
     tree::{
         Block, Expression, ExpressionKind, Map, Name, PatternKind, Span, Statement, StatementKind,
-        Target, Tree,
+        Target, Tree, TypeKind, TypeName,
     },
 };
 
@@ -181,6 +181,9 @@ impl<'a> Expansion<'a> {
 
     fn statement(&mut self, statement: &mut Statement) -> Expanded {
         self.nested(statement.span, |this| {
+            if let Some(of) = statement.type_mut() {
+                this.type_name(of)?;
+            }
             for part in statement.parts_mut() {
                 this.expression(part)?;
             }
@@ -218,8 +221,23 @@ impl<'a> Expansion<'a> {
         self.nested(expression.span, |this| this.expression_here(expression))
     }
 
+    /// The value of a `typeof` in a type. A word alone may be the name of a type.
+    fn type_name(&mut self, of: &mut TypeName) -> Expanded {
+        if self.depth + of.signs() > MAX_DEPTH {
+            return Err(too_deep(of.span));
+        }
+        match of.value_mut() {
+            Some(value) if !matches!(value.kind, ExpressionKind::Name(_)) => self.expression(value),
+            _ => Ok(()),
+        }
+    }
+
     fn expression_here(&mut self, expression: &mut Expression) -> Expanded {
         let span = expression.span;
+        let is_measure = expression.is_measure();
+        if let Some(of) = expression.type_mut() {
+            self.type_name(of)?;
+        }
         let (name, arguments) = match &mut expression.kind {
             ExpressionKind::Name(name) => {
                 let name = name.clone();
@@ -227,7 +245,9 @@ impl<'a> Expansion<'a> {
             }
             ExpressionKind::Call { name, arguments } => {
                 for argument in arguments.iter_mut() {
-                    self.expression(argument)?;
+                    if !is_measure || !matches!(argument.kind, ExpressionKind::Name(_)) {
+                        self.expression(argument)?;
+                    }
                 }
                 (name.clone(), arguments.clone())
             }
@@ -388,6 +408,42 @@ impl Substitution<'_> {
         }
     }
 
+    /// Puts types in place of the parameters of a type.
+    fn type_name(&self, of: &mut TypeName) -> Expanded {
+        match &mut of.kind {
+            TypeKind::Named(name) => {
+                let Some(argument) = self.argument(Kind::Expression, name) else {
+                    return Ok(());
+                };
+                of.kind = match &argument.kind {
+                    ExpressionKind::Type(given) => given.kind.clone(),
+                    ExpressionKind::Name(given) => TypeKind::Named(given.clone()),
+                    _ => {
+                        return Err(Diagnostic::new(
+                            argument.span,
+                            format!("the macro wants a type for `{name}`, and this is a value"),
+                            format!(
+                                "call it with a type, or with that of the value: {}(typeof(…))",
+                                self.of.name.text
+                            ),
+                        ));
+                    }
+                };
+                Ok(())
+            }
+            TypeKind::Pointer(to) => self.type_name(to),
+            TypeKind::Slice(part) | TypeKind::Array { of: part, .. } => self.type_name(part),
+            TypeKind::Of(value) => {
+                self.expression(value)?;
+                // That of a type is the type.
+                if let ExpressionKind::Type(given) = &value.kind {
+                    of.kind = given.kind.clone();
+                }
+                Ok(())
+            }
+        }
+    }
+
     fn target(&self, target: &mut Target) -> Expanded {
         match target {
             Target::Variable(name) => {
@@ -412,6 +468,9 @@ impl Substitution<'_> {
             ExpressionKind::Step { target, .. } => self.target(target)?,
             ExpressionKind::Block { body, .. } => self.block(body)?,
             _ => {}
+        }
+        if let Some(of) = expression.type_mut() {
+            self.type_name(of)?;
         }
         let mut parts = expression.parts_mut().into_iter();
         parts.try_for_each(|part| self.expression(part))
@@ -438,6 +497,9 @@ impl Substitution<'_> {
                     }
                 }
                 _ => {}
+            }
+            if let Some(of) = statement.type_mut() {
+                self.type_name(of)?;
             }
             let mut parts = statement.parts_mut().into_iter();
             parts.try_for_each(|part| self.expression(part))?;

@@ -10,6 +10,7 @@ mod expressions;
 mod named;
 mod probes;
 mod statements;
+mod types;
 
 pub(crate) use probes::is_plain_pattern;
 

@@ -2,7 +2,9 @@
 
 use alloc::{vec, vec::Vec};
 
-use crate::tree::{Block, Expression, ExpressionKind, Statement, StatementKind, Target};
+use crate::tree::{
+    Block, Expression, ExpressionKind, Statement, StatementKind, Target, TypeKind, TypeName,
+};
 
 /// The same for references of both kinds.
 macro_rules! parts {
@@ -13,6 +15,7 @@ macro_rules! parts {
             | ExpressionKind::String(_)
             | ExpressionKind::Variable(_)
             | ExpressionKind::Name(_)
+            | ExpressionKind::Type(_)
             | ExpressionKind::Block { value: None, .. } => Vec::new(),
             ExpressionKind::Map(map) => map.keys.$iter().collect(),
             ExpressionKind::Call { arguments: all, .. } | ExpressionKind::Tuple(all) => {
@@ -42,7 +45,8 @@ macro_rules! parts {
 }
 
 impl Expression {
-    /// The expressions that it is made of, in the order of the text. Of a block only its value.
+    /// The expressions that it is made of, in the order of the text. Of a block only its value, and
+    /// none of its types.
     pub fn parts(&self) -> Vec<&Self> {
         parts!(&self.kind, iter)
     }
@@ -60,7 +64,46 @@ impl Expression {
                 ExpressionKind::Block { .. } | ExpressionKind::OrElse { .. }
             )
         };
-        needs(&self.kind) || self.parts().into_iter().any(Self::has_block)
+        needs(&self.kind) || !self.is_measure() && self.parts().into_iter().any(Self::has_block)
+    }
+
+    /// Whether it asks for a size or an offset, so what it is asked of is not calculated.
+    pub fn is_measure(&self) -> bool {
+        matches!(&self.kind, ExpressionKind::Call { name, .. }
+            if matches!(&*name.text, "sizeof" | "offsetof"))
+    }
+
+    /// The type that is a part of it.
+    pub fn type_mut(&mut self) -> Option<&mut TypeName> {
+        match &mut self.kind {
+            ExpressionKind::Cast { to, .. } | ExpressionKind::Type(to) => Some(to),
+            _ => None,
+        }
+    }
+}
+
+impl TypeName {
+    /// How many pointers and arrays are around what it begins with.
+    pub(crate) fn signs(&self) -> usize {
+        let mut signs = 0;
+        let mut this = self;
+        while let TypeKind::Pointer(of) | TypeKind::Slice(of) | TypeKind::Array { of, .. } =
+            &this.kind
+        {
+            signs += 1;
+            this = of;
+        }
+        signs
+    }
+
+    /// The value of the `typeof` in it.
+    pub fn value_mut(&mut self) -> Option<&mut Expression> {
+        match &mut self.kind {
+            TypeKind::Named(_) => None,
+            TypeKind::Pointer(to) => to.value_mut(),
+            TypeKind::Slice(of) | TypeKind::Array { of, .. } => of.value_mut(),
+            TypeKind::Of(value) => Some(value),
+        }
     }
 }
 
@@ -92,6 +135,14 @@ impl Statement {
             | StatementKind::ForEach { .. }
             | StatementKind::Break
             | StatementKind::Continue => Vec::new(),
+        }
+    }
+
+    /// The type that is a part of it.
+    pub fn type_mut(&mut self) -> Option<&mut TypeName> {
+        match &mut self.kind {
+            StatementKind::Let { to, .. } => to.as_mut(),
+            _ => None,
         }
     }
 

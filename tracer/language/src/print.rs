@@ -420,6 +420,12 @@ impl Display for Expression {
                 let sign = if to.is_type_by_name() { "" } else { "struct " };
                 write!(f, "({sign}{to}){}", operand(value, POSTFIX))
             }
+            ExpressionKind::Type(of) => match of.kind {
+                TypeKind::Of(_) => of.fmt(f),
+                // A word alone would be a value.
+                TypeKind::Named(_) => write!(f, "typeof(struct {of})"),
+                _ => write!(f, "typeof({of})"),
+            },
             ExpressionKind::Tuple(values) => {
                 f.write_char('(')?;
                 list(f, values, ", ")?;
@@ -473,6 +479,7 @@ impl Display for TypeName {
             TypeKind::Pointer(to) => write!(f, "&{to}"),
             TypeKind::Slice(of) => write!(f, "[{of}]"),
             TypeKind::Array { of, count } => write!(f, "[{of}; {count}]"),
+            TypeKind::Of(value) => write!(f, "typeof({value})"),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The content of a text: clauses, statements and expressions, each with its place in the text.
 //!
 //! TREE-1. A node's span is the part of the text that makes it, without blanks around it. The text
-//!     of an expression's span, read alone, makes the same expression. Of a macro's body, nodes
-//!     have the places where they stand in it.
+//!     of an expression's span, read alone, makes the same expression, unless it is a type. Of a
+//!     macro's body, nodes have the places where they stand in it.
 //! TREE-2. No expression is higher than [`crate::MAX_DEPTH`], and blocks and expressions together
 //!     are nested at most that deep, so whatever walks a tree may recurse.
 //! TREE-3. Positional parameters are gone: `$1` is the integer or the string that was given, `$#`
@@ -345,6 +345,9 @@ pub enum ExpressionKind {
         to: TypeName,
         operand: Box<Expression>,
     },
+    /// A type as an argument: `sizeof(u8*)`, `sizeof(typeof($x))`. A word alone is a
+    /// [`Self::Name`].
+    Type(TypeName),
     /// `(a, b)`, `(a,)`, `()`.
     Tuple(Vec<Expression>),
     /// `value ?: otherwise`: the value, unless it is zero or empty.
@@ -516,4 +519,7 @@ pub enum TypeKind {
     Slice(Box<TypeName>),
     /// `[T; count]`, and C's `T[count]`.
     Array { of: Box<TypeName>, count: u64 },
+    /// `typeof(value)`: that of a value, which is not calculated. Of `typeof(TYPE)` this is the
+    /// type itself; of a word alone only the compiler knows what it is.
+    Of(Box<Expression>),
 }

@@ -68,6 +68,13 @@ fn type_name() -> impl Strategy<Value = TypeName> {
     })
 }
 
+fn type_of(value: Box<Expression>) -> TypeName {
+    TypeName {
+        kind: TypeKind::Of(value),
+        span: PLACE,
+    }
+}
+
 fn value(kind: ExpressionKind) -> Expression {
     Expression { kind, span: PLACE }
 }
@@ -140,6 +147,21 @@ fn expression() -> BoxedStrategy<Expression> {
                 }
             }),
             (type_name(), boxed()).prop_map(|(to, operand)| ExpressionKind::Cast { to, operand }),
+            (boxed(), boxed()).prop_map(|(of, operand)| ExpressionKind::Cast {
+                to: type_of(of),
+                operand
+            }),
+            (path(), boxed(), type_name()).prop_map(|(path, of, to)| {
+                let mut arguments = vec![value(ExpressionKind::Type(type_of(of)))];
+                // A word alone is a value.
+                if !matches!(to.kind, TypeKind::Named(_)) {
+                    arguments.push(value(ExpressionKind::Type(to)));
+                }
+                ExpressionKind::Call {
+                    name: name(&path),
+                    arguments,
+                }
+            }),
             vec(inner.clone(), 0..4).prop_map(ExpressionKind::Tuple),
             vec(inner.clone(), 1..4).prop_map(|values| {
                 let names = ["a", "b", "c"].map(name);
@@ -195,7 +217,10 @@ fn block() -> BoxedStrategy<Block> {
         ),
         (
             any_name(),
-            option::of(type_name()),
+            option::of(prop_oneof![
+                type_name(),
+                expression().prop_map(|value| type_of(Box::new(value)))
+            ]),
             option::of(expression())
         )
             .prop_map(|(variable, to, value)| StatementKind::Let {
@@ -392,7 +417,7 @@ proptest! {
     }
 }
 
-const WORDS: [&str; 60] = [
+const WORDS: [&str; 62] = [
     "kprobe:",
     "session:f",
     "line:",
@@ -447,6 +472,8 @@ const WORDS: [&str; 60] = [
     "return",
     "_",
     "u8",
+    "typeof(",
+    "sizeof(",
     "Foo<",
     "0x",
     "5ms",

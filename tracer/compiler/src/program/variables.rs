@@ -3,7 +3,7 @@
 //! A variable has its place until the program ends. A number is a word there, another value has its
 //! shape, and of a value of the source it is kept where its bytes are.
 
-use alloc::{format, vec::Vec};
+use alloc::{format, string::String, vec::Vec};
 
 use trace_interface::{
     shape::Shape,
@@ -11,7 +11,7 @@ use trace_interface::{
 };
 use trace_language::{
     Diagnostic,
-    tree::{Expression, Name, Span, TypeKind, TypeName},
+    tree::{Expression, Name, Span, TypeName},
 };
 
 use super::Program;
@@ -22,8 +22,10 @@ use crate::{
     number::{Counted, Kind, Number, Test, extend},
     object::{At, Object},
     tables::Unset,
-    types::integer,
-    values::{Holds, Val, Variable},
+    values::{
+        Holds, Val, Variable,
+        like::{self, Like},
+    },
 };
 
 impl Program<'_, '_> {
@@ -99,17 +101,32 @@ impl Program<'_, '_> {
         to: Option<&TypeName>,
         value: Option<&Expression>,
     ) -> Lowered<()> {
-        let number = to.and_then(number_of);
+        let like = match to {
+            Some(to) => like::declared(self.values(), to)?,
+            None => None,
+        };
+        let number = like.as_ref().and_then(Like::plain).cloned();
         let new = match (to, value) {
             (None, None) => return self.declare_unset(name),
             (None, Some(value)) => self.code.value(value)?,
-            (Some(to), None) => match &number {
-                Some(kind) => Val::number(Number::Constant(0), kind.clone()),
-                None => {
-                    if !is_text(to) {
-                        self.values().types().named(to)?;
-                    }
+            (Some(to), None) => match like {
+                // Whose memory a pointer leads into, its first value says.
+                None | Some(Like::Number(Kind::Pointer { .. })) => {
+                    like::type_named(self.values(), to)?;
                     return self.declare_unset(name);
+                }
+                Some(Like::Number(kind)) if kind.is_number() => {
+                    Val::number(Number::Constant(0), kind)
+                }
+                // It gets the room that its values need.
+                Some(Like::Text(_)) => Val::Literal(String::new()),
+                Some(Like::Made(shape)) => self.zero_of(shape),
+                Some(Like::Number(_) | Like::Object(_)) => {
+                    return Err(Diagnostic::new(
+                        to.span,
+                        "a variable of this type begins with a value",
+                        format!("write `let ${} = value`", name.text),
+                    ));
                 }
             },
             (Some(to), Some(value)) => {
@@ -137,12 +154,7 @@ impl Program<'_, '_> {
     pub(crate) fn declare_unset(&mut self, name: &Name) -> Lowered<()> {
         let made_at = (name.span.start, self.values().site.address);
         let value = match self.values().tables.unset.get(&made_at).cloned() {
-            Some(Unset::Stored(shape)) => {
-                let bytes = shape.bytes().max(1).next_multiple_of(8);
-                let place = self.values().memory.take(bytes);
-                self.code.asm.zero(place, bytes);
-                Val::Stored { place, shape }
-            }
+            Some(Unset::Stored(shape)) => self.zero_of(shape),
             Some(Unset::Number(kind)) => Val::number(Number::Constant(0), kind),
             None => {
                 let variable = Variable {
@@ -162,6 +174,14 @@ impl Program<'_, '_> {
             }
         };
         self.declare(name, value, true, name.span)
+    }
+
+    /// A value that is stored so, and all zero.
+    fn zero_of(&mut self, shape: Shape) -> Val {
+        let bytes = shape.bytes().max(1).next_multiple_of(8);
+        let place = self.values().memory.take(bytes);
+        self.code.asm.zero(place, bytes);
+        Val::Stored { place, shape }
     }
 
     /// The first assignment of such a variable.
@@ -358,27 +378,6 @@ impl Program<'_, '_> {
         );
         self.code.store_number(&address, *place, 8);
         Ok(())
-    }
-}
-
-/// The kind of numbers of a type. None: it is no type of numbers.
-fn number_of(to: &TypeName) -> Option<Kind> {
-    match &to.kind {
-        TypeKind::Named(name) => match &**name {
-            "bool" => Some(Kind::Boolean),
-            "char" => Some(Kind::Character),
-            name => integer(name).map(|(bytes, signed)| Kind::Integer { bytes, signed }),
-        },
-        _ => None,
-    }
-}
-
-/// Whether a type is one of texts.
-fn is_text(to: &TypeName) -> bool {
-    match &to.kind {
-        TypeKind::Named(name) => name == "string",
-        TypeKind::Array { of, .. } => is_text(of),
-        TypeKind::Pointer(_) | TypeKind::Slice(_) => false,
     }
 }
 

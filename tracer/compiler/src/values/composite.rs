@@ -412,7 +412,7 @@ pub(crate) fn cast(
                 _ => None,
             });
         }
-        TypeKind::Pointer(_) => return Ok(None),
+        TypeKind::Pointer(_) | TypeKind::Of(_) => return Ok(None),
     };
     let TypeKind::Named(name) = &of.kind else {
         return Ok(None);

@@ -10,7 +10,7 @@ use trace_language::{
     tree::{Binary, Expression, ExpressionKind, Span, Target, TypeKind, TypeName, Unary},
 };
 
-use super::{Holds, Val, Values, arithmetic::check_arithmetic, composite, literal, pointer};
+use super::{Holds, Val, Values, arithmetic::check_arithmetic, composite, like, literal, pointer};
 use crate::{
     Lowered,
     number::{Counted, Key, Kind, Number, Test},
@@ -68,6 +68,13 @@ impl Values<'_, '_> {
                     .map(|item| composite::item(self, item))
                     .collect();
                 Val::Tuple(items?)
+            }
+            ExpressionKind::Type(_) => {
+                return Err(Diagnostic::new(
+                    span,
+                    "this is a type, and a value is wanted",
+                    "write `(typeof($x))value`, or `sizeof(typeof($x))` for its bytes",
+                ));
             }
             // The program makes blocks before it asks.
             ExpressionKind::Block { .. } | ExpressionKind::OrElse { .. } => {
@@ -233,6 +240,10 @@ impl Values<'_, '_> {
 
     /// A value as one of a type.
     pub(crate) fn cast_value(&mut self, to: &TypeName, value: Val, span: Span) -> Lowered<Val> {
+        if let TypeKind::Of(of) = &to.kind {
+            let model = like::like(self, of)?;
+            return like::cast_like(self, &model, value, (to.span, span));
+        }
         if let Some(cast) = composite::cast(self, to, &value, span)? {
             return Ok(cast);
         }
@@ -259,11 +270,11 @@ impl Values<'_, '_> {
                 },
             },
             TypeKind::Pointer(of) => {
-                let to = self.types().named(of)?;
+                let to = like::type_named(self, of)?;
                 let space = self.site.space_of(&counted.kind);
                 (number, Kind::Pointer { to, space })
             }
-            TypeKind::Slice(_) | TypeKind::Array { .. } => {
+            TypeKind::Slice(_) | TypeKind::Array { .. } | TypeKind::Of(_) => {
                 return Err(Diagnostic::new(
                     to.span,
                     "a number cannot become a slice or an array",

@@ -19,6 +19,7 @@ mod expression;
 mod field;
 mod index;
 mod library;
+pub(crate) mod like;
 mod literal;
 mod map;
 pub(crate) mod pointer;

@@ -1,16 +1,18 @@
 //! Sizes and offsets: of types, of fields, and of values as the tracer keeps them.
 
-use trace_interface::symbols::TypeId;
 use trace_language::{
     Diagnostic,
-    tree::{Expression, ExpressionKind, Name, Span, TypeKind, TypeName},
+    tree::{Expression, ExpressionKind, Name, Span},
 };
 
-use super::{Val, Values};
+use super::{
+    Val, Values,
+    like::{self, Like},
+};
 use crate::{
     Lowered,
     functions::Call,
-    number::{Counted, Kind, Number, Space, Test},
+    number::{Kind, Number, Space, Test},
     object::{At, Object},
 };
 
@@ -19,24 +21,13 @@ pub(super) fn size(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> 
     let [of] = call.arguments else {
         return call.refuse();
     };
-    let of = of_typeof(of);
-    if let Some(id) = type_named(values, of) {
-        let size = values.types().size(id);
-        return Ok(Val::number(Number::Constant(size), Kind::UNSIGNED));
-    }
-    let value = values.value(of)?;
-    let bytes = match &value {
-        Val::Number(Counted {
-            kind: Kind::Integer { bytes, .. },
-            ..
-        }) => (*bytes).into(),
-        Val::Number(Counted {
-            kind: Kind::Boolean,
-            ..
-        }) => 1,
-        Val::Literal(text) => text.len() as u64 + 1,
-        Val::Object(object) => values.types().size(object.type_id),
-        value => values.shape(value, false).bytes().into(),
+    let bytes = match like::like(values, of)? {
+        Like::Number(Kind::Integer { bytes, .. }) => bytes.into(),
+        Like::Number(Kind::Boolean) => 1,
+        Like::Number(kind) => kind.shape().bytes().into(),
+        Like::Text(bytes) => bytes.into(),
+        Like::Object(id) => values.types().size(id),
+        Like::Made(shape) => shape.bytes().into(),
     };
     Ok(Val::number(Number::Constant(bytes), Kind::UNSIGNED))
 }
@@ -46,13 +37,8 @@ pub(super) fn offset(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val
     let [of, field] = call.arguments else {
         return call.refuse();
     };
-    let of = of_typeof(of);
-    let id = match type_named(values, of) {
-        Some(id) => id,
-        None => match values.value(of)? {
-            Val::Object(object) => object.type_id,
-            _ => return call.refuse(),
-        },
+    let Like::Object(id) = like::like(values, of)? else {
+        return call.refuse();
     };
     // The place of the field in a value at address 0.
     let mut object = Object::in_memory(
@@ -101,27 +87,4 @@ fn path(of: &Expression, call: Call<'_>) -> Lowered<alloc::vec::Vec<Name>> {
         }
         _ => call.refuse(),
     }
-}
-
-/// `typeof(x)` has the size of `x`.
-fn of_typeof(of: &Expression) -> &Expression {
-    match &of.kind {
-        ExpressionKind::Call { name, arguments } if name.text == "typeof" => match &arguments[..] {
-            [of] => of_typeof(of),
-            _ => of,
-        },
-        _ => of,
-    }
-}
-
-/// The type that a word names, unless it is a variable of the probed function.
-fn type_named(values: &mut Values<'_, '_>, of: &Expression) -> Option<TypeId> {
-    let ExpressionKind::Name(word) = &of.kind else {
-        return None;
-    };
-    let name = TypeName {
-        kind: TypeKind::Named(word.clone()),
-        span: of.span,
-    };
-    values.types().named(&name).ok().flatten()
 }

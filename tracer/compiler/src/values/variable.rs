@@ -367,7 +367,7 @@ pub(crate) fn argument_of_mark(
     ))
 }
 
-fn no_value(name: &str, span: Span, near: &[String]) -> Diagnostic {
+pub(super) fn no_value(name: &str, span: Span, near: &[String]) -> Diagnostic {
     Diagnostic::new(
         span,
         format!("`${name}` has no value here"),

@@ -1,23 +1,22 @@
-//! Values, and the names of types.
+//! Values.
 //!
 //! Operators bind by [`Binary::precedence`], and those that bind alike group to the left. They wait
 //! in a list, so a chain of them makes no recursion here. Each node knows how high it is, because
 //! whoever walks the tree recurses ([`MAX_DEPTH`]).
 
-use alloc::{boxed::Box, format, string::String, vec::Vec};
+use alloc::{boxed::Box, format, vec::Vec};
 
 use super::{
     Parsed, Parser,
     blocks::{as_value, if_value},
     is_keyword, named,
+    types::{begins_typeof, plain_type, type_with_height},
 };
 use crate::{
     depth::{MAX_DEPTH, too_deep},
     diagnostic::Diagnostic,
     lexer::{self, Token},
-    tree::{
-        Binary, Expression, ExpressionKind, Map, Name, Span, Target, TypeKind, TypeName, Unary,
-    },
+    tree::{Binary, Expression, ExpressionKind, Map, Name, Span, Target, Unary},
 };
 
 /// An expression, and how many levels it has. Chains such as `a + b + c` grow to the left without a
@@ -131,14 +130,14 @@ impl Parser<'_> {
             Token::Sign("~") => Unary::Complement,
             Token::Sign("*") => Unary::Dereference,
             Token::Sign("++" | "--") => return self.step_before(),
-            Token::Sign("(") if let Some(to) = self.cast()? => {
+            Token::Sign("(") if let Some((to, height)) = self.cast()? => {
                 let operand = self.nested(Self::unary)?;
                 let span = start.to(operand.expression.span);
                 let kind = ExpressionKind::Cast {
                     to,
                     operand: Box::new(operand.expression),
                 };
-                return self.node(kind, span, operand.height);
+                return self.node(kind, span, operand.height.max(height));
             }
             _ => return self.postfix(),
         };
@@ -294,6 +293,11 @@ impl Parser<'_> {
             Token::Word(word) if is_keyword(word) => {
                 return Err(self.unexpected("a value", HELP));
             }
+            Token::Word("typeof") if begins_typeof(self) => {
+                let (of, height) = type_with_height(self)?;
+                let span = of.span;
+                return self.node(ExpressionKind::Type(of), span, height);
+            }
             Token::Word(_) => return self.name_or_call(),
             Token::Sign("(") => return self.parentheses(),
             Token::Sign("{") => {
@@ -381,8 +385,12 @@ impl Parser<'_> {
                 self.take()?;
             }
         }
+        let is_measure = matches!(&*name.text, "sizeof" | "offsetof");
         while self.peek()? != Token::Sign(")") {
-            let argument = self.inner()?;
+            let argument = match is_measure && arguments.is_empty() {
+                true => type_or_value(self)?,
+                false => self.inner()?,
+            };
             height = height.max(argument.height);
             arguments.push(argument.expression);
             if !self.accept(",")? {
@@ -431,134 +439,16 @@ impl Parser<'_> {
         let values = values.into_iter().map(|value| value.expression).collect();
         self.node(ExpressionKind::Tuple(values), span, height)
     }
+}
 
-    /// `(TYPE)` before a value, if that comes next.
-    ///
-    /// `(a) - b` could be both: it is a cast if `a` is a type by its name, because nothing else
-    /// tells.
-    fn cast(&mut self) -> Parsed<Option<TypeName>> {
-        let (position, end) = (self.position, self.end);
-        self.take()?;
-        let is_named_type = matches!(self.peek(), Ok(Token::Word("struct" | "enum" | "union")));
-        if let Ok(to) = self.type_name()
-            && self.peek() == Ok(Token::Sign(")"))
-        {
-            self.take()?;
-            let value_follows = match self.peek() {
-                Ok(
-                    Token::Word(_)
-                    | Token::Variable(_)
-                    | Token::Parameter(_)
-                    | Token::ParameterCount
-                    | Token::Map(_)
-                    | Token::Number(_)
-                    | Token::String(_),
-                ) => true,
-                Ok(Token::Sign("(" | "-" | "!" | "~" | "*" | "++" | "--")) => {
-                    is_named_type || to.is_type_by_name()
-                }
-                _ => false,
-            };
-            if value_follows {
-                return Ok(Some(to));
-            }
-        }
-        (self.position, self.end) = (position, end);
-        Ok(None)
-    }
-
-    /// `u8`, `&Type`, `*const Type`, `&[Type]`, `struct type *`.
-    pub(super) fn type_name(&mut self) -> Parsed<TypeName> {
-        let (token, start) = lexer::token(self.text, self.position)?;
-        let mut name = match token {
-            Token::Sign(sign @ ("&" | "&&" | "*")) => {
-                self.take()?;
-                if let Token::Word("mut" | "const") = self.peek()? {
-                    self.take()?;
-                } else if sign == "*" {
-                    return Err(self.unexpected("`const` or `mut`", ""));
-                }
-                let to = self.nested(Self::type_name)?;
-                let span = start.to(to.span);
-                let pointer = |to, start| TypeName {
-                    kind: TypeKind::Pointer(Box::new(to)),
-                    span: Span::new(start, span.end),
-                };
-                if sign == "&&" {
-                    pointer(pointer(to, start.start + 1), start.start)
-                } else {
-                    pointer(to, start.start)
-                }
-            }
-            Token::Sign("[") => {
-                self.take()?;
-                let of = Box::new(self.nested(Self::type_name)?);
-                let kind = if self.accept(";")? {
-                    let count = array_length(self)?;
-                    TypeKind::Array { of, count }
-                } else {
-                    TypeKind::Slice(of)
-                };
-                let end = self.expect("]", "")?;
-                TypeName {
-                    kind,
-                    span: start.to(end),
-                }
-            }
-            _ => self.type_path()?,
-        };
-        // C's pointers and arrays.
-        let mut signs = 0;
-        while let Token::Sign("*" | "[") = self.peek()? {
-            signs += 1;
-            if self.depth + signs > MAX_DEPTH {
-                return Err(too_deep(name.span));
-            }
-            let (sign, _) = self.take()?;
-            let start = name.span.start;
-            let kind = match sign {
-                Token::Sign("*") => TypeKind::Pointer(Box::new(name)),
-                _ => {
-                    let of = Box::new(name);
-                    match self.peek()? {
-                        Token::Sign("]") => TypeKind::Slice(of),
-                        _ => TypeKind::Array {
-                            of,
-                            count: array_length(self)?,
-                        },
-                    }
-                }
-            };
-            if !matches!(kind, TypeKind::Pointer(_)) {
-                self.expect("]", "an array type is written `type[count]`")?;
-            }
-            name = TypeName {
-                kind,
-                span: self.taken(start),
-            };
-        }
-        Ok(name)
-    }
-
-    /// `path::to::Type<Argument>`, with C's `struct` before it.
-    fn type_path(&mut self) -> Parsed<TypeName> {
-        let (token, mut start) = lexer::token(self.text, self.position)?;
-        if let Token::Word("struct" | "enum" | "union") = token {
-            self.take()?;
-            start.start = self.start()?;
-        }
-        if !matches!(self.peek()?, Token::Word(word) if !is_keyword(word)) {
-            return Err(self.unexpected("a type", ""));
-        }
-        let text = &self.text[start.start..];
-        let length = path_length(text);
-        self.position = start.start + length;
-        self.end = self.position;
-        Ok(TypeName {
-            kind: TypeKind::Named(tidy(&text[..length])),
-            span: self.taken(start.start),
-        })
-    }
+/// What `sizeof` is asked of.
+fn type_or_value(parser: &mut Parser<'_>) -> Parsed<Tall> {
+    let (of, height) = match plain_type(parser)? {
+        Some(found) => found,
+        None => return parser.inner(),
+    };
+    let span = of.span;
+    parser.node(ExpressionKind::Type(of), span, height)
 }
 
 /// Whether `name=` comes next.
@@ -598,18 +488,6 @@ fn record(parser: &mut Parser<'_>, start: Span) -> Parsed<Tall> {
     parser.node(ExpressionKind::Record(fields), start.to(end), height)
 }
 
-fn array_length(parser: &mut Parser<'_>) -> Parsed<u64> {
-    let (token, span) = parser.take()?;
-    match token {
-        Token::Number(digits) => lexer::integer(digits, span),
-        _ => Err(Diagnostic::new(
-            span,
-            "the length of an array type is a number",
-            "",
-        )),
-    }
-}
-
 /// A value with blocks in it, which is as high as they are.
 fn with_block(
     parser: &mut Parser<'_>,
@@ -627,58 +505,6 @@ fn with_block(
     })
 }
 
-/// The length of the path that a text begins with. Between angle brackets it includes all that
-/// types have.
-fn path_length(text: &str) -> usize {
-    let mut brackets = 0_usize;
-    let mut parentheses = 0_usize;
-    let mut before = ' ';
-    let mut length = 0;
-    for (at, letter) in text.char_indices() {
-        match letter {
-            '<' => brackets += 1,
-            '>' if before != '-' && brackets > 0 => brackets -= 1,
-            ':' if text[at..].starts_with("::") || before == ':' => {}
-            _ if lexer::is_word(letter) => {}
-            _ if brackets == 0 => break,
-            '(' => parentheses += 1,
-            ')' if parentheses > 0 => parentheses -= 1,
-            ')' | '"' | '$' | '@' | '?' | '|' | '}' => break,
-            _ => {}
-        }
-        before = letter;
-        length = at + letter.len_utf8();
-    }
-    // A bracket that is not closed is a comparison.
-    match (brackets, text.find('<')) {
-        (1.., Some(bracket)) => bracket,
-        _ => length,
-    }
-}
-
-/// A path with a blank after each comma, and between words.
-fn tidy(path: &str) -> String {
-    let mut tidy = String::new();
-    let mut letters = path.chars().peekable();
-    let mut before = ' ';
-    while let Some(letter) = letters.next() {
-        if letter.is_whitespace() {
-            let next = letters.peek().copied().unwrap_or(' ');
-            if lexer::is_word(before) && lexer::is_word(next) {
-                tidy.push(' ');
-                before = ' ';
-            }
-            continue;
-        }
-        tidy.push(letter);
-        before = letter;
-        if letter == ',' {
-            tidy.push(' ');
-        }
-    }
-    tidy
-}
-
 /// The variable or map that an expression is.
 pub(super) fn target(expression: Expression, done: &str) -> Parsed<Target> {
     match expression.kind {
@@ -692,22 +518,5 @@ pub(super) fn target(expression: Expression, done: &str) -> Parsed<Target> {
             format!("only variables and maps can be {done}"),
             "the traced kernel is read and never written; keep values in `$name` or `@name`",
         )),
-    }
-}
-
-impl TypeName {
-    /// Whether the name alone says that it is a type.
-    pub(crate) fn is_type_by_name(&self) -> bool {
-        const KNOWN: [&str; 29] = [
-            "string", "u8", "u16", "u32", "u64", "u128", "usize", "i8", "i16", "i32", "i64",
-            "i128", "isize", "bool", "char", "str", "uint8", "uint16", "uint32", "uint64", "int8",
-            "int16", "int32", "int64", "uint8_t", "uint16_t", "uint32_t", "uint64_t", "int",
-        ];
-        let TypeKind::Named(path) = &self.kind else {
-            return true;
-        };
-        let head = path.split('<').next().unwrap_or(path);
-        let last = head.rsplit("::").next().unwrap_or(head);
-        KNOWN.contains(&path.as_str()) || last.starts_with(char::is_uppercase)
     }
 }
