@@ -164,7 +164,7 @@ pub const FUNCTIONS: [Function; 49] = {
 };
 
 /// Names of other tracers, and why they are not here.
-pub(crate) const ABSENT: [(&str, &str); 27] = [
+pub(crate) const ABSENT: [(&str, &str); 29] = [
     (
         "usym",
         "ustack(1) has the name of the function that has called the kernel; print another \
@@ -221,9 +221,19 @@ pub(crate) const ABSENT: [(&str, &str); 27] = [
     ),
     (
         "unwatch",
-        "there are no watchpoints; use clear(@map) or a condition",
+        "a watchpoint stays as long as the trace; use a condition: /addr == …/",
     ),
     ("path", "paths are texts here; use str(address)"),
+    (
+        "ppid",
+        "the kernel keeps the parents of processes in a table behind a lock, which no probe may \
+         take; note them as they fork: tracepoint:sched:sched_process_fork \
+         { @parent[args.child_pid] = args.parent_pid; }",
+    ),
+    (
+        "typeinfo",
+        "types are no values; print sizeof(value), or declare a variable as typeof(value)",
+    ),
     (
         "percpu_kaddr",
         "print the variable by its path: the debug information knows where it is",

@@ -93,6 +93,32 @@ fn a_profile_that_is_faster_than_the_ticks_is_refused() {
 }
 
 #[test]
+fn words_of_other_tracers_are_refused_with_what_to_use() {
+    let parents = "the kernel keeps the parents of processes in a table behind a lock, which no \
+                   probe may take; note them as they fork: \
+                   tracepoint:sched:sched_process_fork { @parent[args.child_pid] = \
+                   args.parent_pid; }";
+    assert_eq!(
+        short("kprobe:vfs_write { print(ppid); }"),
+        format!("there is no `ppid` | {parents}")
+    );
+    assert_eq!(
+        short("kprobe:vfs_write { print(ppid()); }"),
+        format!("there is no function `ppid` | {parents}")
+    );
+    assert_eq!(
+        short("kprobe:vfs_write { $x = 1; print(typeinfo($x)); }"),
+        "there is no function `typeinfo` | types are no values; print sizeof(value), or declare a \
+         variable as typeof(value)"
+    );
+    assert_eq!(
+        short("watchpoint:0x1000:8:w { unwatch(addr); }"),
+        "there is no function `unwatch` | a watchpoint stays as long as the trace; use a \
+         condition: /addr == …/"
+    );
+}
+
+#[test]
 fn names_that_are_not_found_have_nearest_ones() {
     assert_eq!(
         short("kprobe:vfs_write { print(args.coutn); }"),
