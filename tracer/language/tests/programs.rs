@@ -804,9 +804,21 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ),
     (
         "kprobe:f { @ = &$x; }",
+        "&$x",
+        "`&` takes no address here",
+        "use `$x` itself, and to change it elsewhere a macro",
+    ),
+    (
+        "kprobe:f { $p = & @m[1]; }",
+        "& @m",
+        "`&` takes no address here",
+        "use `@m` itself, and to change it elsewhere a macro",
+    ),
+    (
+        "kprobe:f { $p = &args.file.pos; }",
         "&",
         "`&` takes no address here",
-        "references",
+        "write the reference that leads to it",
     ),
     (
         "kprobe:f { @ = $x.len(); }",

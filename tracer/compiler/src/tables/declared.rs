@@ -36,11 +36,17 @@ impl Tables<'_> {
                 });
                 return;
             }
-            ("lruhash" | "percpulruhash", _) => Diagnostic::new(
-                of.kind.span,
-                "no map forgets the keys that were not used for long",
-                "use hash(keys) and delete(@name, key), or a larger map",
-            ),
+            (kind @ ("lruhash" | "percpulruhash"), _) => {
+                let kind = kind.replace("lru", "");
+                Diagnostic::new(
+                    of.kind.span,
+                    "no map forgets the keys that were not used for long",
+                    format!(
+                        "use {kind}(keys), which counts at the end what it had no room for, and \
+                         make room: delete(@{name}, key), or clear(@{name}) in interval:"
+                    ),
+                )
+            }
             _ => Diagnostic::new(
                 of.kind.span,
                 format!("`{}` is no kind of map", of.kind.text),

@@ -418,8 +418,16 @@ fn declarations_of_maps_fit_what_they_hold() {
         (
             "lruhash(2)",
             "1",
-            "no map forgets the keys that were not used for long | use hash(keys) and \
-             delete(@name, key), or a larger map",
+            "no map forgets the keys that were not used for long | use hash(keys), which counts at \
+             the end what it had no room for, and make room: delete(@a, key), or clear(@a) in \
+             interval:",
+        ),
+        (
+            "percpulruhash(2)",
+            "count()",
+            "no map forgets the keys that were not used for long | use percpuhash(keys), which \
+             counts at the end what it had no room for, and make room: delete(@a, key), or \
+             clear(@a) in interval:",
         ),
         (
             "potato(2)",

@@ -306,15 +306,7 @@ impl Parser<'_> {
                     as_value(parser, block)
                 });
             }
-            Token::Sign("&") => {
-                return Err(Diagnostic::new(
-                    span,
-                    "`&` takes no address here",
-                    "references and pointers are values already, and variables and maps have no \
-                     address that holds after the hit; of a place in memory, write the reference \
-                     that leads to it",
-                ));
-            }
+            Token::Sign("&") => return Err(no_address(self, span)),
             _ => return Err(self.unexpected("a value", HELP)),
         };
         self.node(kind, span, 0)
@@ -449,6 +441,33 @@ fn type_or_value(parser: &mut Parser<'_>) -> Parsed<Tall> {
     };
     let span = of.span;
     parser.node(ExpressionKind::Type(of), span, height)
+}
+
+/// Refuses `&`, whose span is given, by what it stands before.
+fn no_address(parser: &Parser<'_>, span: Span) -> Diagnostic {
+    let (what, help) = match lexer::token(parser.text, span.end) {
+        Ok((Token::Variable(name), of)) => (
+            span.to(of),
+            format!(
+                "a variable is gone after the hit: use `${name}` itself, and to \
+                 change it elsewhere a macro with a parameter, `macro change($x) {{ $x++; }}`"
+            ),
+        ),
+        Ok((Token::Map(name), of)) => (
+            span.to(of),
+            format!(
+                "an entry of a map moves and may be deleted meanwhile: use `@{name}` itself, and \
+                 to change it elsewhere a macro with a parameter, `macro note(@m) {{ @m++; }}`"
+            ),
+        ),
+        _ => (
+            span,
+            "references and pointers are values already; of a place in memory, write the \
+             reference that leads to it"
+                .into(),
+        ),
+    };
+    Diagnostic::new(what, "`&` takes no address here", help)
 }
 
 /// Whether `name=` comes next.
