@@ -65,7 +65,8 @@ pub fn compile(
 ) -> Result<Compiled, Vec<Diagnostic>> {
     let options = settings::with_settings(tree, options)?;
     let mut compiler = Compiler::new(kernel, &options);
-    // Each time something is learned, or it is the last one. Types only grow, so few are needed.
+    // Each time something is learned, or it is the last one. Types only grow, so few are needed,
+    // and one more for each map that is assigned to the next.
     const MOST_TIMES: usize = 8;
     for declaration in &tree.maps {
         compiler.tables.declare(declaration);
@@ -74,7 +75,9 @@ pub fn compile(
     if !mistakes.is_empty() {
         return Err(mistakes);
     }
-    for _ in 0..MOST_TIMES {
+    let mut times = 0;
+    while times < MOST_TIMES + compiler.tables.maps.len() {
+        times += 1;
         compiler.begin();
         for clause in &tree.clauses {
             compiler.clause(clause);

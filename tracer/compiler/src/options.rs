@@ -44,6 +44,8 @@ pub struct Options {
     pub shows_maps: bool,
     /// Whether the tracer's own tasks take hits like all.
     pub with_tracer: bool,
+    /// Whether the program itself refuses `tseries`, which is unstable in bpftrace.
+    pub refuses_series: bool,
     /// What becomes of a probe whose place does not exist.
     pub missing_probes: Missing,
     /// The time between two ticks of a CPU's timer. No profile runs more often.
@@ -69,6 +71,7 @@ impl Default for Options {
             stack_form: StackForm::default(),
             shows_maps: true,
             with_tracer: false,
+            refuses_series: false,
             missing_probes: Missing::Refused,
             tick_nanoseconds: TICK_NANOSECONDS,
             events: Rc::default(),

@@ -90,7 +90,8 @@ const SETTINGS: [(&str, Does); 27] = {
                 "raw" => StackForm::Raw,
                 _ => StackForm::Functions,
             })),
-        ("unstable_tseries", Word(&["error", "warn", "enable"], |_, _| ())),
+        ("unstable_tseries", Word(&["error", "warn", "enable"],
+            |options, word| options.refuses_series = word == "error")),
         ("unstable_dw_ustack", Word(&["error", "warn", "enable"], |_, _| ())),
     ]
 };

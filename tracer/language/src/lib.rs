@@ -28,6 +28,30 @@ mod parts;
 mod print;
 pub mod tree;
 
+/// The words that are always there. What they mean, only the compiler knows.
+pub const WORDS: [&str; 20] = [
+    "pid",
+    "tid",
+    "comm",
+    "cpu",
+    "nsecs",
+    "elapsed",
+    "func",
+    "probe",
+    "kstack",
+    "ustack",
+    "retval",
+    "args",
+    "arg0",
+    "arg1",
+    "arg2",
+    "caller",
+    "ip",
+    "ncpus",
+    "rand",
+    "probetype",
+];
+
 pub use depth::{BYTES_OF_LEVEL, MAX_DEPTH, no_room};
 pub use diagnostic::Diagnostic;
 pub use parser::{parse, parse_expression, parse_with, parse_with_room};

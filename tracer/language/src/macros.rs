@@ -16,6 +16,7 @@ use alloc::{format, string::String, vec::Vec};
 use core::fmt;
 
 use crate::{
+    WORDS,
     depth::{MAX_DEPTH, no_room, too_deep},
     diagnostic::Diagnostic,
     tree::{
@@ -155,6 +156,14 @@ fn check(macros: &[Macro]) -> Vec<Diagnostic> {
                     parameter.name.span,
                     format!("the macro has a parameter `{parameter}` already"),
                     "give each parameter a name of its own",
+                ));
+            }
+            let name = &*parameter.name.text;
+            if parameter.kind == Kind::Expression && WORDS.contains(&name) {
+                mistakes.push(Diagnostic::new(
+                    parameter.name.span,
+                    format!("`{name}` is a word of the language, which the body would not see"),
+                    "give the parameter another name",
                 ));
             }
         }

@@ -22,6 +22,20 @@ use crate::{
 /// The most bytes of a value of a hash.
 const MOST_VALUE: u32 = MapDef::MOST_HASH_VALUE_BYTES;
 
+/// A map that would only get the number that another one has counted so far, and looks like one
+/// that counts itself.
+fn no_copy(map: &MapName, of: &MapName, span: Span) -> Diagnostic {
+    let (map, of) = (&map.name.text, &of.name.text);
+    Diagnostic::new(
+        span,
+        format!("`@{of}` counts or gathers, and `@{map}` would not go on with that"),
+        format!(
+            "for the number of now write `@{map} = (int64)@{of};`, and to count in both assign \
+             the call to both"
+        ),
+    )
+}
+
 /// The most buckets of `lhist`.
 const MOST_BUCKETS: u32 = 1000;
 
@@ -72,6 +86,21 @@ impl Program<'_, '_> {
                 self.values()
                     .arithmetic(operation, old, with, (map.span, value.span, span))?;
             return self.put(number, map, new, value.span);
+        }
+        if let ExpressionKind::Map(of) = &value.kind
+            && self.values().tables.maps[number as usize].class.is_none()
+        {
+            let of_number = self.values().tables.map(&of.name);
+            match self.values().tables.maps[of_number as usize].class {
+                Some(Class::Plain(_)) => {}
+                // What it holds is known the next time.
+                None => {
+                    self.code.key(of_number, of)?;
+                    self.code.key(number, map)?;
+                    return Ok(());
+                }
+                Some(_) => return Err(no_copy(map, of, value.span)),
+            }
         }
         let new = self.code.value(value)?;
         let new = self.values().simplified(new, value.span);
@@ -162,11 +191,20 @@ impl Program<'_, '_> {
                 },
             ));
         }
-        if function == "hist" && arguments.len() == 2 {
+        // bpftrace's second argument splits each power of two; 0 does not.
+        let is_plain = |bits: &Expression| matches!(bits.kind, ExpressionKind::Integer(0));
+        if function == "hist" && arguments.get(1).is_some_and(|bits| !is_plain(bits)) {
             return Err(Diagnostic::new(
                 arguments[1].span,
                 "hist has one bucket for each power of two, and no finer ones",
                 "use lhist(value, from, to, step)",
+            ));
+        }
+        if function == "tseries" && self.values().tables.options.refuses_series {
+            return Err(Diagnostic::new(
+                span,
+                "the program refuses tseries itself, by unstable_tseries=error",
+                "set unstable_tseries=enable, or take the setting out",
             ));
         }
         let number = self.values().tables.map(&map.name);

@@ -198,6 +198,7 @@ impl Program<'_, '_> {
             place,
             holds: Holds::Number(Kind::SIGNED),
             made_at: variable.span.start,
+            limit: None,
         };
         let next = self.code.asm.label();
         self.loop_body(&open, next, Some(variable), body)?;
@@ -289,8 +290,12 @@ impl Program<'_, '_> {
             place: pair,
             holds: Holds::Stored(Shape::Tuple(alloc::vec![key_shape, value_shape])),
             made_at: variable.span.start,
+            limit: None,
         };
+        let before = self.values().scopes[0].len();
         self.loop_body(&open, open.top, Some(variable), body)?;
+        // The map may have no keys. Then what is first assigned in the loop has no value after it.
+        self.values().scopes[0].truncate(before);
         self.end_loop(&open);
         Ok(())
     }

@@ -23,7 +23,7 @@ use super::Program;
 use crate::{
     Lowered, functions, names,
     number::{Counted, Number, Test},
-    values::Val,
+    values::{Holds, Val},
 };
 
 impl Program<'_, '_> {
@@ -43,6 +43,7 @@ impl Program<'_, '_> {
                 value,
             } => match target {
                 Target::Variable(name) => {
+                    let guesses = self.values().tables.guesses;
                     let new = match operation {
                         None => {
                             if let ExpressionKind::Call { name, .. } = &value.kind
@@ -71,6 +72,12 @@ impl Program<'_, '_> {
                             )?
                         }
                     };
+                    let is_guess = self.values().tables.guesses != guesses;
+                    let unset = self.values().find(&name.text);
+                    if is_guess && unset.is_some_and(|it| matches!(it.holds, Holds::Nothing)) {
+                        // Else two variables that are assigned to each other would tell a type.
+                        return Ok(());
+                    }
                     self.assign_variable(name, new, value.span)
                 }
                 Target::Map(map) => self.assign_map(map, *operation, value, span),

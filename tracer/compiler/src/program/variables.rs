@@ -70,6 +70,7 @@ impl Program<'_, '_> {
             place,
             holds,
             made_at: name.span.start,
+            limit: None,
         };
         let scope = if own_block {
             self.values().scopes.len() - 1
@@ -106,6 +107,7 @@ impl Program<'_, '_> {
             None => None,
         };
         let number = like.as_ref().and_then(Like::plain).cloned();
+        let limit = like.clone().filter(Like::has_limit);
         let new = match (to, value) {
             (None, None) => return self.declare_unset(name),
             (None, Some(value)) => self.code.value(value)?,
@@ -143,8 +145,11 @@ impl Program<'_, '_> {
             .scopes
             .last_mut()
             .and_then(|scope| scope.last_mut());
-        if let (Some(kind), Some(made)) = (number, made) {
-            made.holds = Holds::Number(kind);
+        if let Some(made) = made {
+            if let Some(kind) = number {
+                made.holds = Holds::Number(kind);
+            }
+            made.limit = limit;
         }
         Ok(())
     }
@@ -162,6 +167,7 @@ impl Program<'_, '_> {
                     place: Place::stack(0),
                     holds: Holds::Nothing,
                     made_at: name.span.start,
+                    limit: None,
                 };
                 self.values()
                     .scopes
@@ -276,6 +282,9 @@ impl Program<'_, '_> {
             return self.set_first(&variable, value, span);
         }
         let value = self.values().simplified(value, span);
+        if let Some(limit) = &variable.limit {
+            like::check_limit(self.values(), limit, &value, span)?;
+        }
         match (&variable.holds, value) {
             (Holds::Number(kind), Val::Number(counted)) => {
                 let fits = match (kind, &counted.kind) {

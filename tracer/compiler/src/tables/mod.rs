@@ -69,6 +69,8 @@ pub(crate) struct Tables<'a> {
     /// The shapes of variables that are no numbers, by where the text makes them, and the
     /// place that the clause is compiled for.
     variables: BTreeMap<(usize, Option<u64>), Shape>,
+    /// How often a variable was asked for a value before anything tells what it holds.
+    pub(crate) guesses: usize,
     /// What variables without a first value hold before their first assignment, in the same way.
     pub(crate) unset: BTreeMap<(usize, Option<u64>), Unset>,
     /// The functions of patterns.
@@ -95,6 +97,7 @@ impl<'a> Tables<'a> {
             loops: Vec::new(),
             has_open_loop: false,
             variables: BTreeMap::new(),
+            guesses: 0,
             unset: BTreeMap::new(),
             functions: BTreeMap::new(),
         }

@@ -28,7 +28,8 @@ fn a_program_reads_what_all_cpus_have_counted() {
          @min[1], @max[1], @avg[1], @least, @most, @mean, @all); \
          printf(\"%d %d %d %d %d %d\\n\", @k[2], @sum[2], @min[2], @max[2], @avg[2], \
          (int64)@n - 5); \
-         if (@n > 2 && @k[1] == 3) { @seen = @n; print(@max[1] < 0 ? \"below\" : \"above\"); } }",
+         if (@n > 2 && @k[1] == 3) { @seen = (int64)@n; \
+         print(@max[1] < 0 ? \"below\" : \"above\"); } }",
     );
     world.tick();
     assert_eq!(world.out, "0 0 0 0 0 0 0 0 0 0\n0 0 0 0 0 -5\n");

@@ -455,6 +455,7 @@ fn find(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
                 place,
                 holds,
                 made_at: to.span.start,
+                limit: None,
             });
             (place, true)
         }

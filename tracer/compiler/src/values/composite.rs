@@ -478,7 +478,7 @@ pub(crate) fn cast(
 }
 
 /// A text of at most so many bytes.
-fn cast_to_text(
+pub(super) fn cast_to_text(
     values: &mut Values<'_, '_>,
     most: Option<u64>,
     value: &Val,

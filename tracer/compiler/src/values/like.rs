@@ -20,7 +20,7 @@ use trace_language::{
     },
 };
 
-use super::{Holds, Val, Values, variable};
+use super::{Holds, Val, Values, composite, variable};
 use crate::{
     Lowered, names,
     number::{Counted, Kind, Space},
@@ -47,6 +47,11 @@ impl Like {
             Self::Number(kind) if kind.is_number() => Some(kind),
             _ => None,
         }
+    }
+
+    /// Whether values of the kind can be too large for the type.
+    pub(crate) fn has_limit(&self) -> bool {
+        matches!(self, Self::Text(1..) | Self::Made(_))
     }
 
     /// The name of the type, if it is one that the language has a word for.
@@ -124,10 +129,15 @@ fn is_unset(values: &Values<'_, '_>, name: &str) -> bool {
 /// The type of a declared variable. None: its first value says it.
 pub(crate) fn declared(values: &mut Values<'_, '_>, to: &TypeName) -> Lowered<Option<Like>> {
     match &to.kind {
-        TypeKind::Of(of) => like(values, of).map(Some),
+        TypeKind::Of(of) => Ok(Some(match like(values, of)? {
+            // Texts get the room that they need.
+            Like::Text(_) => Like::Text(0),
+            other => other,
+        })),
         TypeKind::Named(name) if name == "string" => Ok(Some(Like::Text(0))),
-        TypeKind::Array { of, .. } | TypeKind::Slice(of) if is_string(of) => {
-            Ok(Some(Like::Text(0)))
+        TypeKind::Slice(of) if is_string(of) => Ok(Some(Like::Text(0))),
+        TypeKind::Array { of, count } if is_string(of) => {
+            Ok(Some(Like::Text(u32::try_from(*count).unwrap_or(0))))
         }
         TypeKind::Named(_) => {
             let id = type_named(values, to)?;
@@ -136,6 +146,22 @@ pub(crate) fn declared(values: &mut Values<'_, '_>, to: &TypeName) -> Lowered<Op
         }
         // A cast to it says what is wrong with it.
         _ => Ok(None),
+    }
+}
+
+/// Refuses a value that a declared type has no room for.
+pub(crate) fn check_limit(
+    values: &mut Values<'_, '_>,
+    limit: &Like,
+    value: &Val,
+    span: Span,
+) -> Lowered<()> {
+    match limit {
+        Like::Text(most) if values.is_text(value) => {
+            composite::cast_to_text(values, Some((*most).into()), value, span, span).map(drop)
+        }
+        Like::Made(_) => cast_like(values, limit, value.clone(), (span, span)).map(drop),
+        _ => Ok(()),
     }
 }
 
@@ -289,7 +315,11 @@ pub(super) fn cast_like(
         }
         (Like::Number(kind), Val::Number(counted)) => counted.kind == *kind,
         (Like::Object(id), Val::Object(object)) => object.type_id == *id,
-        (Like::Made(shape), value) => shape.clone().merge(&values.shape(value, false)).is_some(),
+        (Like::Made(shape), value) =>
+        // What it has to grow for does not fit.
+        {
+            shape.clone().merge(&values.shape(value, false)) == Some(false)
+        }
         _ => false,
     };
     if fits {

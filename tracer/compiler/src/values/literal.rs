@@ -51,7 +51,8 @@ pub(super) fn exact(expression: &Expression) -> Lowered<Option<i128>> {
             };
             let is_large = |number: i128| number > i64::MAX.into();
             let mixed = (a < 0 && is_large(b)) || (b < 0 && is_large(a));
-            match operation {
+            let is_signed = a < 0 || b < 0;
+            let number = match operation {
                 _ if mixed => return Err(too_large()),
                 Binary::Add => a + b,
                 Binary::Subtract => a - b,
@@ -72,7 +73,14 @@ pub(super) fn exact(expression: &Expression) -> Lowered<Option<i128>> {
                 Binary::ShiftLeft => i128::from((a as u64) << b),
                 Binary::ShiftRight => a >> b,
                 _ => return Ok(None),
+            };
+            if is_signed && is_large(number) {
+                return Err(refuse(
+                    "this number does not fit into 64 bits with a sign",
+                    "with a number below zero the result is signed, up to 9223372036854775807",
+                ));
             }
+            number
         }
         _ => return Ok(None),
     };

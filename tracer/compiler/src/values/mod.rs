@@ -249,6 +249,8 @@ pub(crate) struct Variable {
     pub(crate) holds: Holds,
     /// Where the text makes it.
     pub(crate) made_at: usize,
+    /// The type of which it was declared, if its values can be too large for that.
+    pub(crate) limit: Option<like::Like>,
 }
 
 impl Variable {

@@ -41,6 +41,7 @@ impl Values<'_, '_> {
                     // If a later statement says what it holds, this is forgotten the next time.
                     let error = no_value(name, span, &[]);
                     self.tables.error(error);
+                    self.tables.guesses += 1;
                     Val::number(Number::Constant(0), Kind::Literal)
                 }
                 Holds::Number(kind) => Val::number(Number::Own(variable.place), kind.clone()),

@@ -9,6 +9,7 @@ use trace_interface::{
     shape::StackForm,
     symbols::{Piece, Register, Source},
 };
+pub(crate) use trace_language::WORDS;
 use trace_language::{Diagnostic, tree::Span};
 
 use super::{SiteKind, UserMoment, Val, Values, Watched, variable::argument_of_mark};
@@ -19,30 +20,6 @@ use crate::{
     number::{Kind, Number, Space, Test},
     object::{At, Object},
 };
-
-/// The words that are always there.
-pub(crate) const WORDS: [&str; 20] = [
-    "pid",
-    "tid",
-    "comm",
-    "cpu",
-    "nsecs",
-    "elapsed",
-    "func",
-    "probe",
-    "kstack",
-    "ustack",
-    "retval",
-    "args",
-    "arg0",
-    "arg1",
-    "arg2",
-    "caller",
-    "ip",
-    "ncpus",
-    "rand",
-    "probetype",
-];
 
 impl Values<'_, '_> {
     /// Whether the registers are those of a function's entry.
