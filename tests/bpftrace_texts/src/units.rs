@@ -52,6 +52,8 @@ struct Text {
     place: String,
     program: String,
     is_error: bool,
+    /// It is about a Linux that lacks features.
+    is_of_old_kernel: bool,
 }
 
 /// The program of a call, and what the test says about it.
@@ -90,7 +92,30 @@ fn text(file: &str, verdict: Verdict, call: &Call) -> Option<Text> {
         place: format!("{file}.cpp:{}", call.line),
         program,
         is_error: named || marked || told,
+        is_of_old_kernel: others.contains(&Argument::Code("NoFeatures::Enable".into())),
     })
+}
+
+/// The arguments that the test around a call gives to its program, before the call.
+fn parameters<'s>(source: &str, given: &'s [Call], call: &Call) -> Vec<&'s str> {
+    let is_with_object =
+        |argument: &Argument| matches!(argument, Argument::Code(code) if code.contains("bpftrace"));
+    if !call.arguments.iter().any(is_with_object) {
+        return Vec::new();
+    }
+    let lines = source.lines().take(call.line);
+    let begins = lines
+        .enumerate()
+        .filter(|(_, line)| line.starts_with("TEST"));
+    let begin = begins.last().map_or(0, |(line, _)| line + 1);
+    let of_test = given
+        .iter()
+        .filter(|given| (begin..call.line).contains(&given.line));
+    let texts = of_test.filter_map(|given| match &given.arguments[..] {
+        [Argument::Text(text)] => Some(text.as_str()),
+        _ => None,
+    });
+    texts.collect()
 }
 
 /// Holds the programs of the unit tests against the compiler, and prints the figures.
@@ -103,14 +128,23 @@ pub fn hold(checkout: &Path) -> Result<()> {
         let path = checkout.join(format!("tests/{file}.cpp"));
         let source = fs::read_to_string(&path);
         let source = source.with_context(|| format!("cannot read {}", path.display()))?;
-        let found = calls(&source, "test");
-        for text in found.iter().filter_map(|call| text(file, verdict, call)) {
-            if let Some(rule) = rules.left_out(&text.program) {
+        let (found, given) = (calls(&source, "test"), calls(&source, "add_param"));
+        let texts = found
+            .iter()
+            .filter_map(|call| Some((text(file, verdict, call)?, call)));
+        for (text, call) in texts {
+            let rule = match text.is_of_old_kernel {
+                true => Some("kernels of Linux that lack features"),
+                false => rules.left_out(&text.program),
+            };
+            if let Some(rule) = rule {
                 left_out.add(rule, &text.place, &text.program);
                 continue;
             }
             kept += 1;
-            let outcome = compiled(&rules.renamed(&text.program), &[], &AnyKernel::default());
+            let words = parameters(&source, &given, call);
+            let program = rules.renamed(&text.program);
+            let outcome = compiled(&program, &words, &AnyKernel::default());
             match (text.is_error, outcome) {
                 (false, Outcome::Taken(_)) => both_take += 1,
                 (true, Outcome::Refused { .. }) => both_refuse += 1,
@@ -149,6 +183,26 @@ mod tests {
     fn verdict(file: &str, verdict: Verdict, source: &str) -> Option<bool> {
         let call = &calls(source, "test")[0];
         text(file, verdict, call).map(|text| text.is_error)
+    }
+
+    #[test]
+    fn a_program_has_the_arguments_of_its_test() {
+        let source = "TEST(a) {\n  b.add_param(\"other\");\n}\nTEST(b) {\n  \
+                      b->add_param(\"3\");\n  test(\"x\", Mock{ *bpftrace });\n  test(\"y\");\n  \
+                      b->add_param(\"4\");\n  test(*bpftrace, \"z\");\n}\n";
+        let given = calls(source, "add_param");
+        let words: Vec<_> = calls(source, "test")
+            .iter()
+            .map(|call| parameters(source, &given, call))
+            .collect();
+        assert_eq!(words, [vec!["3"], vec![], vec!["3", "4"]]);
+    }
+
+    #[test]
+    fn tests_of_kernels_without_features_are_known() {
+        let of = |source| text("a", Named, &calls(source, "test")[0]).unwrap();
+        assert!(of(r#"test("x", NoFeatures::Enable, Error{ "y" })"#).is_of_old_kernel);
+        assert!(!of(r#"test("x", Error{ "y" })"#).is_of_old_kernel);
     }
 
     #[test]
