@@ -210,8 +210,8 @@ pub(crate) fn group(tables: &mut Tables<'_>, probe: &Probe) -> Lowered<Group> {
         ProbeKind::User { .. } | ProbeKind::Mark { .. } => {
             timer(SiteKind::User(UserMoment::Inside), format!("{probe}"), 0)
         }
-        ProbeKind::Begin => timer(SiteKind::Begin, "BEGIN".into(), 0),
-        ProbeKind::End => timer(SiteKind::End, "END".into(), 0),
+        ProbeKind::Begin => timer(SiteKind::Begin, "begin".into(), 0),
+        ProbeKind::End => timer(SiteKind::End, "end".into(), 0),
     })
 }
 

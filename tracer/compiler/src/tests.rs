@@ -11,6 +11,7 @@ mod loops;
 mod macros;
 mod maps;
 mod messages;
+mod named;
 mod portable;
 mod rendering;
 mod series;

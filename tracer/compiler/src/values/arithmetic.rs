@@ -11,7 +11,7 @@ use trace_language::{
     tree::{Binary, Expression, Span, Unary},
 };
 
-use super::{Val, Values, composite, pointer};
+use super::{Val, Values, composite, named, pointer};
 use crate::{
     Lowered,
     number::{Counted, Kind, Number, Test},
@@ -119,6 +119,11 @@ impl Values<'_, '_> {
                 (left_value, right_value),
                 (left.span, right.span),
             );
+        }
+        let spans = (left.span, right.span);
+        if let Some(test) = named::named_equal(self, operation, (&left_value, &right_value), spans)?
+        {
+            return Ok(Val::number(Number::test(test), Kind::Boolean));
         }
         let is_text = self.is_text(&left_value) || self.is_text(&right_value);
         if is_text && matches!(operation, Binary::Equal | Binary::NotEqual) {

@@ -22,6 +22,7 @@ mod library;
 pub(crate) mod like;
 mod literal;
 mod map;
+mod named;
 pub(crate) mod pointer;
 mod scalar;
 mod sizes;
