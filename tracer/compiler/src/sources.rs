@@ -125,8 +125,8 @@ impl EventTable {
     }
 }
 
-/// System calls: number, name, and the names of the arguments. A text is marked by `*`, a signed
-/// number by `-`; `4` in front means that only the low 32 bits count.
+/// System calls: number, name, and the names of the arguments. A text is marked by `*`, an array of
+/// addresses by `&`, a signed number by `-`; `4` in front means that only the low 32 bits count.
 #[rustfmt::skip]
 const SYSCALLS: [(u64, &str, &[&str]); 25] = [
     (0, "read", &["4fd", "buf", "count"]),
@@ -142,7 +142,7 @@ const SYSCALLS: [(u64, &str, &[&str]); 25] = [
     (39, "getpid", &[]),
     (56, "clone", &["clone_flags", "newsp", "parent_tidptr", "child_tidptr"]),
     (57, "fork", &[]),
-    (59, "execve", &["*filename", "argv", "envp"]),
+    (59, "execve", &["*filename", "&argv", "&envp"]),
     (60, "exit", &["4-error_code"]),
     (61, "wait4", &["4-upid", "stat_addr", "4options", "ru"]),
     (62, "kill", &["4-pid", "4sig"]),
@@ -193,10 +193,11 @@ const OTHERS: [Row; 12] = [
 
 /// How an argument of a system call is calculated.
 fn argument(position: usize, marked: &'static str) -> (Cow<'static, str>, String) {
-    let name = marked.trim_start_matches(['4', '-', '*']);
+    let name = marked.trim_start_matches(['4', '-', '*', '&']);
     let marks = &marked[..marked.len() - name.len()];
     let text = match marks {
         "*" => format!("str(arg{position})"),
+        "&" => format!("(uint64*)uptr(arg{position})"),
         "4" => format!("(uint32)arg{position}"),
         "4-" => format!("(int32)arg{position}"),
         "-" => format!("(int64)arg{position}"),

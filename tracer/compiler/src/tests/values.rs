@@ -9,7 +9,7 @@ use super::{
     fake::{Fake, LEVELS, OPEN, READ, SYS_OPEN, compiled_with},
     world::{Hit, World},
 };
-use crate::Options;
+use crate::{EventTable, Options};
 
 const FILE_AT: u64 = 0xffff_8000_0020_0000;
 pub(super) const INODE_AT: u64 = 0xffff_8000_0020_1000;
@@ -524,6 +524,33 @@ fn the_texts_of_an_array_of_pointers_are_joined() {
     world.out.clear();
     world.hit(&write_hit());
     assert_eq!(world.out, format!("{}\n", ["a"; 16].join(" ")));
+}
+
+/// The arguments of `execve` are such an array in the memory of the program. The made-up kernel has
+/// no `sys_execve`, so another function stands for it.
+#[test]
+fn the_arguments_of_a_new_program_have_elements() {
+    let lines = EventTable::default()
+        .lines()
+        .replace("sys_execve", "sys_open");
+    let options = Options {
+        events: std::rc::Rc::new(EventTable::parse(lines.lines()).unwrap()),
+        ..Options::default()
+    };
+    let text = "tracepoint:syscalls:sys_enter_execve { $n = 1; print((str(args.argv[0]), \
+                str(args.argv[$n]), args.envp[0], sizeof(*args.argv))); join(args.argv); }";
+    let mut world = World::of(compiled_with(text, &Fake::new(), &options).unwrap());
+    let (array, first, second) = (0x7000_u64, 0x8000_u64, 0x9000_u64);
+    let words = [first, second, 0].map(u64::to_le_bytes);
+    world.user.push((array, words.concat()));
+    world.user.push((first, b"ls\0".to_vec()));
+    world.user.push((second, b"-l\0".to_vec()));
+    world.hit(&Hit {
+        address: SYS_OPEN,
+        registers: vec![(Si, array), (Dx, array + 16)],
+        ..Hit::default()
+    });
+    assert_eq!((&*world.out, world.faults), ("(ls, -l, 0, 8)\nls -l\n", 0));
 }
 
 #[test]
