@@ -323,6 +323,10 @@ impl<'a> Expansion<'a> {
         if let Some(of) = named().filter(takes).max_by_key(exact) {
             return Ok(Some(of));
         }
+        // A word of the language keeps its meaning where the macro takes other arguments.
+        if arguments.is_empty() && WORDS.contains(&&*name.text) {
+            return Ok(None);
+        }
         let Some(nearest) = named().max_by_key(|of| of.parameters.len() == arguments.len()) else {
             return Ok(None);
         };

@@ -57,6 +57,16 @@ fn macros_of_one_name_differ_by_their_parameters() {
 }
 
 #[test]
+fn a_word_keeps_its_meaning_where_a_macro_of_its_name_takes_arguments() {
+    let text = "macro cpu(x) { x + 40 } begin { print((cpu(2), cpu, cpu())); }";
+    assert_eq!(printed(text), "(42, 0, 0)\n");
+    assert_eq!(
+        printed("macro cpu() { 42 } begin { print((cpu, cpu())); }"),
+        "(42, 42)\n"
+    );
+}
+
+#[test]
 fn wrong_macros_and_calls_are_refused() {
     for (text, says) in [
         (
