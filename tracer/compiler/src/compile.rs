@@ -10,7 +10,12 @@
 //! COMPILE-1. A clause that depends on the place (variables of the source, results) is compiled for
 //!     each address. Any other is compiled once for all its addresses.
 
-use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    format,
+    string::String,
+    vec::Vec,
+};
 
 use bpf::{
     Cost, MOST_ENTRY_BYTES, MOST_INSNS, MOST_MAPS, MapDef, ProgramKind, STACK_BYTES, verifier,
@@ -22,7 +27,10 @@ use trace_interface::{
 };
 use trace_language::{
     Diagnostic,
-    tree::{self, Clause, ProbeKind, Span, Tree},
+    tree::{
+        self, Block, Clause, Expression, ExpressionKind, ProbeKind, Span, StatementKind, Target,
+        Tree,
+    },
 };
 
 use crate::{
@@ -82,11 +90,37 @@ pub fn compile(
         for clause in &tree.clauses {
             compiler.clause(clause);
         }
-        if !compiler.tables.learned {
+        if !compiler.tables.learned && !compiler.tables.settle(&compiler.left_out) {
             break;
         }
     }
     compiler.finish()
+}
+
+/// Adds the maps that a block assigns to.
+fn assigned(block: &Block, maps: &mut BTreeSet<String>) {
+    for statement in &block.statements {
+        match &statement.kind {
+            StatementKind::Assign {
+                target: Target::Map(map),
+                ..
+            } => {
+                maps.insert(map.name.text.clone());
+            }
+            StatementKind::Expression(Expression {
+                kind: ExpressionKind::Step { target, .. },
+                ..
+            }) => {
+                if let Target::Map(map) = &**target {
+                    maps.insert(map.name.text.clone());
+                }
+            }
+            _ => {}
+        }
+        for block in statement.clone().blocks_mut() {
+            assigned(block, maps);
+        }
+    }
 }
 
 /// See the module's text.
@@ -96,6 +130,8 @@ struct Compiler<'a> {
     attachments: Vec<Attachment>,
     origins: Vec<Origin>,
     missing: Vec<Diagnostic>,
+    /// The maps that clauses without a place assign to.
+    left_out: BTreeSet<String>,
     /// How the programs of a clause were made last, by its beginning.
     ways: BTreeMap<usize, Way>,
 }
@@ -139,6 +175,7 @@ impl<'a> Compiler<'a> {
             attachments: Vec::new(),
             origins: Vec::new(),
             missing: Vec::new(),
+            left_out: BTreeSet::new(),
             ways: BTreeMap::new(),
         }
     }
@@ -208,6 +245,12 @@ impl<'a> Compiler<'a> {
                     }
                 }
                 Err(error) => self.missing(error),
+            }
+        }
+        if groups.is_empty() {
+            let on_return = clause.on_return.iter().map(|part| &part.body);
+            for body in [&clause.body].into_iter().chain(on_return) {
+                assigned(body, &mut self.left_out);
             }
         }
         for mut group in groups {

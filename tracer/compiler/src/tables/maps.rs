@@ -3,7 +3,7 @@
 //! TABLES-1. What is known of a map only grows: a shape takes more values, a kind fewer promises.
 //!     So going through the text again comes to an end.
 
-use alloc::{format, string::String, vec::Vec};
+use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 
 use bpf::{MapDef, MapKind};
 use trace_interface::{
@@ -266,6 +266,26 @@ impl Tables<'_> {
             },
             _ => with_key(MapKind::PerCpuHash, key_size, value_size),
         })
+    }
+
+    /// Makes maps that only clauses without a place assign to ones of numbers, which stay empty.
+    /// False: there is none.
+    pub(crate) fn settle(&mut self, names: &BTreeSet<String>) -> bool {
+        let mut settled = false;
+        for map in &mut self.maps {
+            if !map.name.as_ref().is_some_and(|name| names.contains(name)) {
+                continue;
+            }
+            if map.class.is_none() {
+                map.class = Some(Class::Plain(Shape::Unsigned(8)));
+                settled = true;
+            } else if map.keys.is_none() {
+                // Where nothing else tells: what has keys is not shown while it is empty.
+                map.keys = Some(alloc::vec![Shape::Unsigned(8)]);
+                settled = true;
+            }
+        }
+        settled
     }
 
     pub(crate) fn never_set(&self, number: usize) -> Diagnostic {

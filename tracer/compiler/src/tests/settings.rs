@@ -61,6 +61,22 @@ fn a_probe_that_is_missing_is_left_out_if_that_is_wanted() {
 }
 
 #[test]
+fn maps_of_a_clause_that_is_left_out_stay_empty() {
+    let left_out = "kprobe:no_such { @at[tid] = nsecs; @n++; if (1) { @h[comm] = hist(1); } }";
+    let others = "interval:s:1 { @seen = 1; if (@at[tid]) { print(@at[tid]); delete(@at, tid); } \
+                  for ($kv : @h) { print($kv.0); } print(@h); clear(@n); print(len(@at)); }";
+    let text = format!("config = {{ missing_probes=warn }} {left_out} {others}");
+    let mut world = World::new(&text);
+    world.tick();
+    assert_eq!(world.maps(), "0\n@seen: 1\n");
+    // Another map is a mistake of the text all the same.
+    let text =
+        format!("config = {{ missing_probes=warn }} {left_out} interval:s:1 {{ print(@hh); }}");
+    let refused = compiled_with(&text, &Fake::new(), &Options::default());
+    assert!(refused.is_err_and(|told| told.contains("`@hh` is used, but nothing")));
+}
+
+#[test]
 fn settings_of_how_bpftrace_works_change_nothing() {
     for setting in [
         "log_size = 150",
