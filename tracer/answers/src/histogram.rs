@@ -33,6 +33,17 @@ fn ranges(scale: Scale) -> Vec<(u32, Option<i128>, Option<i128>)> {
             );
             ranges
         }
+        Scale::Split { bits } => {
+            let negative = Scale::negative_of(bits);
+            let mut ranges = alloc::vec![(negative, None, Some(0))];
+            ranges.extend((0..negative).map(|bucket| {
+                // So many bits behind the first ones are one bucket.
+                let below = (bucket >> bits).saturating_sub(1);
+                let low = i128::from(bucket - (below << bits)) << below;
+                (bucket, Some(low), Some(low + (1 << below)))
+            }));
+            ranges
+        }
         Scale::Linear { from, to, step } => {
             let (from, to) = (i128::from(from), i128::from(to));
             let step = i128::from(step);

@@ -157,6 +157,9 @@ pub enum Scale {
     /// Buckets by powers of two. Bucket 0 is for 0, bucket `b` for `2^(b-1)` up to below `2^b`,
     /// bucket [`Scale::NEGATIVE`] for what is below 0.
     Log2,
+    /// Each of those powers of two in `2^bits` equal parts, where it has so many values. Buckets
+    /// below `2^(bits + 1)` are for one value each, the last one is for what is below 0.
+    Split { bits: u8 },
     /// Bucket 0 is for what is below `from`, the next ones for `step` values each, the last one for
     /// `to` and above.
     Linear { from: i64, to: i64, step: i64 },
@@ -166,18 +169,27 @@ impl Scale {
     /// The bucket of negative numbers.
     pub const NEGATIVE: u32 = 65;
 
+    /// The most bits of [`Self::Split`].
+    pub const MOST_BITS: u8 = 5;
+
     /// How many buckets there are.
     pub fn buckets(self) -> u32 {
         match self {
             Self::Log2 => Self::NEGATIVE + 1,
+            Self::Split { bits } => Self::negative_of(bits) + 1,
             Self::Linear { .. } => self.steps() + 2,
         }
+    }
+
+    /// The bucket of negative numbers of [`Self::Split`].
+    pub fn negative_of(bits: u8) -> u32 {
+        (65 - u32::from(bits)) << bits
     }
 
     /// How many ranges lie between `from` and `to`. If there are more than `u32::MAX`, that number.
     pub fn steps(self) -> u32 {
         match self {
-            Self::Log2 => 0,
+            Self::Log2 | Self::Split { .. } => 0,
             Self::Linear { from, to, step } => {
                 let width = i128::from(to) - i128::from(from);
                 let steps = (width + i128::from(step) - 1) / i128::from(step).max(1);

@@ -191,15 +191,6 @@ impl Program<'_, '_> {
                 },
             ));
         }
-        // bpftrace's second argument splits each power of two; 0 does not.
-        let is_plain = |bits: &Expression| matches!(bits.kind, ExpressionKind::Integer(0));
-        if function == "hist" && arguments.get(1).is_some_and(|bits| !is_plain(bits)) {
-            return Err(Diagnostic::new(
-                arguments[1].span,
-                "hist has one bucket for each power of two, and no finer ones",
-                "use lhist(value, from, to, step)",
-            ));
-        }
         if function == "tseries" && self.values().tables.options.refuses_series {
             return Err(Diagnostic::new(
                 span,
@@ -227,7 +218,14 @@ impl Program<'_, '_> {
             "stats" => Class::Statistics { signed },
             "min" => Class::Least { signed },
             "max" => Class::Most { signed },
-            "hist" => Class::Histogram(Scale::Log2),
+            "hist" => {
+                let bits = arguments.get(1);
+                let bits = bits.map(|of| self.code.constant(of, 0..=Scale::MOST_BITS.into()));
+                Class::Histogram(match bits.transpose()? {
+                    None | Some(0) => Scale::Log2,
+                    Some(bits) => Scale::Split { bits: bits as u8 },
+                })
+            }
             "tseries" => Class::Series(self.series(arguments, signed)?),
             _ => Class::Histogram(self.scale(arguments, span)?),
         };

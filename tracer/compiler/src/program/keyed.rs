@@ -62,6 +62,26 @@ impl Code<'_, '_> {
                 self.asm.mov(Reg::R1, Reg::R0);
                 self.asm.call(Helper::Log2);
             }
+            Scale::Split { bits } => {
+                let plain = self.asm.label();
+                if value.kind.is_signed() {
+                    self.asm
+                        .branch(Condition::GreaterOrEqual, Reg::R0, 0, plain);
+                    self.asm.mov(Reg::R0, Scale::negative_of(bits) as i32);
+                    self.asm.jump(end);
+                }
+                self.asm.place(plain);
+                self.asm.branch(Condition::Below, Reg::R0, 1 << bits, end);
+                self.asm.store(bucket, 8, Reg::R0);
+                self.asm.mov(Reg::R1, Reg::R0);
+                self.asm.call(Helper::Log2);
+                // The bits behind those that tell the bucket.
+                self.asm.alu(AluOp::Sub, Reg::R0, i32::from(bits) + 1);
+                self.asm.load(Reg::R1, bucket, 8, false);
+                self.asm.alu(AluOp::ShiftRight, Reg::R1, Reg::R0);
+                self.asm.alu(AluOp::ShiftLeft, Reg::R0, i32::from(bits));
+                self.asm.alu(AluOp::Add, Reg::R0, Reg::R1);
+            }
             Scale::Linear { from, to, step } => {
                 let (not_below, inside) = (self.asm.label(), self.asm.label());
                 let signed = value.kind.is_signed();

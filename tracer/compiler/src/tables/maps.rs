@@ -45,6 +45,7 @@ fn class_name(class: &Class) -> &'static str {
         Class::Most { .. } => "max()",
         Class::Least { .. } => "min()",
         Class::Histogram(Scale::Log2) => "hist()",
+        Class::Histogram(Scale::Split { .. }) => "hist() in other parts",
         Class::Histogram(_) => "lhist()",
         Class::Series(_) => "tseries()",
         Class::Plain(_) => "a value",

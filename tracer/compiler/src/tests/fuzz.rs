@@ -138,6 +138,7 @@ impl Writer<'_> {
                     .of(&["sum", "min", "max", "avg", "stats", "hist"]);
                 format!("@{function}k[tid] = {function}({value});")
             }
+            4 if self.random.below(2) == 0 => format!("@f[cpu] = hist({value}, 3);"),
             4 => format!("@l[cpu] = lhist({value}, -10, 1000, 7);"),
             5 => {
                 let key = self.key();

@@ -176,11 +176,88 @@ fn a_result_with_a_number_below_zero_is_signed() {
 }
 
 #[test]
-fn a_histogram_by_powers_of_two_may_say_so() {
-    let maps = printed("kprobe:vfs_write { @ = hist(5, 0); }");
-    assert_eq!(maps, printed("kprobe:vfs_write { @ = hist(5); }"));
-    assert!(maps.contains("[4, 8)"), "{maps}");
-    assert!(refusal("kprobe:vfs_write { @ = hist(5, 1); }").starts_with("hist has one bucket"));
+fn a_histogram_of_powers_of_two_has_parts_of_them() {
+    assert_eq!(
+        printed("kprobe:vfs_write { @ = hist(5, 0); }"),
+        printed("kprobe:vfs_write { @ = hist(5); }")
+    );
+    for (bits, values) in [
+        (1, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 15, 16][..]),
+        (
+            2,
+            &[
+                0, 3, 7, 8, 9, 10, 13, 14, 15, 16, 19, 20, 1023, 1024, 1279, 1280,
+            ],
+        ),
+        (
+            5,
+            &[
+                31,
+                32,
+                63,
+                64,
+                65,
+                66,
+                127,
+                128,
+                131,
+                132,
+                u64::MAX >> 1,
+                1 << 63,
+                u64::MAX,
+            ],
+        ),
+        (3, &[1 << 32, (1 << 32) - 1, 0x1_2000_0000, 0x1_1fff_ffff]),
+    ] {
+        for value in values {
+            let mut world = World::new(&format!(
+                "kprobe:vfs_write {{ @ = hist(arg0, {bits}); @k[1] = hist(arg0, {bits}); }}"
+            ));
+            world.hit(&Hit {
+                registers: vec![(bpf::context::Register::Di, *value)],
+                ..Hit::default()
+            });
+            // Of the bits after the first one, so many count.
+            let rest = (64 - value.leading_zeros()).saturating_sub(bits + 1);
+            let low = i128::from(value >> rest << rest);
+            let maps = world.maps();
+            let rows: Vec<&str> = maps
+                .lines()
+                .filter(|line| line.contains('@') && line.contains('|'))
+                .collect();
+            assert_eq!(rows.len(), 2, "{maps}");
+            for row in rows {
+                let label = row.split_once([']', ')']).unwrap().0;
+                let bound = |text: &str| -> i128 {
+                    let unit = text.trim_start_matches(|letter: char| letter.is_ascii_digit());
+                    let digits = text.strip_suffix(unit).unwrap();
+                    let power = " KMGTPE"
+                        .find(unit)
+                        .filter(|_| !unit.is_empty())
+                        .unwrap_or(0);
+                    digits.parse::<i128>().unwrap() << (10 * power)
+                };
+                let (begin, end) = match label[1..].split_once(", ") {
+                    Some((begin, end)) => (bound(begin), bound(end)),
+                    None => (bound(&label[1..]), bound(&label[1..]) + 1),
+                };
+                assert_eq!(
+                    (begin, end),
+                    (low, low + (1 << rest)),
+                    "{value} in parts of {bits}: {row}"
+                );
+            }
+        }
+    }
+    let maps = printed("kprobe:vfs_write { @ = hist((int64)-3, 2); @ = hist((int64)6, 2); }");
+    assert!(maps.contains("(..., 0)               1 |"), "{maps}");
+    assert!(maps.contains("[6]                    1 |"), "{maps}");
+    assert_eq!(
+        refusal("kprobe:vfs_write { @ = hist(5, 6); }"),
+        "this must be a number of the text, 0 to 5"
+    );
+    let two = refusal("kprobe:vfs_write { @ = hist(5, 1); @ = hist(5, 2); }");
+    assert!(two.contains("hist() in other parts"), "{two}");
 }
 
 #[test]
