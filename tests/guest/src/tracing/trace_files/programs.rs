@@ -48,6 +48,47 @@ fn records(event: &str) -> Vec<String> {
     records.map(Into::into).collect()
 }
 
+/// An event that is alone at its place runs without a frame, unless it reads the program's memory:
+/// then pages come in that the program has not touched yet.
+#[guest_test]
+fn an_event_alone_finds_memory_that_was_not_touched() {
+    let length = offset_of("probed_length");
+    let place = format!("/bin/exercise:{length}");
+    echo(
+        &format!("p:in {place} text=+0(%di):string"),
+        "uprobe_events",
+    )
+    .unwrap();
+    echo("1", "events/uprobes/in/enable").unwrap();
+    goes_well(&["probed", "2"]);
+    echo("0", "events/enable").unwrap();
+    let at = address_of("probed_length");
+    assert_eq!(
+        records("in"),
+        [format!("({at:#x}) text=\"not touched before\"")]
+    );
+    // Without memory: the register alone, as often as the function is called.
+    echo("", "trace").unwrap();
+    echo(
+        &format!("p:in {place} first=%ax again=%ax"),
+        "uprobe_events",
+    )
+    .unwrap();
+    echo("1", "events/uprobes/in/enable").unwrap();
+    goes_well(&["probed", "2"]);
+    echo("0", "events/enable").unwrap();
+    let found = records("in");
+    let [one] = &found[..] else {
+        panic!("{found:?}");
+    };
+    let values = one
+        .split("first=")
+        .nth(1)
+        .and_then(|rest| rest.split_once(" again="));
+    assert!(values.is_some_and(|(first, again)| first == again), "{one}");
+    echo("", "uprobe_events").unwrap();
+}
+
 /// A program's function, its result, and what is at its arguments are recorded for each call.
 #[guest_test]
 fn calls_of_a_program_are_recorded() {
