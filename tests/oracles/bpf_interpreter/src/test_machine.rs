@@ -305,7 +305,7 @@ impl Environment for TestMachine {
         match object {
             Object::Value { map, number } => &mut self.map(map).values[number as usize],
             Object::Record { number } => &mut self.records[number as usize].bytes,
-            Object::EntryData => &mut *self.entry_data,
+            Object::EntryData => &mut self.entry_data,
         }
     }
 
