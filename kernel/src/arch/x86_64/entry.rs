@@ -230,6 +230,12 @@ begin_stub exception_common
     jmp exception_return
 end_stub exception_common
 
+# The assembler's adjustments forget what a `.cfi_restore_state` has restored.
+.macro restore_state_at_other
+    .cfi_restore_state
+    .cfi_def_cfa_offset 88
+.endm
+
 # A breakpoint that is no probe's, from `kprobe_breakpoint`. The five registers that it has saved
 # are free. One of a user probe goes back the short way, if nothing else is to be done before ring 3
 # runs.
@@ -274,7 +280,8 @@ begin_stub asm_breakpoint_other
     cmp byte ptr [rdi + {state}], {registered}
     jne 3f
     lock inc qword ptr [rdi + {hits}]
-    save rcx
+    push rcx
+    .cfi_adjust_cfa_offset 8
     call rax
     pop rcx
     .cfi_adjust_cfa_offset -8
@@ -294,7 +301,7 @@ begin_stub asm_breakpoint_other
     add rsp, 8
     .cfi_adjust_cfa_offset -8
     iretq
-    .cfi_restore_state
+    restore_state_at_other
     .cfi_remember_state
 3:  mov rsi, rcx
     save_r8_to_r15
@@ -302,7 +309,7 @@ begin_stub asm_breakpoint_other
     test al, al
     jnz return_to_user_by_iret
     jmp exception_return
-    .cfi_restore_state
+    restore_state_at_other
     .cfi_remember_state
     # Either nothing is there, or a place whose turn comes later.
 4:  cmp qword ptr [rcx], 0
@@ -312,19 +319,19 @@ begin_stub asm_breakpoint_other
     test al, al
     jnz return_to_user_by_iret
     jmp exception_return
-    .cfi_restore_state
+    restore_state_at_other
     .cfi_remember_state
     # Something else is to be done first.
 6:  save_r8_to_r15
     jmp exception_return
-    .cfi_restore_state
+    restore_state_at_other
     .cfi_remember_state
 7:  save_r8_to_r15
     call_with_frame {user_breakpoint}
     test al, al
     jnz return_to_user_by_iret
     jmp exception_return
-    .cfi_restore_state
+    restore_state_at_other
 8:  save_r8_to_r15
     call_with_frame {do_breakpoint}
     jmp exception_return
