@@ -1,12 +1,13 @@
 //! The tracer of calls: a record at the entry of each function, and one at its return.
 //!
 //! ```text
-//!   entry ─► trace_graph_root    every call is recorded          ─┐ two words in the call's
-//!          ─ trace_graph_inner   inside a recorded call only      ├ instance: time and depth ─►
-//!          ─ trace_graph_hidden  no call, nor any inside it      ─┘        trace_graph_return
+//!   entry ─► trace_graph_root    every call is recorded          ─┐ three words in the call's
+//!          ─ trace_graph_inner   inside a recorded call only      ├ instance: time, depth and
+//!          ─ trace_graph_hidden  no call, nor any inside it      ─┘ function ─► trace_graph_return
 //! ```
 //!
-//! The first two have a twin that records the registers of arguments, too.
+//! The first two have a twin that records the registers of arguments, too. What is here is any
+//! case; the usual one is assembly, in [`crate::entry_points::graph`].
 //!
 //! A call's depth is one more than that of the call around it, which is the next older one of the
 //! task that this tracer follows. So the depth needs no counter of the task: what a call that never
