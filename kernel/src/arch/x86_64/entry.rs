@@ -230,6 +230,15 @@ begin_stub exception_common
     jmp exception_return
 end_stub exception_common
 
+# Has a Rust function serve a breakpoint of ring 3 with the whole frame, and goes back.
+.macro serve_user_breakpoint function
+    save_r8_to_r15
+    call_with_frame \function
+    test al, al
+    jnz return_to_user_by_iret
+    jmp exception_return
+.endm
+
 # The assembler's adjustments forget what a `.cfi_restore_state` has restored.
 .macro restore_state_at_other
     .cfi_restore_state
@@ -304,21 +313,13 @@ begin_stub asm_breakpoint_other
     restore_state_at_other
     .cfi_remember_state
 3:  mov rsi, rcx
-    save_r8_to_r15
-    call_with_frame {user_place}
-    test al, al
-    jnz return_to_user_by_iret
-    jmp exception_return
+    serve_user_breakpoint {user_place}
     restore_state_at_other
     .cfi_remember_state
     # Either nothing is there, or a place whose turn comes later.
 4:  cmp qword ptr [rcx], 0
     jne 7f
-    save_r8_to_r15
-    call_with_frame {other_user_breakpoint}
-    test al, al
-    jnz return_to_user_by_iret
-    jmp exception_return
+    serve_user_breakpoint {other_user_breakpoint}
     restore_state_at_other
     .cfi_remember_state
     # Something else is to be done first.
@@ -326,11 +327,7 @@ begin_stub asm_breakpoint_other
     jmp exception_return
     restore_state_at_other
     .cfi_remember_state
-7:  save_r8_to_r15
-    call_with_frame {user_breakpoint}
-    test al, al
-    jnz return_to_user_by_iret
-    jmp exception_return
+7:  serve_user_breakpoint {user_breakpoint}
     restore_state_at_other
 8:  save_r8_to_r15
     call_with_frame {do_breakpoint}

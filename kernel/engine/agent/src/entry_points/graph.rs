@@ -21,22 +21,14 @@ macro_rules! graph_headers {
     mov dword ptr [rdi - {prefix}], {size}
     mov dword ptr [rdi - {prefix} + 4], {size}
     mov word ptr [rdi], {kind}
-    movzx eax, byte ptr gs:[{need_resched}]
-    shl eax, {need_resched_bit}
-    or al, gs:[{interrupt}]
-    # 1 more, the flag for that, if interrupts were off.
-    bt dword ptr ",
-            $flags,
-            ", {interrupt_flag}
-    sbb eax, -1
-    cmp dword ptr gs:[{nmis}], 0
-    jne 6f
-7:  mov [rdi + 2], al
-    mov eax, gs:[{preempt_count}]
-    mov [rdi + 3], al
-    mov eax, gs:[{pid}]
-    mov [rdi + 4], eax
-    "
+    ",
+            // 1 more, the flag for that, if interrupts were off.
+            $crate::record_shown_words!(concat!(
+                "bt dword ptr ",
+                $flags,
+                ", {interrupt_flag}
+    sbb eax, -1"
+            ))
         )
     };
 }
@@ -48,17 +40,8 @@ macro_rules! graph_headers {
 macro_rules! graph_submit {
     ($result:literal) => {
         concat!(
+            $crate::record_submit!(),
             "
-    mov rsi, gs:[{ring}]
-    inc byte ptr [rdi - {in_front}]
-    lea eax, [rdi - {payload}]
-    sub eax, esi
-    cmp [rsi + {committed}], eax
-    jne 2f
-    mov rax, [rsi + {reserved}]
-    mov [rsi + {committed}], rax
-    cmp [rsi + {reserved}], rax
-    jne 3f
 2:  ",
             $result,
             "
@@ -69,9 +52,8 @@ macro_rules! graph_submit {
             $result,
             "
     ret
-6:  or eax, {nmi}
-    jmp 7b
-    "
+    ",
+            $crate::record_shown_nmi!()
         )
     };
 }

@@ -61,10 +61,30 @@ macro_rules! record_begin_of_size {
 #[macro_export]
 macro_rules! record_common_header {
     () => {
-        "
+        concat!(
+            $crate::record_shown_words!(""),
+            "mov rax, rdi
+    ret
+    ",
+            $crate::record_shown_nmi!()
+        )
+    };
+}
+
+/// The same without the end of the routine, where [`record_shown_nmi!`](crate::record_shown_nmi)
+/// comes. `$flags`: lines that add flags to `eax`. Changes `rax`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! record_shown_words {
+    ($flags:expr) => {
+        concat!(
+            "
     movzx eax, byte ptr gs:[{need_resched}]
     shl eax, {need_resched_bit}
     or al, gs:[{interrupt}]
+    ",
+            $flags,
+            "
     cmp dword ptr gs:[{nmis}], 0
     jne 6f
 5:  mov [rdi + 2], al
@@ -72,10 +92,41 @@ macro_rules! record_common_header {
     mov [rdi + 3], al
     mov eax, gs:[{pid}]
     mov [rdi + 4], eax
-    mov rax, rdi
-    ret
+    "
+        )
+    };
+}
+
+/// What [`record_shown_words!`](crate::record_shown_words) has left out of line.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! record_shown_nmi {
+    () => {
+        "
 6:  or eax, {nmi}
     jmp 5b
+    "
+    };
+}
+
+/// Ends the record at `rdi`. Goes to label 2, or to 3 where `rax` is to be published by
+/// `trace_publish_slowly`. If the record interrupted another one, that one's writer publishes both.
+/// Changes `rax` and `rsi`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! record_submit {
+    () => {
+        "
+    mov rsi, gs:[{ring}]
+    inc byte ptr [rdi - {in_front}]
+    lea eax, [rdi - {payload}]
+    sub eax, esi
+    cmp [rsi + {committed}], eax
+    jne 2f
+    mov rax, [rsi + {reserved}]
+    mov [rsi + {committed}], rax
+    cmp [rsi + {reserved}], rax
+    jne 3f
     "
     };
 }
@@ -254,17 +305,7 @@ macro_rules! routines {
         unsafe extern "C" fn trace_ring_submit() {
             ::core::arch::naked_asm!(
                 ".cfi_startproc",
-                "mov rsi, gs:[{ring}]",
-                "inc byte ptr [rdi - {in_front}]",
-                // If it interrupted another record, that one's writer publishes both.
-                "lea eax, [rdi - {payload}]",
-                "sub eax, esi",
-                "cmp [rsi + {committed}], eax",
-                "jne 2f",
-                "mov rax, [rsi + {reserved}]",
-                "mov [rsi + {committed}], rax",
-                "cmp [rsi + {reserved}], rax",
-                "jne 3f",
+                $crate::record_submit!(),
                 "2: ret",
                 "3: mov rdi, rax",
                 $crate::call_slowly!("{slowly}"),
