@@ -187,6 +187,32 @@ fn set_selectors(world: &mut TestMachine) {
     world.set_register(Register::Ss, u64::from(ss));
 }
 
+/// Writes the frame at `top`: the five registers that each frame has, and `others`. Then nothing of
+/// the probed code is in these registers.
+fn write_frame(
+    top: u64,
+    others: &[(i32, Register)],
+    world: &TestMachine,
+    registers: &mut Registers,
+) {
+    let five = [
+        (BreakpointFrame::AX, Register::Ax),
+        (BreakpointFrame::CX, Register::Cx),
+        (BreakpointFrame::DX, Register::Dx),
+        (BreakpointFrame::SI, Register::Si),
+        (BreakpointFrame::DI, Register::Di),
+    ];
+    for &(offset, register) in five.iter().chain(others) {
+        let behind = u64::from(register == Register::Ip);
+        let value = world.registers[register as usize].wrapping_add(behind);
+        // SAFETY: inside the stack's mapping, and aligned.
+        unsafe { ((top as i64 + i64::from(offset)) as *mut u64).write(value) };
+    }
+    for number in [AX, CX, DX, SI, DI] {
+        registers.gpr[number] = 0xdead_0000 + number as u64;
+    }
+}
+
 /// The registers at the call, and in `world` those of the probed code.
 pub(super) fn registers(
     form: Form,
@@ -225,11 +251,6 @@ pub(super) fn registers(
             registers.gpr[SP] = top;
             registers.flags |= pattern & DIRECTION;
             let fields = [
-                (BreakpointFrame::AX, Register::Ax),
-                (BreakpointFrame::CX, Register::Cx),
-                (BreakpointFrame::DX, Register::Dx),
-                (BreakpointFrame::SI, Register::Si),
-                (BreakpointFrame::DI, Register::Di),
                 (BreakpointFrame::ORIG_AX, Register::OrigAx),
                 (BreakpointFrame::IP, Register::Ip),
                 (BreakpointFrame::CS, Register::Cs),
@@ -237,35 +258,13 @@ pub(super) fn registers(
                 (BreakpointFrame::SP, Register::Sp),
                 (BreakpointFrame::SS, Register::Ss),
             ];
-            for (offset, register) in fields {
-                let behind = u64::from(register == Register::Ip);
-                let value = world.registers[register as usize].wrapping_add(behind);
-                // SAFETY: inside the stack's mapping, and aligned.
-                unsafe { ((top as i64 + i64::from(offset)) as *mut u64).write(value) };
-            }
-            for number in [AX, CX, DX, SI, DI] {
-                registers.gpr[number] = 0xdead_0000 + number as u64;
-            }
+            write_frame(top, &fields, world, &mut registers);
             world.func_ip = world.registers[Register::Ip as usize];
         }
         Form::Entry => {
             registers.gpr[SP] = top;
-            let fields = [
-                (BreakpointFrame::AX, Register::Ax),
-                (BreakpointFrame::CX, Register::Cx),
-                (BreakpointFrame::DX, Register::Dx),
-                (BreakpointFrame::SI, Register::Si),
-                (BreakpointFrame::DI, Register::Di),
-                (EntryFrame::FLAGS, Register::Flags),
-            ];
-            for (offset, register) in fields {
-                let value = world.registers[register as usize];
-                // SAFETY: inside the stack's mapping, and aligned.
-                unsafe { ((top as i64 + i64::from(offset)) as *mut u64).write(value) };
-            }
-            for number in [AX, CX, DX, SI, DI] {
-                registers.gpr[number] = 0xdead_0000 + number as u64;
-            }
+            let fields = [(EntryFrame::FLAGS, Register::Flags)];
+            write_frame(top, &fields, world, &mut registers);
             let slot = top + EntryFrame::RETURN_SLOT as u64;
             world.set_register(Register::Sp, slot);
             set_selectors(world);
