@@ -221,7 +221,8 @@ unsafe fn enter<A: Agent, const ARGUMENTS: bool>(
         return EntryVerdict::Decline;
     }
     let choice = &tracing.graph;
-    if !choice.tasks.are_all() && !choice.tasks.have_current::<A>() {
+    let some_tasks = tracing.recording.graph.load(Relaxed) & TASKS != 0;
+    if some_tasks && !choice.tasks.have_current::<A>() {
         return EntryVerdict::Decline;
     }
     // SAFETY: by the contract.

@@ -3,7 +3,7 @@
 //! # Contexts
 //! [`Tasks::choose`]: one caller at a time. The rest: any, on the hit path.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::Agent;
 
@@ -25,8 +25,6 @@ impl TaskChoice<'_> {
 
 /// A choice that hits read while it changes.
 pub struct Tasks {
-    /// Whether no task is left out. Then a hit reads no more than this.
-    are_all: AtomicBool,
     only: Numbers,
     without: Numbers,
 }
@@ -69,7 +67,6 @@ impl Tasks {
 
     pub(crate) const fn all() -> Self {
         Self {
-            are_all: AtomicBool::new(true),
             only: Numbers::none(),
             without: Numbers::none(),
         }
@@ -80,13 +77,6 @@ impl Tasks {
     pub fn choose(&self, choice: &TaskChoice<'_>) {
         self.only.replace(choice.only);
         self.without.replace(choice.without);
-        self.are_all.store(choice.is_all(), Relaxed);
-    }
-
-    /// Whether no task is left out.
-    #[inline(always)]
-    pub(crate) fn are_all(&self) -> bool {
-        self.are_all.load(Relaxed)
     }
 
     /// Whether the running task is chosen.
