@@ -9,6 +9,10 @@
 //!   int3 of the trampoline ─► the call is found by its slot, handlers, on to the true address
 //! ```
 //!
+//! Where nothing but a program of the tracer is at a place, and it asks nothing of the user program
+//! but its registers, the stub of the breakpoint calls its code and goes to the slot by itself
+//! (`asm_breakpoint_other`, `arch/x86_64/entry.rs`). It also looks places up for what is here.
+//!
 //! A breakpoint costs one trap. The replacement of an instruction uses no stack below the program's
 //! stack pointer (its red zone), except where the instruction itself is a call.
 //!

@@ -56,7 +56,7 @@ impl EventInProgram {
         program: Shared<Program>,
         definition: &Definition,
     ) -> Result<Self, UprobeError> {
-        let run = Program::in_program(&program).map_err(|_| UprobeError::OutOfMemory)?;
+        let run = Program::in_program(&program)?;
         Ok(Self {
             probe: AttachedToProgram::new(run, &place(definition))?,
             program,

@@ -14,7 +14,7 @@ use bpf::{Helper, Insn, MapIndex, ProgramKind, USER_STACK, Verified, verifier::v
 use bpf_compiler::{
     Base, Calls, Code, CompileError, Constants, Form, Machine, PidTgid, Routine, compile,
 };
-use fallible::{Shared, try_box, try_vec};
+use fallible::{OutOfMemory, Shared, try_box, try_vec};
 use probes::{
     Action, Kprobe, PtRegs,
     action::{ADDRESS_IN_PROBE, EntryRoutine, ReturnRoutine},
@@ -247,8 +247,8 @@ impl<A: Agent> Program<A> {
     /// What a hit in a program of ring 3 runs.
     ///
     /// # Errors
-    /// [`LoadError`].
-    pub fn in_program(program: &Shared<Self>) -> Result<RunInProgram, LoadError> {
+    /// [`OutOfMemory`].
+    pub fn in_program(program: &Shared<Self>) -> Result<RunInProgram, OutOfMemory> {
         let asks = |insn: &Insn| matches!(insn, Insn::Call { helper } if helper.asks_the_program());
         let asks = program.source().insns.iter().any(asks);
         let breakpoint = program.action.map(|action| action.breakpoint);

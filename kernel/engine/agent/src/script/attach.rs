@@ -217,7 +217,7 @@ impl<A: Agent> Ready<'_, A> {
                 AttachedWatch::new(loaded, watchpoint).map_err(refused)?,
             )),
             What::User(loaded, place) => {
-                let run = Program::in_program(&loaded).map_err(refused)?;
+                let run = Program::in_program(&loaded)?;
                 let attached = A::attach_to_program(run, &place);
                 Ok(Attached::User(
                     attached.map_err(|text| Refusal::new(program, text))?,
