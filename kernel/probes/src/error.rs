@@ -81,6 +81,8 @@ pub enum ProbeError {
     NotWatchable { addr: u64, reason: &'static str },
     /// All debug registers are in use, for these addresses.
     NoWatchRegister { addrs: [u64; MOST_WATCHPOINTS] },
+    /// A watchpoint was to be moved that is not movable, or whose kernel cannot tell its other CPUs.
+    NotMovable,
     /// Called with preemption or interrupts off, or from a probe handler.
     AtomicContext,
     /// The subsystem is not initialised yet.
@@ -118,6 +120,7 @@ impl ProbeError {
             | Self::WatchLength { .. }
             | Self::WatchUnaligned { .. }
             | Self::NotWatchable { .. }
+            | Self::NotMovable
             | Self::EmptyBatch => 22,
         }
     }
@@ -153,6 +156,7 @@ impl ProbeError {
             Self::WatchUnaligned { .. } => "WatchUnaligned",
             Self::NotWatchable { .. } => "NotWatchable",
             Self::NoWatchRegister { .. } => "NoWatchRegister",
+            Self::NotMovable => "NotMovable",
             Self::AtomicContext => "AtomicContext",
             Self::NotReady => "NotReady",
         }
@@ -300,6 +304,10 @@ impl fmt::Display for ProbeError {
                 }
                 f.write_str("; unregister one of these watchpoints first")
             }
+            Self::NotMovable => f.write_str(
+                "the watchpoint cannot be moved; make it with movable(), in a kernel whose \
+                    Platform has load_watches_elsewhere",
+            ),
             Self::AtomicContext => f.write_str(
                 "probes cannot be changed with interrupts or preemption off or in a handler; do \
                     it from a task",

@@ -95,7 +95,7 @@ pub use data::{
     per_cpu::PerCpu,
     probe::Probe,
     watchpoint,
-    watchpoint::{Touched, WatchAccess, Watchpoint},
+    watchpoint::{AimedAt, Touched, WatchAccess, Watchpoint},
 };
 pub use error::ProbeError;
 pub use platform::Platform;

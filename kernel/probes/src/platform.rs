@@ -130,6 +130,10 @@ pub unsafe trait Platform: Sized + 'static {
     /// an instruction at each hit, because a counter is as far from the GS base on every CPU then.
     const PER_CPU_PAGES: bool = false;
 
+    /// Whether [`Platform::load_watches_elsewhere`] does what it says. If not, no watchpoint can be
+    /// moved.
+    const CAN_LOAD_WATCHES_ELSEWHERE: bool = false;
+
     // For the hit path: any context, no locks.
 
     /// Where slot pages are executed: within 2 GiB of all text. Constant.
@@ -331,6 +335,43 @@ pub unsafe trait Platform: Sized + 'static {
             );
         }
     }
+
+    /// Writes one of DR0 to DR3 of the CPU that calls; `number` is at most 3. Any context that keeps
+    /// its CPU. If not implemented, by the instructions.
+    fn set_debug_address(number: usize, addr: u64) {
+        // SAFETY: whether the register is in action does not change, and a match leads to
+        // `on_debug`.
+        unsafe {
+            match number {
+                0 => asm!("mov dr0, {}", in(reg) addr, options(nostack, preserves_flags)),
+                1 => asm!("mov dr1, {}", in(reg) addr, options(nostack, preserves_flags)),
+                2 => asm!("mov dr2, {}", in(reg) addr, options(nostack, preserves_flags)),
+                _ => asm!("mov dr3, {}", in(reg) addr, options(nostack, preserves_flags)),
+            }
+        }
+    }
+
+    /// Reads one of DR0 to DR3 of the CPU that calls; `number` is at most 3. Any context that keeps
+    /// its CPU. If not implemented, by the instructions.
+    fn debug_address(number: usize) -> u64 {
+        let addr;
+        // SAFETY: a read of a debug register has no other effect.
+        unsafe {
+            match number {
+                0 => asm!("mov {}, dr0", out(reg) addr, options(nostack, preserves_flags)),
+                1 => asm!("mov {}, dr1", out(reg) addr, options(nostack, preserves_flags)),
+                2 => asm!("mov {}, dr2", out(reg) addr, options(nostack, preserves_flags)),
+                _ => asm!("mov {}, dr3", out(reg) addr, options(nostack, preserves_flags)),
+            }
+        }
+        addr
+    }
+
+    /// Has each other CPU call [`Watchpoints::load`](crate::Watchpoints::load) in an interrupt
+    /// handler, and does not wait for them. Any context, also an NMI, and between any two
+    /// instructions of the kernel's own sending of interrupts. A kernel with one CPU has nothing to
+    /// do.
+    fn load_watches_elsewhere() {}
 
     /// Writes DR7 of the CPU that calls. Any context that keeps its CPU. If not implemented, by the
     /// instruction.

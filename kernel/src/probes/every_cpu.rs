@@ -1,7 +1,8 @@
 //! Work that every CPU does once, for the probes.
 //!
 //! It goes with the synchronising IPI of [`text_poke`]: a CPU does what waits for it there before
-//! it answers.
+//! it answers. Debug registers are also loaded at the request of a handler that has moved a
+//! watchpoint, and nobody waits for that.
 //!
 //! # Invariants
 //! EVERY-1. A CPU's place names work only while [`on_every_cpu`] waits for that CPU. So what is
@@ -9,17 +10,18 @@
 //!
 //! # Contexts
 //! [`on_every_cpu`]: a task that may sleep. [`work_here`]: interrupts off.
+//! [`load_watches_elsewhere`]: any.
 
 use core::{
     mem, ptr,
-    sync::atomic::{AtomicPtr, Ordering},
+    sync::atomic::{AtomicBool, AtomicPtr, Ordering},
 };
 
 use x86_64::instructions::interrupts;
 
-use super::text_poke;
+use super::{WATCHPOINTS, text_poke};
 use crate::{
-    arch::{percpu, smp},
+    arch::{idt::vector, percpu, smp},
     sync::Mutex,
 };
 
@@ -29,9 +31,26 @@ type Work<'a> = &'a (dyn Fn() + Sync);
 static WAITING: [AtomicPtr<Work<'static>>; percpu::MAX_CPUS] =
     [const { AtomicPtr::new(ptr::null_mut()) }; percpu::MAX_CPUS];
 
+/// The CPUs that are to load their debug registers.
+static LOADS: [AtomicBool; percpu::MAX_CPUS] = [const { AtomicBool::new(false) }; percpu::MAX_CPUS];
+
+/// Has each other CPU load its debug registers, and does not wait for it. Any context, also an NMI.
+pub(super) fn load_watches_elsewhere() {
+    for cpu in smp::other_cpus() {
+        // Release pairs with the swap in `work_here`: a watchpoint was moved before.
+        LOADS[cpu].store(true, Ordering::Release);
+        smp::send_ipi_from_hit(cpu, vector::PROBES_SYNC);
+    }
+}
+
 /// Does what waits for this CPU. On the way of the IPI.
 pub(super) fn work_here() {
-    let place = &WAITING[percpu::cpu_id()];
+    let cpu = percpu::cpu_id();
+    // A swap would make each IPI write a line that most never need.
+    if LOADS[cpu].load(Ordering::Relaxed) && LOADS[cpu].swap(false, Ordering::Acquire) {
+        WATCHPOINTS.load();
+    }
+    let place = &WAITING[cpu];
     // Acquire pairs with the store in `on_every_cpu`: what the work reads was written before.
     // SAFETY: EVERY-1.
     let Some(work) = (unsafe { place.load(Ordering::Acquire).as_ref() }) else {

@@ -51,7 +51,7 @@ pub mod text_poke;
 mod watched_memory;
 
 pub use ::probes::{
-    EntryVerdict, FaultVerdict, Jprobe, JprobeEntry, Kprobe, Kretprobe, KretprobeInstance,
+    AimedAt, EntryVerdict, FaultVerdict, Jprobe, JprobeEntry, Kprobe, Kretprobe, KretprobeInstance,
     PreVerdict, ProbeError, PtRegs, Touched, WatchAccess, Watchpoint, jprobe, kprobe,
     registry::{Owner, Probe, ReturnMethod, StepMethod},
 };

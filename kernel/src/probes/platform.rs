@@ -181,6 +181,12 @@ unsafe impl Platform for Kernel {
         watched_memory::refusal(&range)
     }
 
+    const CAN_LOAD_WATCHES_ELSEWHERE: bool = true;
+
+    fn load_watches_elsewhere() {
+        every_cpu::load_watches_elsewhere();
+    }
+
     fn log(message: fmt::Arguments<'_>) {
         crate::pr_info!("{message}");
     }

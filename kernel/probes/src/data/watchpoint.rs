@@ -15,12 +15,19 @@
 //! ([`Watchpoint::nmissed`], which remembers the value all the same) or that the processor does not
 //! watch, such as a device's access.
 //!
+//! # Moving
+//! A watchpoint that is [`Watchpoint::movable`] can be aimed at other memory by a handler, for
+//! example at the object that a function has just got. This CPU follows at once, and the others when
+//! their interrupt comes, some microseconds later. Until then they do not see what is touched at the
+//! new place, and what they touch at the old one is no hit.
+//!
 //! # Contexts
 //! Handlers run with interrupts off on the CPU that touched the word, under the guard as those of
 //! kprobes: they must not sleep, and probes in what they call are missed.
 
 use alloc::{borrow::Cow, string::String};
 use core::{
+    arch::asm,
     ptr::null_mut,
     sync::atomic::{
         AtomicBool, AtomicPtr, AtomicU64,
@@ -48,6 +55,8 @@ pub struct Touched {
     /// Where the code goes on: the instruction after the one that touched the word. If a probe had
     /// displaced that one, it is the address that it would have without the probe.
     pub ip: u64,
+    /// The watched address at this hit.
+    pub addr: u64,
     /// What the hit before this one found; at the first hit, what the registration found. The bytes
     /// past the watched ones are zero.
     pub old: u64,
@@ -66,12 +75,10 @@ pub struct Watchpoint {
     pub(crate) len: u8,
     pub(crate) access: WatchAccess,
     pub(crate) starts_disabled: bool,
+    pub(crate) movable: bool,
     /// The address that the user gave. 0: none.
     pub(crate) given: u64,
-    /// The watched address; 0 before the first registration.
-    pub(crate) addr: AtomicU64,
-    /// The value that the last hit found.
-    pub(crate) last: AtomicU64,
+    pub(crate) aim: Aim,
     pub(crate) hits: AtomicU64,
     pub(crate) nmissed: AtomicU64,
     pub(crate) disabled: AtomicBool,
@@ -95,9 +102,9 @@ impl Watchpoint {
             len: 8,
             access: WatchAccess::Write,
             starts_disabled: false,
+            movable: false,
             given: 0,
-            addr: AtomicU64::new(0),
-            last: AtomicU64::new(0),
+            aim: Aim::new(),
             hits: AtomicU64::new(0),
             nmissed: AtomicU64::new(0),
             disabled: AtomicBool::new(false),
@@ -169,10 +176,23 @@ impl Watchpoint {
         self
     }
 
-    /// The watched address, as the last registration has found it. Any context.
+    /// Lets it be aimed at other memory while it is registered: see
+    /// [`Watchpoints::aim`](crate::Watchpoints::aim). Without a symbol and an address it watches
+    /// nothing until then.
+    pub const fn movable(mut self) -> Self {
+        self.movable = true;
+        self
+    }
+
+    /// The watched address. 0: it was never registered, or is aimed at nothing. Any context.
     #[inline]
     pub fn addr(&self) -> u64 {
-        self.addr.load(Relaxed)
+        self.aim.addr()
+    }
+
+    /// Whether it can be aimed at other memory. Any context.
+    pub fn is_movable(&self) -> bool {
+        self.movable
     }
 
     /// How many bytes are watched. Any context.
@@ -211,23 +231,129 @@ impl Watchpoint {
     }
 }
 
+/// Where a movable watchpoint has to be aimed for it to be moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AimedAt {
+    /// It does not matter.
+    Anything,
+    /// It watches nothing.
+    Nothing,
+    /// It watches from this address on.
+    This(u64),
+}
+
+impl AimedAt {
+    /// Whether a watchpoint at `addr` is one of these. 0 is nothing.
+    const fn includes(self, addr: u64) -> bool {
+        match self {
+            Self::Anything => true,
+            Self::Nothing => addr == 0,
+            Self::This(this) => addr == this,
+        }
+    }
+}
+
+/// What a watchpoint watches, and what the last hit found there. Both change together, because a
+/// hit may come on another CPU while the watchpoint is moved: its old value must not be that of
+/// other memory.
+#[repr(C, align(16))]
+pub(crate) struct Aim {
+    /// The watched address; 0: none.
+    addr: AtomicU64,
+    last: AtomicU64,
+}
+
+impl Aim {
+    const fn new() -> Self {
+        Self {
+            addr: AtomicU64::new(0),
+            last: AtomicU64::new(0),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn addr(&self) -> u64 {
+        self.addr.load(Relaxed)
+    }
+
+    /// Sets both, while no hit can come.
+    pub(crate) fn set(&self, addr: u64, last: u64) {
+        self.addr.store(addr, Relaxed);
+        self.last.store(last, Relaxed);
+    }
+
+    /// A hit has found `value`. Returns what the one before it found. The watchpoint does not move.
+    #[inline(always)]
+    pub(crate) fn note(&self, value: u64) -> u64 {
+        self.last.swap(value, Relaxed)
+    }
+
+    /// The same for a watchpoint that may be moved meanwhile: a hit has found `value` at `addr`.
+    /// None: it is not aimed there any more.
+    #[inline(always)]
+    pub(crate) fn note_at(&self, addr: u64, value: u64) -> Option<u64> {
+        self.update(|at, _| (at == addr).then_some((addr, value)))
+            .map(|(_, last)| last)
+    }
+
+    /// Moves it to `addr`, where `value` is now, if it is aimed `from` there. Returns whether it
+    /// was.
+    #[inline(always)]
+    pub(crate) fn shift(&self, from: AimedAt, addr: u64, value: u64) -> bool {
+        self.update(|at, _| from.includes(at).then_some((addr, value)))
+            .is_some()
+    }
+
+    /// Puts what `next` says in place of both words, and returns what they were. None: `next` wants
+    /// no change. Any context, without waiting for others.
+    #[inline(always)]
+    fn update(&self, next: impl Fn(u64, u64) -> Option<(u64, u64)>) -> Option<(u64, u64)> {
+        // If the two are not of one moment, the exchange fails and says what they are.
+        let mut now = (self.addr(), self.last.load(Relaxed));
+        loop {
+            let (addr, last) = next(now.0, now.1)?;
+            let mut found = now;
+            // SAFETY: 16-aligned by its `repr`, and all words are atomic. rbx, which LLVM reserves,
+            // is restored.
+            unsafe {
+                asm!(
+                    "xchg rsi, rbx",
+                    "lock cmpxchg16b [rdi]",
+                    "mov rbx, rsi",
+                    in("rdi") self,
+                    inout("rsi") addr => _,
+                    in("rcx") last,
+                    inout("rax") found.0,
+                    inout("rdx") found.1,
+                    options(nostack),
+                );
+            }
+            if found == now {
+                return Some(now);
+            }
+            now = found;
+        }
+    }
+}
+
 /// DR7 with no register in action: bit 10 is always set (Intel SDM vol. 3B, 17.2.4).
 pub(crate) const ALL_OFF: u64 = 1 << 10;
 
 /// What the debug registers hold.
 pub(crate) struct Watches {
     pub(crate) places: [AtomicPtr<Watchpoint>; MOST_WATCHPOINTS],
-    pub(crate) addrs: [AtomicU64; MOST_WATCHPOINTS],
     /// The value of DR7, or 0 if no watchpoint was ever there.
     pub(crate) control: AtomicU64,
+    /// What the register of a watchpoint watches that is aimed at nothing. Nothing touches it.
+    pub(crate) nothing: u64,
 }
 
 impl Watches {
     pub(crate) const fn new() -> Self {
         Self {
             places: [const { AtomicPtr::new(null_mut()) }; MOST_WATCHPOINTS],
-            addrs: [const { AtomicU64::new(0) }; MOST_WATCHPOINTS],
             control: AtomicU64::new(0),
+            nothing: 0,
         }
     }
 }

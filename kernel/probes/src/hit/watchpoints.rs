@@ -10,19 +10,23 @@
 //!     that. Only the words between the gate and that point are: those of the CPU's own data.
 //! WATCH-2. A watchpoint leaves its place here after all CPUs have dropped it from their registers,
 //!     and is freed a grace period later.
+//! WATCH-3. A movable watchpoint is moved in its own words first; then the CPU that moves it writes
+//!     its register, and has the others write theirs. Each of them writes what the words say then.
+//!     So whoever comes last, all registers end up where the watchpoint is. A CPU whose register is
+//!     elsewhere has no hit.
 //!
 //! # Contexts
 //! The handler of #DB, interrupts off. [`Watches::load`]: interrupts off.
 
 use core::{
-    ptr::null_mut,
+    ptr::{self, null_mut},
     sync::atomic::Ordering::{Acquire, Relaxed},
 };
 
 use crate::{
     data::{
         per_cpu::PerCpu,
-        watchpoint::{ALL_OFF, Touched, Watches, Watchpoint, value},
+        watchpoint::{ALL_OFF, MOST_WATCHPOINTS, Touched, Watches, Watchpoint, value},
     },
     hit::{Hits, slots::in_slot_region},
     platform::Platform,
@@ -38,9 +42,31 @@ impl Watches {
         // Acquire pairs with the Release of the registry: the addresses were written before.
         let control = self.control.load(Acquire);
         if control != 0 {
-            let addrs = self.addrs.each_ref();
-            P::set_debug_registers(addrs.map(|addr| addr.load(Relaxed)), control);
+            let numbers: [usize; MOST_WATCHPOINTS] = core::array::from_fn(|number| number);
+            P::set_debug_registers(numbers.map(|number| self.address_of(number)), control);
         }
+    }
+
+    /// What debug register `number` is to hold. Interrupts off.
+    fn address_of(&self, number: usize) -> u64 {
+        // SAFETY: as in `serve`.
+        match unsafe { self.places[number].load(Acquire).as_ref() }.map(Watchpoint::addr) {
+            None => 0,
+            Some(0) => ptr::from_ref(&self.nothing).addr() as u64,
+            Some(addr) => addr,
+        }
+    }
+
+    /// The number of the debug register of `watch`, if it is registered.
+    pub(crate) fn register_of(&self, watch: &Watchpoint) -> Option<usize> {
+        let mut places = self.places.iter();
+        places.position(|place| ptr::eq(place.load(Relaxed), watch))
+    }
+
+    /// Has the debug register `number` of this CPU hold what it is to hold. Whether it is in action
+    /// stays as it is. Interrupts off, or no other task runs on this CPU meanwhile.
+    pub(crate) fn follow<P: Platform>(&self, number: usize) {
+        P::set_debug_address(number, self.address_of(number));
     }
 
     /// Puts the debug registers of this CPU out of action, until [`Watches::serve`]. False: they
@@ -77,7 +103,7 @@ impl Watches {
             // SAFETY: a watchpoint lives until a grace period after it has left its place
             // (WATCH-2), and none ends in this handler.
             if let Some(watch) = place.and_then(|at| unsafe { at.load(Acquire).as_ref() }) {
-                serve_one(hits, cpu, watch, regs);
+                serve_one(hits, cpu, number, watch, regs);
             }
         }
         P::clear_debug_status(matched);
@@ -88,10 +114,25 @@ impl Watches {
 }
 
 #[inline(always)]
-fn serve_one<P: Platform>(hits: &Hits<P>, cpu: &PerCpu, watch: &Watchpoint, regs: &mut PtRegs) {
-    // SAFETY: the registration has seen that this is memory of the kernel.
-    let new = unsafe { value(watch.addr(), watch.len) };
-    let old = watch.last.swap(new, Relaxed);
+fn serve_one<P: Platform>(
+    hits: &Hits<P>,
+    cpu: &PerCpu,
+    number: usize,
+    watch: &Watchpoint,
+    regs: &mut PtRegs,
+) {
+    let (addr, old, new);
+    if watch.movable {
+        let Some(found) = look_at_movable::<P>(number, watch) else {
+            return;
+        };
+        (addr, old, new) = found;
+    } else {
+        addr = watch.addr();
+        // SAFETY: the registration has seen that this is memory of the kernel.
+        new = unsafe { value(addr, watch.len) };
+        old = watch.aim.note(new);
+    }
     if cpu.is_busy() {
         watch.nmissed.fetch_add(1, Relaxed);
         return;
@@ -102,6 +143,7 @@ fn serve_one<P: Platform>(hits: &Hits<P>, cpu: &PerCpu, watch: &Watchpoint, regs
     };
     let mut touched = Touched {
         ip: regs.ip,
+        addr,
         old,
         new,
     };
@@ -120,6 +162,21 @@ fn serve_one<P: Platform>(hits: &Hits<P>, cpu: &PerCpu, watch: &Watchpoint, regs
     } else {
         run(regs);
     }
+}
+
+/// The address that a movable watchpoint has matched at, and the values before and after. None: it
+/// has been moved since, and what matched is no concern of it any more.
+#[inline(never)]
+fn look_at_movable<P: Platform>(number: usize, watch: &Watchpoint) -> Option<(u64, u64, u64)> {
+    // Another CPU may have moved it, and this one has not followed yet.
+    let addr = P::debug_address(number);
+    if watch.addr() != addr {
+        return None;
+    }
+    // SAFETY: who aimed it has seen that this is memory of the kernel, and the access that matched
+    // has just found it there.
+    let new = unsafe { value(addr, watch.len) };
+    Some((addr, watch.aim.note_at(addr, new)?, new))
 }
 
 /// Where the code goes on that has touched the word in a slot or detour, without the probe.

@@ -3,13 +3,15 @@
 //! ```text
 //!   register    check ─► a free register ─► the place, then DR7 ─► every CPU loads them
 //!   unregister  DR7 ─► every CPU loads it ─► the place is empty ─► grace period
+//!   aim         check ─► the watchpoint's own words ─► this CPU's register ─► the other CPUs'
 //! ```
 //!
 //! Each change leaves DR7 as the sum of what is there: a register is in action if its watchpoint is
 //! enabled and the knob of all probes is on.
 //!
 //! # Contexts
-//! Task context, under the registry's lock from start to end. May sleep.
+//! Task context, under the registry's lock from start to end. May sleep. Only [`Watchpoints::aim`]
+//! takes no lock and waits for nobody.
 
 use alloc::boxed::Box;
 use core::{
@@ -26,7 +28,7 @@ use core::{
 use crate::{
     data::{
         per_cpu::{PerCpu, bump},
-        watchpoint::{ALL_OFF, WatchAccess, Watchpoint, value},
+        watchpoint::{ALL_OFF, AimedAt, MOST_WATCHPOINTS, WatchAccess, Watchpoint, value},
     },
     error::ProbeError,
     hit::Hits,
@@ -130,23 +132,22 @@ impl<'p, P: Host> Watchpoints<'p, P> {
         if watch.is_registered() {
             return Err(ProbeError::AlreadyRegistered { addr: watch.addr() });
         }
-        let addr = self.watched_address(watch)?;
+        let addr = self.named_address(watch)?;
         let places = &self.0.watches.places;
         let is_free = |place: &AtomicPtr<Watchpoint>| place.load(Relaxed).is_null();
         let Some(number) = places.iter().position(is_free) else {
-            let addrs = self.0.watches.addrs.each_ref();
-            return Err(ProbeError::NoWatchRegister {
-                addrs: addrs.map(|addr| addr.load(Relaxed)),
-            });
+            let mut addrs = [0; MOST_WATCHPOINTS];
+            for (number, other) in self.registered() {
+                addrs[number] = other.addr();
+            }
+            return Err(ProbeError::NoWatchRegister { addrs });
         };
-        watch.addr.store(addr, Relaxed);
+        // SAFETY: `named_address` has seen that it can be read.
+        watch.aim.set(addr, unsafe { value_at(addr, watch.len) });
         watch.hits.store(0, Relaxed);
         watch.nmissed.store(0, Relaxed);
         watch.disabled.store(watch.starts_disabled, Relaxed);
-        // SAFETY: `watched_address` has seen that it can be read.
-        watch.last.store(unsafe { value(addr, watch.len) }, Relaxed);
         watch.registered.store(true, Release);
-        self.0.watches.addrs[number].store(addr, Relaxed);
         places[number].store(ptr::from_ref(watch).cast_mut(), Release);
         self.apply(&state);
         Ok(())
@@ -159,13 +160,12 @@ impl<'p, P: Host> Watchpoints<'p, P> {
     /// [`ProbeError::AtomicContext`].
     pub fn unregister(self, watch: &Watchpoint) -> Result<(), ProbeError> {
         let state = self.0.lock()?;
-        let Some(number) = self.register_of(watch) else {
+        let Some(number) = self.0.watches.register_of(watch) else {
             return Ok(());
         };
         watch.registered.store(false, Release);
         self.apply(&state);
         self.0.watches.places[number].store(null_mut(), Release);
-        self.0.watches.addrs[number].store(0, Relaxed);
         self.0.synchronize_hits();
         Ok(())
     }
@@ -176,16 +176,18 @@ impl<'p, P: Host> Watchpoints<'p, P> {
     /// [`ProbeError::NotRegistered`], [`ProbeError::NotWatchable`], [`ProbeError::AtomicContext`].
     pub fn enable(self, watch: &Watchpoint) -> Result<(), ProbeError> {
         let state = self.0.lock()?;
-        if self.register_of(watch).is_none() {
+        if self.0.watches.register_of(watch).is_none() {
             return Err(ProbeError::NotRegistered);
         }
         if watch.is_disabled() {
-            // The memory may be gone by now.
-            self.watched_address(watch)?;
+            let addr = watch.addr();
+            if addr != 0 {
+                // The memory may be gone by now.
+                self.check(addr, watch.len)?;
+                // SAFETY: just checked. If it is moved meanwhile, who moves it has the value.
+                watch.aim.note_at(addr, unsafe { value(addr, watch.len) });
+            }
             watch.disabled.store(false, Relaxed);
-            // SAFETY: as at the registration.
-            let now = unsafe { value(watch.addr(), watch.len) };
-            watch.last.store(now, Relaxed);
             self.apply(&state);
         }
         Ok(())
@@ -197,12 +199,55 @@ impl<'p, P: Host> Watchpoints<'p, P> {
     /// [`ProbeError::NotRegistered`], [`ProbeError::AtomicContext`].
     pub fn disable(self, watch: &Watchpoint) -> Result<(), ProbeError> {
         let state = self.0.lock()?;
-        if self.register_of(watch).is_none() {
+        if self.0.watches.register_of(watch).is_none() {
             return Err(ProbeError::NotRegistered);
         }
         watch.disabled.store(true, Relaxed);
         self.apply(&state);
         Ok(())
+    }
+
+    /// Aims a movable watchpoint at the memory from `to` on, or at nothing, if it is aimed `from`
+    /// there now. Returns whether it was. Its next hit has the value of now as the old one.
+    ///
+    /// This CPU watches there when this returns. The others follow when the interrupt comes that
+    /// [`Platform::load_watches_elsewhere`](crate::Platform::load_watches_elsewhere) sends; what
+    /// they touch before that is not seen. Any context that stays on its CPU, for example a handler.
+    ///
+    /// # Errors
+    /// [`ProbeError::NotRegistered`], [`ProbeError::WatchUnaligned`], [`ProbeError::NotWatchable`],
+    /// [`ProbeError::NotMovable`]; it is where it was then.
+    pub fn aim(
+        self,
+        watch: &Watchpoint,
+        from: AimedAt,
+        to: Option<u64>,
+    ) -> Result<bool, ProbeError> {
+        if !watch.movable || !P::CAN_LOAD_WATCHES_ELSEWHERE {
+            return Err(ProbeError::NotMovable);
+        }
+        let watches = &self.0.watches;
+        let number = watches.register_of(watch);
+        let number = number.ok_or(ProbeError::NotRegistered)?;
+        let addr = to.unwrap_or(0);
+        if to.is_some() {
+            self.check(addr, watch.len)?;
+        }
+        // SAFETY: just checked.
+        let now = unsafe { value_at(addr, watch.len) };
+        if !watch.aim.shift(from, addr, now) {
+            return Ok(false);
+        }
+        watches.follow::<P>(number);
+        P::load_watches_elsewhere();
+        Ok(true)
+    }
+
+    /// Makes the debug registers of this CPU what they are to be: what the other CPUs do when
+    /// [`Platform::load_watches_elsewhere`](crate::Platform::load_watches_elsewhere) asks. In an
+    /// interrupt handler, interrupts off.
+    pub fn load(self) {
+        self.0.watches.load::<P>();
     }
 
     /// Serves a #DB whose only causes are matches of debug registers: `dr6` has none of BS, BD and
@@ -236,11 +281,6 @@ impl<'p, P: Host> Watchpoints<'p, P> {
         })
     }
 
-    fn register_of(self, watch: &Watchpoint) -> Option<usize> {
-        let mut all = self.registered();
-        all.find_map(|(number, other)| ptr::eq(other, watch).then_some(number))
-    }
-
     /// Makes the debug registers of every CPU what the registered watchpoints want. Under the lock.
     pub(super) fn apply(self, state: &State) {
         let mut control = ALL_OFF;
@@ -258,14 +298,23 @@ impl<'p, P: Host> Watchpoints<'p, P> {
         P::on_every_cpu(&|| hits.watches.load::<P>());
     }
 
-    /// What `watch` is to watch, or why it may not.
-    fn watched_address(self, watch: &Watchpoint) -> Result<u64, ProbeError> {
+    /// What `watch` is to watch from its registration on, or why it may not. 0: nothing yet.
+    fn named_address(self, watch: &Watchpoint) -> Result<u64, ProbeError> {
         let len = watch.len;
         if !matches!(len, 1 | 2 | 4 | 8) {
             return Err(ProbeError::WatchLength { len });
         }
+        if watch.movable && watch.symbol_name.is_none() && watch.given == 0 {
+            return Ok(0);
+        }
         let base = target::base::<P>(watch.symbol_name(), watch.given)?;
         let addr = base.wrapping_add(watch.offset.into());
+        self.check(addr, len)?;
+        Ok(addr)
+    }
+
+    /// Why the `len` bytes from `addr` on may not be watched, if they may not.
+    fn check(self, addr: u64, len: u8) -> Result<(), ProbeError> {
         if !addr.is_multiple_of(len.into()) {
             return Err(ProbeError::WatchUnaligned { addr, len });
         }
@@ -281,8 +330,20 @@ impl<'p, P: Host> Watchpoints<'p, P> {
         }
         match P::not_watchable(range) {
             Some(reason) => refused(reason),
-            None => Ok(addr),
+            None => Ok(()),
         }
+    }
+}
+
+/// What a watchpoint at `addr` finds first: the value there, or 0 if `addr` is 0, so nothing.
+///
+/// # Safety
+/// That of [`value`], unless `addr` is 0.
+unsafe fn value_at(addr: u64, len: u8) -> u64 {
+    match addr {
+        0 => 0,
+        // SAFETY: by the contract.
+        _ => unsafe { value(addr, len) },
     }
 }
 

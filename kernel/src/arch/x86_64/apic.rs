@@ -161,6 +161,7 @@ pub fn take_error() -> u32 {
     read(register::ERROR_STATUS)
 }
 
+#[inline(never)]
 fn command(apic_id: u32, low: u32) {
     without_interrupts(|| {
         while read(register::COMMAND_LOW) & DELIVERY_PENDING != 0 {
@@ -174,6 +175,18 @@ fn command(apic_id: u32, low: u32) {
 /// Sends interrupt `vector` to the CPU whose local APIC has number `apic_id`.
 pub fn send_interrupt(apic_id: u32, vector: u8) {
     command(apic_id, LEVEL_ASSERT | u32::from(vector));
+}
+
+/// The same from any context: also in an NMI, and between any two instructions of [`command`], which
+/// finds the registers as it left them.
+pub fn send_interrupt_from_hit(apic_id: u32, vector: u8) {
+    let interrupted = read(register::COMMAND_HIGH);
+    command(apic_id, LEVEL_ASSERT | u32::from(vector));
+    // The other half takes effect when the low register is written.
+    while read(register::COMMAND_LOW) & DELIVERY_PENDING != 0 {
+        hint::spin_loop();
+    }
+    write(register::COMMAND_HIGH, interrupted);
 }
 
 /// Sends an NMI to the CPU whose local APIC has number `apic_id`.

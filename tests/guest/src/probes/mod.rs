@@ -15,6 +15,7 @@ mod handler_rules;
 mod handlers_keep_their_cpu;
 mod historic;
 mod hits;
+mod moved_watchpoints;
 mod optimization;
 mod probe_files;
 pub mod program_probes;

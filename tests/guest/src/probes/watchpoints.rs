@@ -95,12 +95,12 @@ pub static WATCHED_WORDS: Words = Words {
     room: Page([0; 512]),
 };
 
-fn word(index: usize) -> *const u64 {
+pub fn word(index: usize) -> *const u64 {
     let _ = &WATCHED_WORDS.room;
     WATCHED_WORDS.words[index].as_ptr()
 }
 
-fn address(index: usize) -> u64 {
+pub fn address(index: usize) -> u64 {
     word(index).addr() as u64
 }
 
@@ -108,27 +108,28 @@ fn address(index: usize) -> u64 {
 static TOLD: SpinLock<([Touched; 64], usize)> = SpinLock::new((
     [Touched {
         ip: 0,
+        addr: 0,
         old: 0,
         new: 0,
     }; 64],
     0,
 ));
 
-fn note(_: &Watchpoint, _: &mut PtRegs, touched: &Touched) {
+pub fn note(_: &Watchpoint, _: &mut PtRegs, touched: &Touched) {
     let mut told = TOLD.lock();
     let at = told.1;
     told.0[at] = *touched;
     told.1 += 1;
 }
 
-fn told() -> Vec<Touched> {
+pub fn told() -> Vec<Touched> {
     let mut told = TOLD.lock();
     let list = told.0[..told.1].to_vec();
     told.1 = 0;
     list
 }
 
-fn watch(watch: Watchpoint) -> RegisteredWatchpoint {
+pub fn watch(watch: Watchpoint) -> RegisteredWatchpoint {
     WATCHPOINTS.register_owned(Box::new(watch)).unwrap()
 }
 
@@ -184,6 +185,7 @@ fn a_write_of_each_width_is_told_with_both_values_and_where_the_code_goes_on() {
                 told_of(store, BEFORE, VALUE),
                 [Touched {
                     ip: next(after),
+                    addr: address(0),
                     old: low(BEFORE, len),
                     new: low(stored, len),
                 }],
@@ -246,7 +248,9 @@ fn locked_instructions_are_writes_also_where_they_change_nothing() {
     ];
     for ((call, new), after) in calls.into_iter().zip(after) {
         let ip = next(after);
-        assert_eq!(told_of(call, 7, 5), [Touched { ip, old: 7, new }]);
+        let (addr, old) = (address(0), 7);
+        let expected = Touched { ip, addr, old, new };
+        assert_eq!(told_of(call, 7, 5), [expected]);
     }
     assert_eq!(watched.hits(), 6);
     // SAFETY: it fills the word.
@@ -270,7 +274,8 @@ fn loads_hit_where_they_are_wanted() {
     assert_eq!(unsafe { watched_load(word(0), 0) }, 9);
     // SAFETY: a label in the code above.
     let ip = next(unsafe { &watched_load_next });
-    assert_eq!(told(), [Touched { ip, old: 9, new: 9 }]);
+    let (addr, old, new) = (address(0), 9, 9);
+    assert_eq!(told(), [Touched { ip, addr, old, new }]);
     // SAFETY: it stores to the word.
     unsafe { watched_store(word(0), 10) };
     assert_eq!(watched.hits(), 3);
@@ -359,6 +364,7 @@ fn the_instruction_of_a_probe_is_told_where_it_would_be_without_the_probe() {
                     told_of(watched_store, 3, value),
                     [Touched {
                         ip,
+                        addr: address(0),
                         old: 3,
                         new: value
                     }],
@@ -370,7 +376,9 @@ fn the_instruction_of_a_probe_is_told_where_it_would_be_without_the_probe() {
         // At the entry, where a jump covers the store.
         let entry = register(Box::new(Kprobe::new().symbol("watched_store").pre(pass))).unwrap();
         let told = told_of(watched_store, 3, 6);
-        assert_eq!(told, [Touched { ip, old: 3, new: 6 }], "jumps {optimized}");
+        let (addr, old, new) = (address(0), 3, 6);
+        let expected = Touched { ip, addr, old, new };
+        assert_eq!(told, [expected], "jumps {optimized}");
         assert_eq!(entry.hits(), 1);
     }
 }
