@@ -81,13 +81,50 @@ pub enum ProbeError {
     NotWatchable { addr: u64, reason: &'static str },
     /// All debug registers are in use, for these addresses.
     NoWatchRegister { addrs: [u64; MOST_WATCHPOINTS] },
-    /// A watchpoint was to be moved that is not movable, or whose kernel cannot tell its other CPUs.
-    NotMovable,
     /// Called with preemption or interrupts off, or from a probe handler.
     AtomicContext,
     /// The subsystem is not initialised yet.
     NotReady,
 }
+
+/// Why a watchpoint was not moved. It owns no memory, because hits have to do with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AimError {
+    /// The watchpoint is not movable, or the kernel cannot tell its other CPUs.
+    NotMovable,
+    /// It is not registered.
+    NotRegistered,
+    /// The address is not a multiple of the watched length.
+    Unaligned,
+    /// The memory may not be watched, or no hit can read it.
+    NotWatchable,
+}
+
+impl AimError {
+    /// The positive Linux error number.
+    pub const fn errno(self) -> i32 {
+        22
+    }
+}
+
+impl fmt::Display for AimError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotMovable => {
+                "the watchpoint cannot be moved; make it with movable(), in a kernel whose \
+                 Platform has load_watches_elsewhere"
+            }
+            Self::NotRegistered => "the watchpoint is not registered; register it first",
+            Self::Unaligned => "the address is not a multiple of the watched length; watch less",
+            Self::NotWatchable => {
+                "the memory cannot be watched: it is none of the kernel's, the trap works with \
+                 it, or no hit can read it"
+            }
+        })
+    }
+}
+
+impl core::error::Error for AimError {}
 
 /// Largest per-call data of a kretprobe, in bytes.
 pub const MAX_INSTANCE_DATA: usize = 4096;
@@ -120,7 +157,6 @@ impl ProbeError {
             | Self::WatchLength { .. }
             | Self::WatchUnaligned { .. }
             | Self::NotWatchable { .. }
-            | Self::NotMovable
             | Self::EmptyBatch => 22,
         }
     }
@@ -156,7 +192,6 @@ impl ProbeError {
             Self::WatchUnaligned { .. } => "WatchUnaligned",
             Self::NotWatchable { .. } => "NotWatchable",
             Self::NoWatchRegister { .. } => "NoWatchRegister",
-            Self::NotMovable => "NotMovable",
             Self::AtomicContext => "AtomicContext",
             Self::NotReady => "NotReady",
         }
@@ -304,10 +339,6 @@ impl fmt::Display for ProbeError {
                 }
                 f.write_str("; unregister one of these watchpoints first")
             }
-            Self::NotMovable => f.write_str(
-                "the watchpoint cannot be moved; make it with movable(), in a kernel whose \
-                    Platform has load_watches_elsewhere",
-            ),
             Self::AtomicContext => f.write_str(
                 "probes cannot be changed with interrupts or preemption off or in a handler; do \
                     it from a task",

@@ -95,9 +95,9 @@ pub use data::{
     per_cpu::PerCpu,
     probe::Probe,
     watchpoint,
-    watchpoint::{AimedAt, Touched, WatchAccess, Watchpoint},
+    watchpoint::{AimedAt, MOST_WATCHPOINTS, Touched, WatchAccess, Watchpoint},
 };
-pub use error::ProbeError;
+pub use error::{AimError, ProbeError};
 pub use platform::Platform;
 pub use pt_regs::PtRegs;
 pub use registry::{Host, Probes, Registered, RegisteredWatchpoint, Watchpoints, optimize};

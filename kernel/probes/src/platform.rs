@@ -131,7 +131,7 @@ pub unsafe trait Platform: Sized + 'static {
     const PER_CPU_PAGES: bool = false;
 
     /// Whether [`Platform::load_watches_elsewhere`] does what it says. If not, no watchpoint can be
-    /// moved.
+    /// moved. [`Platform::watchable_value`] is needed, too.
     const CAN_LOAD_WATCHES_ELSEWHERE: bool = false;
 
     // For the hit path: any context, no locks.
@@ -311,6 +311,14 @@ pub unsafe trait Platform: Sized + 'static {
         Some("this kernel does not say which of its memory can be watched")
     }
 
+    /// The value of the `len` bytes from `addr` on, if they may be watched: what
+    /// [`Platform::not_watchable`] says, for a hit. `len` is 1, 2, 4 or 8, and `addr` a multiple of
+    /// it. Any context; it takes no lock, and a fault of its read is no fault of the kernel.
+    fn watchable_value(addr: u64, len: u8) -> Option<u64> {
+        let _ = (addr, len);
+        None
+    }
+
     /// Writes DR0 to DR3 and DR7 of the CPU that calls. Interrupts off. If not implemented, by the
     /// instructions.
     fn set_debug_registers(addrs: [u64; 4], control: u64) {
@@ -336,8 +344,8 @@ pub unsafe trait Platform: Sized + 'static {
         }
     }
 
-    /// Writes one of DR0 to DR3 of the CPU that calls; `number` is at most 3. Any context that keeps
-    /// its CPU. If not implemented, by the instructions.
+    /// Writes one of DR0 to DR3 of the CPU that calls; `number` is at most 3. Any context that
+    /// keeps its CPU. If not implemented, by the instructions.
     fn set_debug_address(number: usize, addr: u64) {
         // SAFETY: whether the register is in action does not change, and a match leads to
         // `on_debug`.

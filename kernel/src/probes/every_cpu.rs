@@ -21,7 +21,7 @@ use x86_64::instructions::interrupts;
 
 use super::{WATCHPOINTS, text_poke};
 use crate::{
-    arch::{idt::vector, percpu, smp},
+    arch::{apic, idt::vector, percpu, smp},
     sync::Mutex,
 };
 
@@ -37,9 +37,12 @@ static LOADS: [AtomicBool; percpu::MAX_CPUS] = [const { AtomicBool::new(false) }
 /// Has each other CPU load its debug registers, and does not wait for it. Any context, also an NMI.
 pub(super) fn load_watches_elsewhere() {
     for cpu in smp::other_cpus() {
+        let (Some(load), Some(percpu)) = (LOADS.get(cpu), percpu::get(cpu)) else {
+            return;
+        };
         // Release pairs with the swap in `work_here`: a watchpoint was moved before.
-        LOADS[cpu].store(true, Ordering::Release);
-        smp::send_ipi_from_hit(cpu, vector::PROBES_SYNC);
+        load.store(true, Ordering::Release);
+        apic::send_interrupt_from_hit(percpu.apic_id(), vector::PROBES_SYNC);
     }
 }
 

@@ -51,8 +51,9 @@ pub mod text_poke;
 mod watched_memory;
 
 pub use ::probes::{
-    AimedAt, EntryVerdict, FaultVerdict, Jprobe, JprobeEntry, Kprobe, Kretprobe, KretprobeInstance,
-    PreVerdict, ProbeError, PtRegs, Touched, WatchAccess, Watchpoint, jprobe, kprobe,
+    AimError, AimedAt, EntryVerdict, FaultVerdict, Jprobe, JprobeEntry, Kprobe, Kretprobe,
+    KretprobeInstance, PreVerdict, ProbeError, PtRegs, Touched, WatchAccess, Watchpoint, jprobe,
+    kprobe,
     registry::{Owner, Probe, ReturnMethod, StepMethod},
 };
 pub use blacklist::HAS_CLONE;

@@ -96,7 +96,8 @@ unsafe impl Platform for Kernel {
     }
 
     fn per_cpu(cpu: usize) -> Option<&'static PerCpu> {
-        (cpu < smp::online_cpus()).then(|| &percpu::of(cpu).probes)
+        let percpu = percpu::get(cpu).filter(|_| cpu < smp::online_cpus());
+        percpu.map(|percpu| &percpu.probes)
     }
 
     fn can_sleep() -> bool {
@@ -182,6 +183,11 @@ unsafe impl Platform for Kernel {
     }
 
     const CAN_LOAD_WATCHES_ELSEWHERE: bool = true;
+
+    #[inline(always)]
+    fn watchable_value(addr: u64, len: u8) -> Option<u64> {
+        watched_memory::value(addr, len)
+    }
 
     fn load_watches_elsewhere() {
         every_cpu::load_watches_elsewhere();

@@ -2,18 +2,17 @@
 //!
 //! The trap reads the word, so the word must be there, and reading it must have no effect. The
 //! entries of NMIs and system calls have no stack of their own for some instructions. What these
-//! read is in the data of their CPU, so these data are refused as a whole.
+//! read is in the data of their CPU, so the data of all CPUs are refused as a whole.
 //!
 //! # Contexts
-//! Task context.
-
-#![forbid(unsafe_code)]
+//! [`refusal`]: task context. [`value`]: any.
 
 use core::ops::Range;
 
-use trace_agent::KERNEL_MEMORY_END;
+use trace_agent::{KERNEL_MEMORY_END, nofault};
 use x86_64::VirtAddr;
 
+use super::Kernel;
 use crate::{
     arch::percpu,
     mm::paging::{self, USER_END},
@@ -21,26 +20,42 @@ use crate::{
 
 /// Why the bytes in `range` may not be watched, if they may not.
 pub(super) fn refusal(range: &Range<u64>) -> Option<&'static str> {
+    refusal_by_address(range).or_else(|| {
+        let is_there = paging::translate_kernel(VirtAddr::new(range.start)).is_some();
+        (!is_there).then_some("nothing is mapped there")
+    })
+}
+
+/// The part of [`refusal`] that the addresses alone tell.
+#[inline(always)]
+fn refusal_by_address(range: &Range<u64>) -> Option<&'static str> {
     let devices = KERNEL_MEMORY_END as i64 as u64;
-    let of_cpu = |cpu| {
-        let start = core::ptr::from_ref(percpu::of(cpu)).addr() as u64;
-        start..start + size_of::<percpu::PerCpu>() as u64
-    };
-    let is_of_cpu = |range: &Range<u64>| {
-        let mut all = (0..percpu::MAX_CPUS).map(of_cpu);
-        all.any(|of| of.start < range.end && range.start < of.end)
-    };
+    let of_cpus = percpu::range();
     if range.start < USER_END {
         Some("it is memory of programs, and watchpoints are for that of the kernel")
     } else if VirtAddr::try_new(range.start).is_err() {
         Some("no memory can have that address")
     } else if range.end > devices {
         Some("a device may be there, whose registers the trap would read")
-    } else if paging::translate_kernel(VirtAddr::new(range.start)).is_none() {
-        Some("nothing is mapped there")
-    } else if is_of_cpu(range) {
+    } else if of_cpus.start < range.end && range.start < of_cpus.end {
         Some("the entry of each interrupt works with it")
     } else {
         None
     }
+}
+
+/// The value of the `len` bytes from `addr` on, if they may be watched. On the hit path.
+#[inline(always)]
+pub(super) fn value(addr: u64, len: u8) -> Option<u64> {
+    let range = addr..addr.saturating_add(len.into());
+    if refusal_by_address(&range).is_some() {
+        return None;
+    }
+    let mut value = 0_u64;
+    let bytes = u64::from(len).min(size_of::<u64>() as u64);
+    // SAFETY: so many bytes of the value may be written.
+    let is_there = unsafe {
+        nofault::copy::<Kernel>(nofault::Space::Kernel, (&raw mut value).cast(), addr, bytes)
+    };
+    is_there.then_some(value)
 }

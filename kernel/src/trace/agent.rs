@@ -146,8 +146,8 @@ unsafe impl Agent for Kernel {
     }
 
     #[inline(always)]
-    fn trigger(number: u64) -> u64 {
-        triggers::act(number)
+    fn trigger(number: u64, value: u64) -> u64 {
+        triggers::act(number, value)
     }
 
     fn tracing_entry_points() -> EntryPoints {

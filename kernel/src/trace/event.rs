@@ -29,7 +29,7 @@ use core::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use bpf::{Condition, Helper, Label, Reg, Size, verifier::verify};
+use bpf::{AluOp, Condition, Helper, Label, Reg, Size, verifier::verify};
 use fallible::{copied, written};
 use trace_maps::Map;
 use tracefs::{
@@ -38,7 +38,7 @@ use tracefs::{
     filter::Filter,
     hist::{self, Hist},
     record::Layout,
-    trigger::{Action, Trigger},
+    trigger::{Action, FieldAddress, Trigger},
 };
 
 use self::probe::Loaded;
@@ -124,6 +124,16 @@ impl ActiveTrigger {
         let end = program.builder.label();
         if let Some(filter) = &self.trigger.filter {
             program.filter(filter, end)?;
+        }
+        match &self.trigger.action {
+            Action::AimWatch {
+                address: Some(FieldAddress { field, adjust }),
+                ..
+            } => {
+                program.number(field, Reg::R2)?;
+                program.builder.alu(AluOp::Add, Reg::R2, *adjust);
+            }
+            _ => drop(program.builder.mov(Reg::R2, 0)),
         }
         let number = self.slot.as_ref().map_or(i32::MAX, Taken::number);
         program.builder.mov(Reg::R1, number).call(Helper::Trigger);
@@ -457,7 +467,9 @@ impl Event {
     pub fn show_triggers(&self, out: &mut dyn Write) -> fmt::Result {
         for active in &self.triggers {
             let left = active.slot.as_ref().and_then(Taken::left);
-            writeln!(out, "{}", active.trigger.line(left, active.paused))?;
+            let missed = active.slot.as_ref().map_or(0, Taken::missed);
+            let line = active.trigger.line(left, active.paused, missed);
+            writeln!(out, "{line}")?;
         }
         Ok(())
     }

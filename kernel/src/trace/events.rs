@@ -17,8 +17,8 @@ use fallible::{copied, push, written};
 use tracefs::{
     commands::{Commands, Words},
     compile::compile,
-    definition::{Command, Definition, Deletion, File},
-    error_log::ErrorLog,
+    definition::{Command, DEFAULT_WATCH_GROUP, Definition, Deletion, File},
+    error_log::{ErrorLog, WPROBE_TRIGGER},
     event::check_append,
     fetch::Grammar,
     filter::FilterError,
@@ -26,7 +26,7 @@ use tracefs::{
     line::stack,
     record::Layout,
     refusal::{Reason, Refusal},
-    trigger::{Action, Change, Line, Trigger, TriggerError},
+    trigger::{Action, Change, Line, LogSource, Trigger, TriggerError, WatchReason},
 };
 
 use super::{
@@ -35,7 +35,7 @@ use super::{
     names::KernelSymbols,
     shared::{Shared, try_box, try_vec},
     sources,
-    triggers::{Deed, Taken},
+    triggers::{Deed, Other, Taken},
 };
 use crate::{errno::Errno, mm::user_space::is_memory_short, sync::Mutex, time::ktime_get};
 
@@ -378,7 +378,8 @@ impl Events {
     /// Obeys a line that was written to the `trigger` file of the event `name`.
     ///
     /// # Errors
-    /// That of the refusal, which is in `error_log` then if it concerns a filter or a histogram.
+    /// That of the refusal, which is in `error_log` then if it concerns a filter, a histogram or a
+    /// watch.
     pub fn set_trigger(&mut self, name: &Name, text: &str) -> Result<(), Errno> {
         let event = self.event(name)?;
         let line = Line::parse(text, &event.layout.fields, &KernelSymbols);
@@ -393,6 +394,10 @@ impl Events {
         match change {
             Change::None => Ok(()),
             Change::Add { paused } => {
+                if let Err(reason) = self.check_watch(&trigger) {
+                    let error = TriggerError::watch(reason, text);
+                    return Err(self.refuse_trigger(name, text, error));
+                }
                 let is_hist = matches!(trigger.action, Action::Hist(_));
                 match self.add_trigger(name, trigger, paused) {
                     Err(Errno::EINVAL) if is_hist => {
@@ -419,9 +424,10 @@ impl Events {
     /// Notes in `error_log` why a line for the event `name` is refused. Returns the errno.
     fn refuse_trigger(&mut self, name: &Name, text: &str, error: TriggerError) -> Errno {
         if let Some(entry) = error.log_entry(text) {
-            let source = match entry.is_hist {
-                true => written(&format_args!("hist:{}:{}", name.0, name.1)),
-                false => copied(FilterError::LOCATION),
+            let source = match entry.source {
+                LogSource::Hist => written(&format_args!("hist:{}:{}", name.0, name.1)),
+                LogSource::Filter => copied(FilterError::LOCATION),
+                LogSource::Watch => copied(WPROBE_TRIGGER),
             };
             let (now, column) = (ktime_get(), entry.column);
             let (reason, command) = (&entry.text, entry.command());
@@ -440,8 +446,8 @@ impl Events {
                 let event = self.event(name)?;
                 return event.add_trigger(trigger, None, paused).0;
             }
-            Action::TraceOn => Taken::new(Deed::TraceOn, count, None),
-            Action::TraceOff => Taken::new(Deed::TraceOff, count, None),
+            Action::TraceOn => Taken::new(Deed::TraceOn, count, Other::default()),
+            Action::TraceOff => Taken::new(Deed::TraceOff, count, Other::default()),
             Action::SetEvent {
                 enable,
                 group,
@@ -453,12 +459,38 @@ impl Events {
                     true => Deed::EnableEvent,
                     false => Deed::DisableEvent,
                 };
-                Taken::new(deed, count, Some(other.switch().clone()))
+                let switch = Some(other.switch().clone());
+                Taken::new(
+                    deed,
+                    count,
+                    Other {
+                        switch,
+                        watch: None,
+                    },
+                )
             }
-            Action::StackTrace => Taken::new(Deed::StackTrace, count, None),
+            Action::AimWatch {
+                set,
+                event,
+                address,
+            } => {
+                let watch = self.watch_called(event).ok_or(Errno::EINVAL)?;
+                watch.share_switch(true)?;
+                let other = Other {
+                    switch: Some(watch.switch().clone()),
+                    watch: watch.probes.first().and_then(Probe::watch).cloned(),
+                };
+                let deed = match (set, address) {
+                    (true, _) => Deed::SetWatch,
+                    (false, None) => Deed::ClearWatch,
+                    (false, Some(_)) => Deed::ClearWatchAt,
+                };
+                Taken::new(deed, count, other)
+            }
+            Action::StackTrace => Taken::new(Deed::StackTrace, count, Other::default()),
             Action::Snapshot => {
                 TRACING.buffer.arm()?;
-                Taken::new(Deed::Snapshot, count, None)
+                Taken::new(Deed::Snapshot, count, Other::default())
             }
         };
         let (result, back) = match (taken, self.event(name)) {
@@ -503,12 +535,39 @@ impl Events {
         if trigger.action == Action::Snapshot {
             TRACING.buffer.disarm();
         }
-        if let Action::SetEvent { group, event, .. } = &trigger.action
-            && let Some(other) = self.called(group, event)
-        {
-            other.share_switch(false)?;
+        let other = match &trigger.action {
+            Action::SetEvent { group, event, .. } => self.called(group, event),
+            Action::AimWatch { event, .. } => self.called(DEFAULT_WATCH_GROUP, event),
+            _ => None,
+        };
+        match other {
+            Some(other) => other.share_switch(false),
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// The watch with that name that triggers can aim.
+    fn watch_called(&mut self, event: &str) -> Option<&mut Event> {
+        let event = self.called(DEFAULT_WATCH_GROUP, event)?;
+        let is_one = event.probes.len() == 1;
+        Some(event).filter(|event| is_one && event.probes.iter().all(|probe| probe.is_aimed()))
+    }
+
+    /// Checks that the watch of a trigger can be aimed by it.
+    fn check_watch(&mut self, trigger: &Trigger) -> Result<(), WatchReason> {
+        let Action::AimWatch { set, event, .. } = &trigger.action else {
+            return Ok(());
+        };
+        let Some(found) = self.called(DEFAULT_WATCH_GROUP, event) else {
+            return Err(WatchReason::NotFound);
+        };
+        if *set && found.is_recorded() && found.switch_users == 0 {
+            return Err(WatchReason::Busy);
+        }
+        match self.watch_called(event) {
+            Some(_) => Ok(()),
+            None => Err(WatchReason::Fixed),
+        }
     }
 
     /// The events by number, for a reader of records.

@@ -1,6 +1,6 @@
 //! Programs of this kernel: those of [`trace_agent::program`], and their errors as errnos.
 
-pub use trace_agent::program::{LoadError, LoadedMap};
+pub use trace_agent::program::{LoadError, LoadedMap, watchpoint};
 use trace_agent::{buffer::BufferError, program};
 
 use crate::{errno::Errno, probes::Kernel};
@@ -11,6 +11,8 @@ pub type Program = program::Program<Kernel>;
 pub type AttachedProbe = program::AttachedProbe<Kernel>;
 /// A kretprobe that runs programs.
 pub type AttachedCall = program::AttachedCall<Kernel>;
+/// A watchpoint that runs one program after the other.
+pub type WatchPlace = program::WatchPlace<Kernel>;
 /// A watchpoint that runs a program.
 pub type AttachedWatch = program::AttachedWatch<Kernel>;
 /// Kprobes that all run one program.

@@ -1,7 +1,7 @@
-//! Triggers that act on something else than their own event: all recording, or another event.
+//! Triggers that act on something else than their own event: all recording, another event, a watch.
 //!
-//! A program calls the helper `Trigger` with a number. The number is that of a slot here, which
-//! says what to do and how often.
+//! A program calls the helper `Trigger` with a number and a value. The number is that of a slot
+//! here, which says what to do and how often. The value is the address that a watch is aimed at.
 //!
 //! # Invariants
 //! DEED-1. A slot is taken before a program has its number, and free again when no program has
@@ -20,8 +20,11 @@ use core::sync::atomic::{
 
 use fallible::Shared;
 
-use super::{TRACING, dump_requests::ask, take_snapshot};
-use crate::{arch::percpu, probes::PROBES};
+use super::{TRACING, dump_requests::ask, program::WatchPlace, take_snapshot};
+use crate::{
+    arch::percpu,
+    probes::{AimedAt, PROBES},
+};
 
 /// The most triggers at once.
 pub const MOST: usize = 256;
@@ -44,6 +47,12 @@ pub enum Deed {
     Dump,
     /// Those of the CPU go there.
     CpuDump,
+    /// A watch is aimed at the value, if it is aimed at nothing.
+    SetWatch,
+    /// A watch is aimed at nothing.
+    ClearWatch,
+    /// A watch is aimed at nothing, if it is aimed at the value.
+    ClearWatchAt,
 }
 
 struct Slot {
@@ -54,6 +63,10 @@ struct Slot {
     /// The switch of another event, which [`Taken`] keeps alive. Null if recording as a whole is
     /// switched.
     switch: AtomicPtr<AtomicU64>,
+    /// The watch of another event, which [`Taken`] keeps alive, or null.
+    watch: AtomicPtr<WatchPlace>,
+    /// How often a watch could not be aimed at the value.
+    missed: AtomicU64,
 }
 
 static SLOTS: [Slot; MOST] = [const {
@@ -61,20 +74,45 @@ static SLOTS: [Slot; MOST] = [const {
         deed: AtomicU64::new(Deed::Nothing as u64),
         left: AtomicU64::new(0),
         switch: AtomicPtr::new(core::ptr::null_mut()),
+        watch: AtomicPtr::new(core::ptr::null_mut()),
+        missed: AtomicU64::new(0),
     }
 }; MOST];
+
+impl Slot {
+    /// Takes one of the times that it still acts. False: none is left.
+    #[inline(always)]
+    fn take_turn(&self) -> bool {
+        let next = |left: u64| match left {
+            0 => None,
+            UNLIMITED => Some(UNLIMITED),
+            left => Some(left - 1),
+        };
+        self.left.fetch_update(Relaxed, Relaxed, next).is_ok()
+    }
+}
 
 /// A slot in use. Free again when it is dropped (DEED-1), which waits for a grace period (DEED-2).
 pub struct Taken {
     number: usize,
     /// What the slot leads to.
     _switch: Option<Shared<AtomicU64>>,
+    _watch: Option<Shared<WatchPlace>>,
+}
+
+/// What a slot leads to.
+#[derive(Default)]
+pub struct Other {
+    /// The switch of another event.
+    pub switch: Option<Shared<AtomicU64>>,
+    /// The watch of that event.
+    pub watch: Option<Shared<WatchPlace>>,
 }
 
 impl Taken {
-    /// Takes a slot for `deed`, to be done at most `count` times. None: all are in use. `switch` is
-    /// that of the other event.
-    pub fn new(deed: Deed, count: Option<u64>, switch: Option<Shared<AtomicU64>>) -> Option<Self> {
+    /// Takes a slot for `deed`, to be done at most `count` times. None: all are in use.
+    pub fn new(deed: Deed, count: Option<u64>, other: Other) -> Option<Self> {
+        let Other { switch, watch } = other;
         let is_free = |slot: &Slot| slot.deed.load(Relaxed) == Deed::Nothing as u64;
         let number = SLOTS.iter().position(is_free)?;
         let slot = &SLOTS[number];
@@ -82,17 +120,28 @@ impl Taken {
             .as_deref()
             .map_or(core::ptr::null(), core::ptr::from_ref);
         slot.switch.store(place.cast_mut(), Relaxed);
+        let place = watch
+            .as_deref()
+            .map_or(core::ptr::null(), core::ptr::from_ref);
+        slot.watch.store(place.cast_mut(), Relaxed);
+        slot.missed.store(0, Relaxed);
         slot.left.store(count.unwrap_or(UNLIMITED), Relaxed);
         slot.deed.store(deed as u64, Release);
         Some(Self {
             number,
             _switch: switch,
+            _watch: watch,
         })
     }
 
     /// The number for programs.
     pub fn number(&self) -> i32 {
         self.number as i32
+    }
+
+    /// How often a watch could not be aimed at what was found.
+    pub fn missed(&self) -> u64 {
+        SLOTS[self.number].missed.load(Relaxed)
     }
 
     /// How often it still acts; None: always.
@@ -111,13 +160,17 @@ impl Drop for Taken {
 /// The helper `Trigger`. Returns whether the trigger acts. One that would change nothing keeps its
 /// count.
 #[inline(always)]
-pub(super) fn act(number: u64) -> u64 {
+pub(super) fn act(number: u64, value: u64) -> u64 {
     let Some(slot) = SLOTS.get(number as usize) else {
         return 0;
     };
     let deed = slot.deed.load(Acquire);
     if deed == Deed::Nothing as u64 {
         return 0;
+    }
+    // SAFETY: null, or the watch that the slot keeps until no hit can be here any more (DEED-2).
+    if let Some(watch) = unsafe { slot.watch.load(Relaxed).as_ref() } {
+        return aim(slot, watch, deed, value);
     }
     // SAFETY: null, or the switch that the slot keeps until no hit can be here any more (DEED-2).
     let switch = unsafe { slot.switch.load(Relaxed).as_ref() };
@@ -129,21 +182,8 @@ pub(super) fn act(number: u64) -> u64 {
     if on && is_on || off && !is_on {
         return 0;
     }
-    let mut left = slot.left.load(Relaxed);
-    loop {
-        if left == 0 {
-            return 0;
-        }
-        if left == UNLIMITED {
-            break;
-        }
-        match slot
-            .left
-            .compare_exchange(left, left.wrapping_sub(1), Relaxed, Relaxed)
-        {
-            Ok(_) => break,
-            Err(now) => left = now,
-        }
+    if !slot.take_turn() {
+        return 0;
     }
     if on || off {
         match switch {
@@ -157,5 +197,33 @@ pub(super) fn act(number: u64) -> u64 {
     } else if deed == Deed::CpuDump as u64 {
         ask(Some(percpu::cpu_id()));
     }
+    1
+}
+
+/// [`act`] for a watch. It is aimed before the count is lowered, because only a watch that moves
+/// counts.
+#[inline(never)]
+fn aim(slot: &Slot, watch: &WatchPlace, deed: u64, value: u64) -> u64 {
+    let (from, to) = match deed {
+        _ if slot.left.load(Relaxed) == 0 => return 0,
+        deed if deed == Deed::SetWatch as u64 => (AimedAt::Nothing, Some(value)),
+        // There is nothing to clear.
+        _ if watch.addr() == 0 => return 0,
+        deed if deed == Deed::ClearWatchAt as u64 => (AimedAt::This(value), None),
+        _ => (AimedAt::Anything, None),
+    };
+    match watch.aim(from, to) {
+        Ok(true) => {}
+        Ok(false) => return 0,
+        Err(_) => {
+            slot.missed.fetch_add(1, Relaxed);
+            return 0;
+        }
+    }
+    // SAFETY: as in `act`.
+    if let Some(switch) = unsafe { slot.switch.load(Relaxed).as_ref() } {
+        switch.store(to.is_some().into(), Relaxed);
+    }
+    slot.take_turn();
     1
 }

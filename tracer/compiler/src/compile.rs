@@ -21,7 +21,7 @@ use bpf::{
     Cost, MOST_ENTRY_BYTES, MOST_INSNS, MOST_MAPS, MapDef, ProgramKind, STACK_BYTES, verifier,
 };
 use trace_interface::{
-    script::{self, Attachment, Script},
+    script::{self, Attachment, Script, WatchedAt},
     symbols::Kernel,
     view::{Class, Loops, MapView, View},
 };
@@ -621,7 +621,7 @@ impl<'a> Compiler<'a> {
             },
             SiteKind::Watch(watched) => Attachment::Watch {
                 program,
-                address: watched.address,
+                at: WatchedAt::Address(watched.address),
                 bytes: watched.bytes,
                 reads: watched.reads,
             },

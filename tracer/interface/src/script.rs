@@ -86,7 +86,7 @@ pub enum Attachment {
     /// `orig_ax` it has the value before it, and in place of `ss` the one after it.
     Watch {
         program: u32,
-        address: u64,
+        at: WatchedAt,
         bytes: u8,
         reads: bool,
     },
@@ -108,6 +108,15 @@ pub enum Attachment {
     /// Runs at this interval on each CPU, with the registers of the code that the timer
     /// interrupted.
     Profile { program: u32, nanoseconds: u64 },
+}
+
+/// Where the memory of a watch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WatchedAt {
+    Address(u64),
+    /// Where programs aim it by this number, below 4: [`Helper::AimWatch`](bpf::Helper::AimWatch).
+    /// Nowhere at first.
+    Aimed(u32),
 }
 
 /// What the kernel does at a record. All records go to the reader, too.

@@ -128,7 +128,9 @@ macro_rules! entry_points {
                 _ring: u64,
                 flags: u64
             ) -> i64;
-            trace_trigger = helpers::trigger(number: u64) -> u64;
+            trace_trigger = helpers::trigger(number: u64, value: u64) -> u64;
+            trace_aim_watch = helpers::aim_watch(number: u64, address: u64) -> u64;
+            trace_watched_address = helpers::watched_address() -> u64;
         }
 
         /// The functions that programs call.
@@ -161,6 +163,8 @@ macro_rules! entry_points {
                 stack_id: trace_stack_id as *const () as u64,
                 record_stack: trace_record_stack as *const () as u64,
                 trigger: trace_trigger as *const () as u64,
+                aim_watch: trace_aim_watch as *const () as u64,
+                watched_address: trace_watched_address as *const () as u64,
                 add_by_word: trace_add_by_word as *const () as u64,
                 ring_submit: trace_ring_submit as *const () as u64,
                 record_of_size: trace_record_of_size as *const () as u64,

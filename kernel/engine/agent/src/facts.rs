@@ -141,6 +141,8 @@ pub struct EntryPoints {
     pub stack_id: u64,
     pub record_stack: u64,
     pub trigger: u64,
+    pub aim_watch: u64,
+    pub watched_address: u64,
     pub add_by_word: u64,
     pub ring_submit: u64,
     pub record_of_size: u64,

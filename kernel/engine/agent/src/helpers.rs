@@ -67,6 +67,8 @@ pub(crate) fn address<A: Agent>(helper: Helper) -> Option<u64> {
         Helper::ReadPart => entry.read_kernel_part,
         Helper::ReadUserPart => entry.read_user_part,
         Helper::CanRead => entry.can_read,
+        Helper::AimWatch => entry.aim_watch,
+        Helper::WatchedAddress => entry.watched_address,
         Helper::StackId => entry.stack_id,
         Helper::RecordStack => entry.record_stack,
         Helper::NotRecording => entry.not_recording,
@@ -670,6 +672,24 @@ pub unsafe fn not_recording<A: Agent>() -> u64 {
 /// # Safety
 /// A verified program calls it.
 #[inline(always)]
-pub unsafe fn trigger<A: Agent>(number: u64) -> u64 {
-    A::trigger(number)
+pub unsafe fn trigger<A: Agent>(number: u64, value: u64) -> u64 {
+    A::trigger(number, value)
+}
+
+/// [`Helper::AimWatch`].
+///
+/// # Safety
+/// A verified program calls it.
+#[inline(always)]
+pub unsafe fn aim_watch<A: Agent>(number: u64, address: u64) -> u64 {
+    A::tracing().aimed.aim(number, address).into()
+}
+
+/// [`Helper::WatchedAddress`].
+///
+/// # Safety
+/// A verified program calls it.
+#[inline(always)]
+pub unsafe fn watched_address<A: Agent>() -> u64 {
+    A::this_cpu_tracing().watched.load(Ordering::Relaxed)
 }

@@ -41,6 +41,8 @@ pub struct PerCpu {
     pub(crate) bad_loads: AtomicU64,
     /// Records that were not begun, because recording was off, or paused while rings change.
     pub(crate) records_off: AtomicU64,
+    /// The address that the watchpoint watches whose program runs; 0: none runs.
+    pub(crate) watched: AtomicU64,
     /// Counters of programs: see [`crate::counters`].
     counters: [AtomicU64; COUNTERS],
 }
@@ -64,6 +66,7 @@ impl PerCpu {
             spare: Spare::new(),
             bad_loads: AtomicU64::new(0),
             records_off: AtomicU64::new(0),
+            watched: AtomicU64::new(0),
             counters: [const { AtomicU64::new(0) }; COUNTERS],
         }
     }

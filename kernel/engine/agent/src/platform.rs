@@ -126,7 +126,7 @@ pub unsafe trait Agent: Host {
 
     /// Takes the trigger with that number: [`bpf::Helper::Trigger`].
     #[inline(always)]
-    fn trigger(_number: u64) -> u64 {
+    fn trigger(_number: u64, _value: u64) -> u64 {
         0
     }
 

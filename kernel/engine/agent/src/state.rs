@@ -9,7 +9,8 @@ use probes::PtRegs;
 
 use crate::{
     Agent, CodePage, buffer::Buffers, code::CodeRegion, counters::Counters, graph::Choice, nofault,
-    per_cpu::count_bad_load, records::Recording, script::Profiles, stacks::StackTable,
+    per_cpu::count_bad_load, program::AimedWatches, records::Recording, script::Profiles,
+    stacks::StackTable,
 };
 
 /// See the module's text.
@@ -26,6 +27,7 @@ pub struct Tracing<A: Agent> {
     pub graph: Choice,
     pub(crate) counters: Counters,
     pub(crate) profiles: Profiles<A>,
+    pub(crate) aimed: AimedWatches<A>,
 }
 
 impl<A: Agent> Tracing<A> {
@@ -40,6 +42,7 @@ impl<A: Agent> Tracing<A> {
             graph: Choice::all(),
             counters: Counters::new(),
             profiles: Profiles::new(),
+            aimed: AimedWatches::new(),
         }
     }
 

@@ -98,9 +98,9 @@ pub enum Helper {
     /// `()`: where the call of a return program returns to. For a
     /// [`Return`](crate::ProgramKind::Return) only.
     ReturnAddress,
-    /// `(number)`: acts as the trigger of that number says, for example switches recording off. 1,
-    /// or 0 if nothing is to be done: no trigger has the number, or it has acted as often as it
-    /// may.
+    /// `(number, value)`: acts as the trigger of that number says, for example switches recording
+    /// off, or aims a watchpoint at the value. 1, or 0 if nothing is to be done: no trigger has the
+    /// number, or it has acted as often as it may.
     Trigger,
     /// `()`: 0 while the trace buffer takes records, a number up to 2^32 - 1 while it takes none.
     /// So a program that would only record can end early.
@@ -137,6 +137,12 @@ pub enum Helper {
     /// `(address, length, space)`: 1 if all these bytes can be read, of the first
     /// [`MOST_CHECKED`], else 0. Space 0 is the kernel's memory, any other that of the program.
     CanRead,
+    /// `(number, address)`: aims the watchpoint of the script that has this number at the memory
+    /// from the address on. 1, or 0 if there is no such watchpoint, or if that memory cannot be
+    /// watched; then it watches nothing until the next call.
+    AimWatch,
+    /// `()`: the address that the watchpoint of this hit watches; 0 at other hits.
+    WatchedAddress,
 }
 
 /// The most bytes that [`Helper::CanRead`] looks at, so that a hit ends soon.
@@ -222,7 +228,7 @@ impl Helper {
     pub const FIRST_OWN: u32 = Self::Tsc as u32;
 
     /// All of them.
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 41] = [
         Self::MapLookup,
         Self::MapUpdate,
         Self::MapDelete,
@@ -262,6 +268,8 @@ impl Helper {
         Self::ReadPart,
         Self::ReadUserPart,
         Self::CanRead,
+        Self::AimWatch,
+        Self::WatchedAddress,
     ];
 
     /// Its number in the wire form.
@@ -297,8 +305,10 @@ impl Helper {
             | Self::Tsc
             | Self::EntryData
             | Self::ReturnAddress
-            | Self::NotRecording => &[],
-            Self::Log2 | Self::Trigger => &[A::Scalar],
+            | Self::NotRecording
+            | Self::WatchedAddress => &[],
+            Self::Log2 => &[A::Scalar],
+            Self::Trigger | Self::AimWatch => &[A::Scalar, A::Scalar],
             Self::Add => &[A::Map(ARRAYS), A::Scalar, A::Scalar],
             Self::AddByKey => &[A::Map(HASHES), A::Key, A::Scalar],
             Self::EventReserve => &[A::Map(RING), A::RecordSize, A::Scalar, A::Constant],
@@ -325,7 +335,7 @@ impl Helper {
             Self::EntryData => Returns::EntryData,
             Self::Log2 => Returns::AtMost(64),
             Self::CpuId | Self::NotRecording => Returns::AtMost(u32::MAX as u64),
-            Self::Trigger | Self::CanRead => Returns::AtMost(1),
+            Self::Trigger | Self::CanRead | Self::AimWatch => Returns::AtMost(1),
             _ => Returns::Scalar,
         }
     }
@@ -349,6 +359,7 @@ impl Helper {
                 | Self::AppendUserStr
                 | Self::CanRead
                 | Self::Trigger
+                | Self::AimWatch
         )
     }
 

@@ -61,6 +61,8 @@ impl Display for Helper {
             Self::ReadPart => "read_part",
             Self::ReadUserPart => "read_user_part",
             Self::CanRead => "can_read",
+            Self::AimWatch => "aim_watch",
+            Self::WatchedAddress => "watched_address",
         })
     }
 }

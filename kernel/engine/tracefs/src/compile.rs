@@ -35,7 +35,7 @@ use crate::{
     definition::{Definition, EventKind},
     fetch::{Argument, Fetch, ValueType},
     field::{Field, LookupError, Symbols},
-    filter::{self, Filter, Frame},
+    filter::{self, Filter, Frame, load_number},
     hist::Hist,
     line::flags,
     values::{Values, extract, is_user_text, size},
@@ -226,6 +226,19 @@ impl<'a> EventProgram<'a> {
             text: TEXT,
         };
         filter.compile(builder, frame, reject, &mut |builder, field, dst| {
+            values.load(builder, field, dst)
+        })?;
+        Ok(())
+    }
+
+    /// Puts the number in a field into `dst`; bits above its width may be anything. Calls of
+    /// helpers may be on the way.
+    ///
+    /// # Errors
+    /// [`CompileError::Filter`].
+    pub fn number(&mut self, field: &Field, dst: Reg) -> Result<(), CompileError> {
+        let Self { builder, values } = self;
+        load_number(builder, field, dst, &mut |builder, field, dst| {
             values.load(builder, field, dst)
         })?;
         Ok(())

@@ -363,7 +363,7 @@ impl Definition {
             site: self.site,
             symbols,
             program,
-            watched: self.place.watched(symbols).map(|(address, _)| address),
+            watched: self.place.watched(symbols).map(|watched| watched.address),
         };
         let mut size = self.kind.header_size();
         for (number, word) in words.enumerate() {
@@ -489,8 +489,9 @@ fn automatic_name(kind: EventKind, place: &ProbePlace) -> Result<String, OutOfMe
             written(&format_args!("p_{name}_{offset:#x}"))?
         }
         ProbePlace::Memory { location, .. } => match location {
-            Location::Address(address) => written(&format_args!("{letter}_{address:#x}"))?,
-            Location::Symbol { name, offset } => {
+            None => written(&format_args!("{letter}_aimed"))?,
+            Some(Location::Address(address)) => written(&format_args!("{letter}_{address:#x}"))?,
+            Some(Location::Symbol { name, offset }) => {
                 written(&format_args!("{letter}_{name}_{offset}"))?
             }
         },

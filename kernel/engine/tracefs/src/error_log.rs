@@ -27,6 +27,8 @@ pub const UPROBE: &str = "trace_uprobe";
 
 /// The name that watches have in the log.
 pub const WPROBE: &str = "trace_wprobe";
+/// The name that triggers have there which aim watches.
+pub const WPROBE_TRIGGER: &str = "wprobe_trigger";
 
 /// See the module's text.
 #[derive(Clone, Debug, Default)]

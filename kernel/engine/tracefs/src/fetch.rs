@@ -151,6 +151,8 @@ pub enum Fetch {
     ReturnValue,
     /// The name of the task.
     Comm,
+    /// The address that is watched, of a watch that moves.
+    WatchedAddress,
     /// A constant number.
     Immediate(u64),
     /// A constant text.
@@ -363,8 +365,8 @@ pub(crate) struct Parser<'a> {
     pub(crate) symbols: &'a dyn Symbols,
     /// The path of the program that the event is of.
     pub(crate) program: Option<&'a str>,
-    /// The address that the event watches.
-    pub(crate) watched: Option<u64>,
+    /// The address that the event watches, if it is a watch. None in it: that is known at the hit.
+    pub(crate) watched: Option<Option<u64>>,
 }
 
 impl Parser<'_> {
@@ -508,7 +510,8 @@ impl Parser<'_> {
         }
         // Where the values are is said by the kernel's watchpoints that run a program.
         match (self.watched, name) {
-            (Some(address), "addr") => return Ok(Fetch::Immediate(address)),
+            (Some(Some(address)), "addr") => return Ok(Fetch::Immediate(address)),
+            (Some(None), "addr") => return Ok(Fetch::WatchedAddress),
             (Some(_), "old") => return Ok(Fetch::Register(Register::OrigAx)),
             (Some(_), "new") => return Ok(Fetch::Register(Register::Ss)),
             _ => (),

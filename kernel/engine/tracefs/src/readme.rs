@@ -44,7 +44,7 @@ pub const EVENTS: &str = r#"tracing mini-HOWTO:
 	    place: [<module>:]<symbol>[+<offset>]|<memaddr>
 place (kretprobe): [<module>:]<symbol>[+<offset>]%return|<memaddr>
    place (uprobe): <path>:<offset>[%return][(ref_ctr_offset)]
-   memory (watch): <address>|<symbol>[+|-<offset>]
+   memory (watch): <address>|<symbol>[+|-<offset>]|-1 (see set_wprobe)
 	     args: <name>=fetcharg[:type]
 	 fetcharg: %<register>, @<address>, @<symbol>[+|-<offset>],
 	           $stack<index>, $stack, $retval, $comm, $arg<N>,

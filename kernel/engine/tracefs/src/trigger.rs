@@ -4,6 +4,7 @@
 //! traceoff:1 if common_pid == 12          stop tracing at the first such hit
 //! enable_event:kprobes:read_ret           let another event record from the first hit on
 //! hist:keys=common_pid                    count
+//! set_wprobe:file:address                 watch the object that the hit has found
 //! !traceoff                               take the trigger away
 //! ```
 //!
@@ -21,6 +22,8 @@
 //!     already.
 //! TRIGGER-3. A line that the file shows can be written again, with `!` in front of it, too.
 
+mod watch;
+
 use alloc::{boxed::Box, string::String};
 use core::{error::Error, fmt};
 
@@ -35,6 +38,8 @@ use crate::{
     number,
 };
 
+pub use watch::{FieldAddress, WatchReason};
+
 /// The name of a trigger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Command {
@@ -44,18 +49,22 @@ pub enum Command {
     StackTrace,
     EnableEvent,
     DisableEvent,
+    SetWprobe,
+    ClearWprobe,
     Hist,
 }
 
 impl Command {
     /// All of them, in the order in which an empty file lists them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::TraceOn,
         Self::TraceOff,
         Self::Snapshot,
         Self::StackTrace,
         Self::EnableEvent,
         Self::DisableEvent,
+        Self::SetWprobe,
+        Self::ClearWprobe,
         Self::Hist,
     ];
 
@@ -68,6 +77,8 @@ impl Command {
             Self::StackTrace => "stacktrace",
             Self::EnableEvent => "enable_event",
             Self::DisableEvent => "disable_event",
+            Self::SetWprobe => "set_wprobe",
+            Self::ClearWprobe => "clear_wprobe",
             Self::Hist => "hist",
         }
     }
@@ -94,6 +105,8 @@ pub const README: &str = r#"      trigger		- If set, a command to perform when e
 	   trigger: traceon, traceoff
 	            enable_event:<system>:<event>
 	            disable_event:<system>:<event>
+	            set_wprobe:<wprobe>:<field>[+|-<offset>]
+	            clear_wprobe:<wprobe>[:<field>[+|-<offset>]]
 		    stacktrace
 		    snapshot
 		    hist (see below)
@@ -140,6 +153,13 @@ pub enum Action {
         group: String,
         event: String,
     },
+    /// Aims a watch of the group `wprobes`: with `set` at that address if it is aimed at nothing,
+    /// else at nothing, with an address if it is aimed there.
+    AimWatch {
+        set: bool,
+        event: String,
+        address: Option<FieldAddress>,
+    },
     Hist(Box<Hist>),
 }
 
@@ -153,6 +173,8 @@ impl Action {
             Self::StackTrace => Command::StackTrace,
             Self::SetEvent { enable: true, .. } => Command::EnableEvent,
             Self::SetEvent { enable: false, .. } => Command::DisableEvent,
+            Self::AimWatch { set: true, .. } => Command::SetWprobe,
+            Self::AimWatch { set: false, .. } => Command::ClearWprobe,
             Self::Hist(_) => Command::Hist,
         }
     }
@@ -190,18 +212,27 @@ impl Trigger {
                     ..
                 },
             ) => group == other_group && event == other_event,
+            (
+                Action::AimWatch { set, event, .. },
+                Action::AimWatch {
+                    set: other_set,
+                    event: other,
+                    ..
+                },
+            ) => set == other_set && event == other,
             (Action::Hist(hist), Action::Hist(other)) => hist.is_same(other),
             _ => false,
         }
     }
 
-    /// Its line in the file, without a newline. `left` is what is left of its count, and `paused`
-    /// whether its histogram does not count.
-    pub const fn line(&self, left: Option<u64>, paused: bool) -> Shown<'_> {
+    /// Its line in the file, without a newline. `left` is what is left of its count, `paused`
+    /// whether its histogram does not count, and `missed` at how many hits it could not act.
+    pub const fn line(&self, left: Option<u64>, paused: bool, missed: u64) -> Shown<'_> {
         Shown {
             trigger: self,
             left,
             paused,
+            missed,
         }
     }
 }
@@ -212,6 +243,7 @@ pub struct Shown<'a> {
     trigger: &'a Trigger,
     left: Option<u64>,
     paused: bool,
+    missed: u64,
 }
 
 impl fmt::Display for Shown<'_> {
@@ -224,13 +256,22 @@ impl fmt::Display for Shown<'_> {
         if let Action::SetEvent { group, event, .. } = action {
             write!(f, ":{group}:{event}")?;
         }
+        if let Action::AimWatch { event, address, .. } = action {
+            write!(f, ":{event}")?;
+            if let Some(FieldAddress { field, adjust }) = address {
+                write!(f, ":{}{adjust:+}", field.name)?;
+            }
+        }
         match self.left {
             None => f.write_str(":unlimited")?,
             Some(count) => write!(f, ":count={count}")?,
         }
-        match filter {
-            Some(filter) => write!(f, " if {}", filter.text()),
-            None => Ok(()),
+        if let Some(filter) = filter {
+            write!(f, " if {}", filter.text())?;
+        }
+        match self.missed {
+            0 => Ok(()),
+            missed => write!(f, " # missed: {missed}"),
         }
     }
 }
@@ -254,6 +295,11 @@ pub enum TriggerError {
     Filter(FilterError),
     /// The histogram is refused.
     Hist(HistError),
+    /// The watch is refused, because of what stands at that column of the line.
+    Watch {
+        reason: WatchReason,
+        column: usize,
+    },
     OutOfMemory,
 }
 
@@ -264,31 +310,47 @@ impl From<OutOfMemory> for TriggerError {
 }
 
 impl TriggerError {
+    /// The watch that `text` names is refused.
+    pub fn watch(reason: WatchReason, text: &str) -> Self {
+        let column = text.trim().find(':').map_or(0, |colon| colon + 1);
+        Self::Watch { reason, column }
+    }
+
     /// The errno of the write.
     pub const fn errno(self) -> i32 {
         match self {
             Self::Exists => errno::EEXIST,
             Self::Filter(error) => error.errno(),
             Self::Hist(error) => error.errno(),
+            Self::Watch { reason, .. } => reason.errno(),
             Self::OutOfMemory => errno::ENOMEM,
             _ => errno::EINVAL,
         }
     }
 
     /// The entry in `error_log` about the refusal of `text`, a line for the event `GROUP:EVENT`. As
-    /// in Linux, only filters and histograms are reported there.
+    /// in Linux, only filters, histograms and watches are reported there.
     pub fn log_entry<'a>(&self, text: &'a str) -> Option<LogEntry<'a>> {
+        if let Self::Watch { reason, column } = *self {
+            return Some(LogEntry {
+                source: LogSource::Watch,
+                text: reason.text(),
+                prefix: "",
+                command: text.trim(),
+                column,
+            });
+        }
         let rest = text.trim().split_once(SEPARATORS)?.1.trim_start();
         match *self {
             Self::Filter(error) | Self::Hist(HistError::Filter(error)) => Some(LogEntry {
-                is_hist: false,
+                source: LogSource::Filter,
                 text: error.reason.text(),
                 prefix: "",
                 command: behind_if(rest).or_else(|| split_filter(rest).1)?,
                 column: error.column,
             }),
             Self::Hist(HistError::Trigger { reason, column }) => Some(LogEntry {
-                is_hist: true,
+                source: LogSource::Hist,
                 text: reason.text(),
                 prefix: "hist:",
                 command: rest,
@@ -310,6 +372,7 @@ impl fmt::Display for TriggerError {
             Self::NoSuchEvent => "there is no such event; available_events lists those there are",
             Self::Filter(error) => return error.fmt(f),
             Self::Hist(error) => return error.fmt(f),
+            Self::Watch { reason, .. } => reason.text(),
             Self::OutOfMemory => "no memory is left; delete events or shrink buffers",
         })
     }
@@ -317,11 +380,21 @@ impl fmt::Display for TriggerError {
 
 impl Error for TriggerError {}
 
+/// Who reports a refusal in `error_log`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogSource {
+    /// [`FilterError::LOCATION`].
+    Filter,
+    /// `hist:GROUP:EVENT`.
+    Hist,
+    /// [`WPROBE_TRIGGER`](crate::error_log::WPROBE_TRIGGER).
+    Watch,
+}
+
 /// An entry of `error_log`: see [`TriggerError::log_entry`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEntry<'a> {
-    /// Whether the source is `hist:GROUP:EVENT`, not [`FilterError::LOCATION`].
-    pub is_hist: bool,
+    pub source: LogSource,
     /// The reason.
     pub text: &'static str,
     prefix: &'static str,
@@ -377,14 +450,14 @@ impl Line {
         fields: &[Field],
         symbols: &dyn Symbols,
     ) -> Result<Self, TriggerError> {
-        let text = text.trim();
-        let (remove, text) = match text.strip_prefix('!') {
+        let line = text.trim();
+        let (remove, text) = match line.strip_prefix('!') {
             Some(text) => (true, text),
-            None => (false, text),
+            None => (false, line),
         };
         let (name, rest) = match text.split_once(SEPARATORS) {
             Some((name, rest)) => (name, rest.trim_start()),
-            None => (text, ""),
+            None => text.split_at(text.len()),
         };
         let command = Command::ALL
             .into_iter()
@@ -396,6 +469,8 @@ impl Line {
             Command::StackTrace => (Action::StackTrace, rest),
             Command::EnableEvent => set_event(true, rest)?,
             Command::DisableEvent => set_event(false, rest)?,
+            Command::SetWprobe => watch::parse(true, line, rest, fields)?,
+            Command::ClearWprobe => watch::parse(false, line, rest, fields)?,
             Command::Hist => {
                 if rest.is_empty() {
                     return Err(TriggerError::NoParameter);

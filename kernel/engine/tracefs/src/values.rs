@@ -234,6 +234,7 @@ impl<'a> Values<'a> {
             },
             Fetch::ReturnValue => self.register(builder, Register::Ax, dst),
             Fetch::Immediate(value) => drop(builder.set(dst, *value as i64)),
+            Fetch::WatchedAddress => drop(builder.call(Helper::WatchedAddress).mov(dst, Reg::R0)),
             // A text has no number.
             Fetch::Comm | Fetch::Text(_) => drop(builder.mov(dst, 0)),
             Fetch::Memory(_) => {

@@ -79,32 +79,34 @@ fn watches_are_memory_with_an_access_and_a_length() {
             "w w@linux_proc_banner",
             "w:wprobes/w_linux_proc_banner_0 w@linux_proc_banner",
             false,
-            (banner, 8),
+            (Some(banner), 8),
         ),
         (
             "w:a/b rw@linux_proc_banner+0x4",
             "w:a/b rw@linux_proc_banner+4",
             true,
-            (banner + 4, 4),
+            (Some(banner + 4), 4),
         ),
         (
             "w:n @linux_proc_banner-2:2",
             "w:wprobes/n rw@linux_proc_banner-2:2",
             true,
-            (banner - 2, 2),
+            (Some(banner - 2), 2),
         ),
         (
             "w w@0xffff800000100003",
             "w:wprobes/w_0xffff800000100003 w@0xffff800000100003",
             false,
-            (banner + 3, 1),
+            (Some(banner + 3), 1),
         ),
         (
             "w:n w@func.isra.0",
             "w:wprobes/n w@func.isra.0",
             false,
-            (0xffff_8000_0000_4100, 8),
+            (Some(0xffff_8000_0000_4100), 8),
         ),
+        ("w w@-1", "w:wprobes/w_aimed w@-1", false, (None, 8)),
+        ("w:n @-1:4", "w:wprobes/n rw@-1:4", true, (None, 4)),
     ] {
         let definition = watch(line);
         assert_eq!(definition.to_string(), printed);
@@ -115,7 +117,8 @@ fn watches_are_memory_with_an_access_and_a_length() {
         assert!(
             matches!(definition.place, ProbePlace::Memory { reads: found, .. } if found == reads)
         );
-        assert_eq!(definition.place.watched(&Kernel), Some(memory), "{line}");
+        let watched = definition.place.watched(&Kernel).expect(line);
+        assert_eq!((watched.address, watched.bytes), memory, "{line}");
     }
     let values = watch("w w@linux_proc_banner $addr $old:u32 $new %di");
     let fetches: Vec<&Fetch> = values

@@ -23,7 +23,7 @@ pub const PROBES: Rules<'static> = Rules {
 
 /// The rules for this kernel's closure.
 pub const KERNEL: Rules<'static> = Rules {
-    roots: &joined::<31, 55, 86>(PROBES_ROOTS, ROOTS),
+    roots: &joined::<31, 57, 88>(PROBES_ROOTS, ROOTS),
     ends: &joined::<7, 10, 17>(PROBES_ENDS, ENDS),
     callers: &joined::<28, 4, 32>(PROBES_CALLERS, CALLERS),
     stack_switchers: &joined::<1, 4, 5>(PROBES_STACK_SWITCHERS, STACK_SWITCHERS),
@@ -116,7 +116,7 @@ const PROBES_ROOTS: [Named; 31] = [
 ];
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-const ROOTS: [Named; 55] = [
+const ROOTS: [Named; 57] = [
     (
         "kernel::arch::x86_64::traps::do_breakpoint",
         "a hit runs through it",
@@ -165,6 +165,8 @@ const ROOTS: [Named; 55] = [
     ("trace_ring_submit", "actions call it"),
     ("trace_ring_discard", "actions call it"),
     ("trace_trigger", "actions call it"),
+    ("trace_aim_watch", "actions call it"),
+    ("trace_watched_address", "actions call it"),
     ("trace_graph_root", "the tracer of calls runs through it"),
     ("trace_graph_inner", "the tracer of calls runs through it"),
     (

@@ -17,9 +17,9 @@
 //!
 //! # Moving
 //! A watchpoint that is [`Watchpoint::movable`] can be aimed at other memory by a handler, for
-//! example at the object that a function has just got. This CPU follows at once, and the others when
-//! their interrupt comes, some microseconds later. Until then they do not see what is touched at the
-//! new place, and what they touch at the old one is no hit.
+//! example at the object that a function has just got. This CPU follows at once, and the others
+//! when their interrupt comes, some microseconds later. Until then they do not see what is touched
+//! at the new place, and what they touch at the old one is no hit.
 //!
 //! # Contexts
 //! Handlers run with interrupts off on the CPU that touched the word, under the guard as those of

@@ -49,8 +49,10 @@ impl Watches {
 
     /// What debug register `number` is to hold. Interrupts off.
     fn address_of(&self, number: usize) -> u64 {
+        let watch = self.places.get(number);
         // SAFETY: as in `serve`.
-        match unsafe { self.places[number].load(Acquire).as_ref() }.map(Watchpoint::addr) {
+        let watch = watch.and_then(|place| unsafe { place.load(Acquire).as_ref() });
+        match watch.map(Watchpoint::addr) {
             None => 0,
             Some(0) => ptr::from_ref(&self.nothing).addr() as u64,
             Some(addr) => addr,

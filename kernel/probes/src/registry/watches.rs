@@ -30,7 +30,7 @@ use crate::{
         per_cpu::{PerCpu, bump},
         watchpoint::{ALL_OFF, AimedAt, MOST_WATCHPOINTS, WatchAccess, Watchpoint, value},
     },
-    error::ProbeError,
+    error::{AimError, ProbeError},
     hit::Hits,
     pt_regs::PtRegs,
     registry::{
@@ -212,29 +212,29 @@ impl<'p, P: Host> Watchpoints<'p, P> {
     ///
     /// This CPU watches there when this returns. The others follow when the interrupt comes that
     /// [`Platform::load_watches_elsewhere`](crate::Platform::load_watches_elsewhere) sends; what
-    /// they touch before that is not seen. Any context that stays on its CPU, for example a handler.
+    /// they touch before that is not seen. Any context that stays on its CPU, for example a
+    /// handler.
     ///
     /// # Errors
-    /// [`ProbeError::NotRegistered`], [`ProbeError::WatchUnaligned`], [`ProbeError::NotWatchable`],
-    /// [`ProbeError::NotMovable`]; it is where it was then.
-    pub fn aim(
-        self,
-        watch: &Watchpoint,
-        from: AimedAt,
-        to: Option<u64>,
-    ) -> Result<bool, ProbeError> {
+    /// [`AimError`]; it is where it was then.
+    pub fn aim(self, watch: &Watchpoint, from: AimedAt, to: Option<u64>) -> Result<bool, AimError> {
         if !watch.movable || !P::CAN_LOAD_WATCHES_ELSEWHERE {
-            return Err(ProbeError::NotMovable);
+            return Err(AimError::NotMovable);
         }
         let watches = &self.0.watches;
         let number = watches.register_of(watch);
-        let number = number.ok_or(ProbeError::NotRegistered)?;
-        let addr = to.unwrap_or(0);
-        if to.is_some() {
-            self.check(addr, watch.len)?;
-        }
-        // SAFETY: just checked.
-        let now = unsafe { value_at(addr, watch.len) };
+        let number = number.ok_or(AimError::NotRegistered)?;
+        let (addr, now) = match to {
+            None => (0, 0),
+            Some(addr) if !addr.is_multiple_of(watch.len.into()) => {
+                return Err(AimError::Unaligned);
+            }
+            Some(addr) if self.is_own(addr, watch.len) => return Err(AimError::NotWatchable),
+            Some(addr) => {
+                let value = P::watchable_value(addr, watch.len);
+                (addr, value.ok_or(AimError::NotWatchable)?)
+            }
+        };
         if !watch.aim.shift(from, addr, now) {
             return Ok(false);
         }
@@ -318,20 +318,24 @@ impl<'p, P: Host> Watchpoints<'p, P> {
         if !addr.is_multiple_of(len.into()) {
             return Err(ProbeError::WatchUnaligned { addr, len });
         }
-        // A multiple of the length cannot be so near the end that this overflows, but for 0.
-        let range = addr..addr.saturating_add(len.into());
         let refused = |reason| Err(ProbeError::NotWatchable { addr, reason });
-        let own = (0..).map_while(P::per_cpu).map(bytes_of::<PerCpu>);
-        let is_own = own
-            .chain([bytes_of(self.0)])
-            .any(|own| overlap(&own, &range));
-        if is_own {
+        if self.is_own(addr, len) {
             return refused("the trap itself works with it");
         }
-        match P::not_watchable(range) {
+        // A multiple of the length cannot be so near the end that this overflows, but for 0.
+        match P::not_watchable(addr..addr.saturating_add(len.into())) {
             Some(reason) => refused(reason),
             None => Ok(()),
         }
+    }
+
+    /// Whether the trap itself works with the memory. Any context.
+    #[inline(always)]
+    fn is_own(self, addr: u64, len: u8) -> bool {
+        let range = addr..addr.saturating_add(len.into());
+        let own = (0..).map_while(P::per_cpu).map(bytes_of::<PerCpu>);
+        own.chain([bytes_of(self.0)])
+            .any(|own| overlap(&own, &range))
     }
 }
 

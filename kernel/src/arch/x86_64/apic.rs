@@ -177,8 +177,8 @@ pub fn send_interrupt(apic_id: u32, vector: u8) {
     command(apic_id, LEVEL_ASSERT | u32::from(vector));
 }
 
-/// The same from any context: also in an NMI, and between any two instructions of [`command`], which
-/// finds the registers as it left them.
+/// The same from any context: also in an NMI, and between any two instructions of [`command`],
+/// which finds the registers as it left them.
 pub fn send_interrupt_from_hit(apic_id: u32, vector: u8) {
     let interrupted = read(register::COMMAND_HIGH);
     command(apic_id, LEVEL_ASSERT | u32::from(vector));

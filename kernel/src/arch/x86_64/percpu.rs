@@ -208,6 +208,13 @@ pub fn of(cpu: usize) -> &'static PerCpu {
     &PERCPU[cpu]
 }
 
+/// Where the data of all CPUs are. Any context.
+#[inline(always)]
+pub fn range() -> core::ops::Range<u64> {
+    let start = PERCPU.as_ptr().addr() as u64;
+    start..start + size_of_val(&PERCPU) as u64
+}
+
 /// The data of CPU number `cpu`, if there can be one. Any context.
 #[inline(always)]
 pub fn get(cpu: usize) -> Option<&'static PerCpu> {

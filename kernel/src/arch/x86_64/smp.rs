@@ -82,11 +82,6 @@ pub fn send_ipi(cpu: usize, vector: u8) {
     apic::send_interrupt(percpu::of(cpu).apic_id(), vector);
 }
 
-/// Sends interrupt `vector` to CPU `cpu` from any context, also from an NMI.
-pub fn send_ipi_from_hit(cpu: usize, vector: u8) {
-    apic::send_interrupt_from_hit(percpu::of(cpu).apic_id(), vector);
-}
-
 /// Sends interrupt `vector` to every CPU but this one. The caller keeps preemption off.
 pub fn send_ipi_all_but_self(vector: u8) {
     other_cpus().for_each(|cpu| send_ipi(cpu, vector));

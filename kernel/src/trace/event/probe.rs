@@ -13,7 +13,7 @@ use core::ops::AddAssign;
 
 use tracefs::{
     compile::{FILTERED, HITS, UNASKED},
-    definition::{Definition, EventKind},
+    definition::{Definition, EventKind, ProbePlace},
     field::LookupError,
     refusal::{Reason, Refusal},
 };
@@ -27,7 +27,7 @@ use crate::{
     probes::{Kprobe, Kretprobe, ProbeError, Registered, register},
     trace::{
         names::KernelSymbols,
-        program::{AttachedCall, AttachedProbe, AttachedWatch, Program},
+        program::{AttachedCall, AttachedProbe, AttachedWatch, LoadError, Program, WatchPlace},
         shared::{Shared, try_box},
         user::UserHolder,
     },
@@ -219,6 +219,22 @@ impl Probe {
         }
     }
 
+    /// Whether triggers say what it watches.
+    pub fn is_aimed(&self) -> bool {
+        matches!(
+            self.definition.place,
+            ProbePlace::Memory { location: None, .. }
+        )
+    }
+
+    /// The watchpoint of a watch that is armed.
+    pub fn watch(&self) -> Option<&Shared<WatchPlace>> {
+        match &self.state {
+            State::ArmedWatch(watch) => Some(watch.place()),
+            _ => None,
+        }
+    }
+
     /// The number of return instances in force, of a return probe that is armed.
     pub fn maxactive(&self) -> Option<u16> {
         match &self.state {
@@ -282,8 +298,15 @@ impl Probe {
                 State::Armed(AttachedProbe::new(loaded.hit, probe)?)
             }
             EventKind::Watch => {
-                let watchpoint = watch::watchpoint(&self.definition)?;
-                State::ArmedWatch(AttachedWatch::new(loaded.hit, watchpoint)?)
+                let place = match &self.state {
+                    State::ArmedWatch(watch) => watch.place().clone(),
+                    _ => {
+                        let watchpoint = watch::watchpoint(&self.definition)?;
+                        let place = Shared::try_new(WatchPlace::new(watchpoint)?);
+                        place.map_err(LoadError::from)?
+                    }
+                };
+                State::ArmedWatch(AttachedWatch::new(loaded.hit, place))
             }
             EventKind::Return => {
                 let probe = kretprobe(&self.definition)?.disabled();

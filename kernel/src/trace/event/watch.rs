@@ -1,8 +1,8 @@
 //! Watches of events: the memory of definitions.
 //!
 //! A watch that is off holds no debug register, because there are four of them. So it may be
-//! refused when it is turned on (EBUSY), and a change of what it does needs a second register for a
-//! moment.
+//! refused when it is turned on (EBUSY). While it is on, it keeps its register, and what it is
+//! aimed at, whatever it is to do.
 //!
 //! # Contexts
 //! As [`super::probe`]; stopping waits for all CPUs.
@@ -15,23 +15,16 @@ use tracefs::{
 
 use crate::{
     pr_err,
-    probes::{ProbeError, WATCHPOINTS, WatchAccess, Watchpoint},
-    trace::names::KernelSymbols,
+    probes::{ProbeError, WATCHPOINTS, Watchpoint},
+    trace::{names::KernelSymbols, program},
 };
 
-/// The watchpoint of a definition, disabled.
+/// The watchpoint of a definition.
 pub(super) fn watchpoint(definition: &Definition) -> Result<Watchpoint, ProbeError> {
     let place = &definition.place;
-    let (address, bytes) = place.watched(&KernelSymbols).ok_or(ProbeError::NoTarget)?;
-    let access = match place {
-        ProbePlace::Memory { reads: true, .. } => WatchAccess::ReadWrite,
-        _ => WatchAccess::Write,
-    };
-    Ok(Watchpoint::new()
-        .at(address)
-        .len(bytes)
-        .access(access)
-        .disabled())
+    let watched = place.watched(&KernelSymbols).ok_or(ProbeError::NoTarget)?;
+    let reads = matches!(place, ProbePlace::Memory { reads: true, .. });
+    Ok(program::watchpoint(watched.address, watched.bytes, reads))
 }
 
 /// Checks that the memory can be watched.
@@ -40,7 +33,7 @@ pub(super) fn watchpoint(definition: &Definition) -> Result<Watchpoint, ProbeErr
 /// The reason why it cannot be. What the processor or the kernel says of it is told in the log.
 pub(super) fn check(definition: &Definition) -> Result<(), Reason> {
     let watchpoint = watchpoint(definition)
-        .and_then(|watchpoint| try_box(watchpoint).map_err(|_| ProbeError::OutOfMemory));
+        .and_then(|watchpoint| try_box(watchpoint.disabled()).map_err(|_| ProbeError::OutOfMemory));
     match watchpoint.and_then(|watchpoint| WATCHPOINTS.register_owned(watchpoint)) {
         // It is looked at before a register is, and other watches may be gone when it is turned on.
         Ok(_) | Err(ProbeError::NoWatchRegister { .. }) => Ok(()),

@@ -24,7 +24,7 @@ use crate::{
         events::EVENTS,
         program::{AttachedProbes, LoadError, Program},
         touched,
-        triggers::{Deed, Taken},
+        triggers::{Deed, Other, Taken},
     },
 };
 
@@ -153,6 +153,7 @@ fn program(deed: Deed, slot: i32) -> Result<Source, BuildError> {
     builder
         .mov(CONTEXT, Reg::R1)
         .mov(Reg::R1, slot)
+        .mov(Reg::R2, 0)
         .call(Helper::Trigger);
     if deed == Deed::StackTrace {
         builder
@@ -201,7 +202,15 @@ impl Command {
                 Some(switch)
             }
         };
-        let slot = Taken::new(deed, word.count, switch).ok_or(Errno::ENOSPC)?;
+        let slot = Taken::new(
+            deed,
+            word.count,
+            Other {
+                switch,
+                watch: None,
+            },
+        )
+        .ok_or(Errno::ENOSPC)?;
         let program = program(deed, slot.number()).map_err(LoadError::from)?;
         let mut touched = touched::reserve(addresses.len())?;
         let probes = AttachedProbes::new(Program::load(program)?, &addresses)?;

@@ -1,4 +1,7 @@
 //! Watchpoints that are moved while they are registered: by tasks, by handlers, on all CPUs.
+//!
+//! The words and the code that stores to them are those of the tests of watchpoints. A store is one
+//! instruction, and each store of a test has a value of its own. So a hit tells which one it was.
 
 use alloc::{boxed::Box, vec::Vec};
 use core::sync::atomic::{
@@ -6,10 +9,14 @@ use core::sync::atomic::{
     Ordering::{Relaxed, SeqCst},
 };
 use kernel::{
-    arch::smp,
-    probes::{AimedAt, Kprobe, PreVerdict, PtRegs, WATCHPOINTS, Watchpoint, register, text_poke},
+    arch::{percpu, smp, traps},
+    probes::{
+        AimError, AimedAt, Kprobe, PreVerdict, PtRegs, WATCHPOINTS, Watchpoint, register, text_poke,
+    },
     task::{kthread::spawn_kthread_on, schedule},
 };
+
+use crate::tools::stepping::step_through;
 
 use super::watchpoints::{WATCHED_WORDS, address, note, told, watch, watched_store, word};
 
@@ -105,19 +112,19 @@ fn what_cannot_be_watched_is_not_aimed_at() {
     let movable = watch(Watchpoint::new().movable());
     aim(&movable, AimedAt::Nothing, Some(address(1)));
     static NEVER: Watchpoint = Watchpoint::new().movable();
-    for (watched, to, name) in [
-        (&*fixed, address(1), "NotMovable"),
-        (&NEVER, address(1), "NotRegistered"),
-        (&movable, address(1) + 4, "WatchUnaligned"),
-        (&movable, 0, "NotWatchable"),
-        (&movable, 0x40_0000, "NotWatchable"),
-        (&movable, 1 << 62, "NotWatchable"),
-        (&movable, u64::MAX - 7, "NotWatchable"),
+    for (watched, to, expected) in [
+        (&*fixed, address(1), AimError::NotMovable),
+        (&NEVER, address(1), AimError::NotRegistered),
+        (&movable, address(1) + 4, AimError::Unaligned),
+        (&movable, 0, AimError::NotWatchable),
+        (&movable, 0x40_0000, AimError::NotWatchable),
+        (&movable, 1 << 62, AimError::NotWatchable),
+        (&movable, u64::MAX - 7, AimError::NotWatchable),
     ] {
         let error = WATCHPOINTS
             .aim(watched, AimedAt::Anything, Some(to))
             .unwrap_err();
-        assert_eq!((error.name(), error.errno()), (name, 22), "{to:#x}");
+        assert_eq!((error, error.errno()), (expected, 22), "{to:#x}");
         assert!(!alloc::format!("{error}").is_empty());
     }
     assert_eq!((fixed.addr(), movable.addr()), (address(0), address(1)));
@@ -238,36 +245,37 @@ fn no_hit_has_the_old_value_of_another_word() {
     assert!(watched.hits() > MOVES, "{} hits", watched.hits());
 }
 
-/// A handler sends the interrupt between any two instructions of the code that sends another one,
-/// and that one arrives all the same.
+/// It is moved between any two instructions of the code that sends an interrupt to another CPU, and
+/// that one arrives all the same.
 #[guest_test(smp = 2)]
 fn a_watchpoint_is_moved_while_an_interrupt_is_being_sent() {
-    fn to_and_fro(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
-        // SAFETY: the test unregisters the probes before the watchpoint.
+    static ARRIVED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+    static STEPS: AtomicU64 = AtomicU64::new(0);
+    fn count(_: &PtRegs) {
+        ARRIVED[percpu::cpu_id()].fetch_add(1, SeqCst);
+    }
+    extern "C" fn send() {
+        smp::send_nmi(1);
+    }
+    fn to_and_fro(_: &PtRegs) {
+        // SAFETY: the watchpoint stays until the steps are done.
         let watched = unsafe { &*MOVED.load(SeqCst) };
-        let next = (watched.addr() == address(0)) as usize;
+        let next = usize::from(watched.addr() == address(0));
         aim(watched, AimedAt::Anything, Some(address(next)));
-        PreVerdict::Execute
+        STEPS.fetch_add(1, SeqCst);
     }
     let watched = watch(Watchpoint::new().movable());
     MOVED.store(core::ptr::from_ref(&*watched).cast_mut(), SeqCst);
-    let command =
-        kernel::symbols::lookup_name("kernel::arch::x86_64::apic::command").expect("a function");
-    let mut probes = Vec::new();
-    for offset in 0..command.size as u32 {
-        let at = Kprobe::new()
-            .at(command.start)
-            .offset(offset)
-            .pre(to_and_fro);
-        // Refused within an instruction.
-        probes.extend(register(Box::new(at)));
+    STEPS.store(0, SeqCst);
+    let before = ARRIVED.each_ref().map(|count| count.load(SeqCst));
+    traps::set_nmi_handler(Some(count));
+    step_through(send, to_and_fro);
+    while ARRIVED[1].load(SeqCst) == before[1] {
+        core::hint::spin_loop();
     }
-    for _ in 0..20 {
-        // Returns when the other CPU has had its interrupt.
-        smp::flush_tlb_everywhere();
-    }
-    let hits: Vec<u64> = probes.iter().map(|probe| probe.hits()).collect();
-    let served = hits.iter().filter(|hits| **hits >= 20).count();
-    assert!(served >= 5, "{hits:?}");
-    drop(probes);
+    text_poke::synchronize_cores();
+    traps::set_nmi_handler(None);
+    let after = ARRIVED.each_ref().map(|count| count.load(SeqCst));
+    assert_eq!(after, [before[0], before[1] + 1]);
+    assert!(STEPS.load(SeqCst) > 20, "{} steps", STEPS.load(SeqCst));
 }

@@ -117,7 +117,15 @@ impl<E: Environment + ?Sized> Machine<'_, E> {
             }
             Helper::EntryData => return Ok(self.pointer(Object::EntryData)),
             Helper::ReturnAddress => self.environment.return_address(),
-            Helper::Trigger => self.environment.trigger(arguments.numbers[0]).into(),
+            Helper::Trigger => self
+                .environment
+                .trigger(arguments.numbers[0], second)
+                .into(),
+            Helper::AimWatch => self
+                .environment
+                .aim_watch(arguments.numbers[0], second)
+                .into(),
+            Helper::WatchedAddress => self.environment.watched_address(),
             Helper::RecordStack => {
                 self.environment.record_stack(third as u8);
                 0

@@ -106,9 +106,20 @@ pub trait Environment {
     fn return_address(&mut self) -> u64;
 
     /// Acts as the trigger of that number says, if there is one. Whether it did.
-    fn trigger(&mut self, number: u64) -> bool {
-        let _ = number;
+    fn trigger(&mut self, number: u64, value: u64) -> bool {
+        let _ = (number, value);
         false
+    }
+
+    /// Aims the watchpoint of that number. Whether it did.
+    fn aim_watch(&mut self, number: u64, address: u64) -> bool {
+        let _ = (number, address);
+        false
+    }
+
+    /// What the watchpoint of this hit watches.
+    fn watched_address(&mut self) -> u64 {
+        0
     }
 
     /// Records the call stack.

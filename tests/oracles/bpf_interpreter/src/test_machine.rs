@@ -497,8 +497,16 @@ impl Environment for TestMachine {
         self.return_address
     }
 
-    fn trigger(&mut self, number: u64) -> bool {
-        number % 2 == 1
+    fn trigger(&mut self, number: u64, value: u64) -> bool {
+        number.wrapping_mul(3).wrapping_add(value) % 2 == 1
+    }
+
+    fn aim_watch(&mut self, number: u64, address: u64) -> bool {
+        number.wrapping_add(address >> 1) % 2 == 1
+    }
+
+    fn watched_address(&mut self) -> u64 {
+        self.func_ip.wrapping_mul(5)
     }
 
     fn record_stack(&mut self, flags: u8) {

@@ -24,6 +24,8 @@ pub enum LoadError {
     OutOfMemory,
     /// A script asks for too many programs on timer ticks.
     TooManyProfiles,
+    /// A script aims more watchpoints than there can be, or two by one number.
+    TooManyWatches,
     /// The kernel has no table for call stacks.
     NoStacks,
     /// The kernel knows no programs in ring 3 whose stacks could be walked.
@@ -47,6 +49,7 @@ impl fmt::Display for LoadError {
             Self::Probe(error) => error.fmt(f),
             Self::OutOfMemory => f.write_str("there is no memory for the program"),
             Self::TooManyProfiles => f.write_str("a script has at most 8 profiles; use fewer"),
+            Self::TooManyWatches => f.write_str("a script aims at most 4 watches; use fewer"),
             Self::NoStacks => f.write_str(
                 "this kernel gives no call stacks (`Agent::unwind_table`); leave kstack out",
             ),

@@ -38,4 +38,5 @@ pub use attach::{AttachedCall, AttachedCalls, AttachedProbe, AttachedProbes};
 pub use error::LoadError;
 pub use load::Program;
 pub use maps::LoadedMap;
-pub use watch::AttachedWatch;
+pub(crate) use watch::AimedWatches;
+pub use watch::{AttachedWatch, WatchPlace, watchpoint};

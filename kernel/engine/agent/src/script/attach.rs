@@ -37,14 +37,16 @@ use core::{
 };
 
 use fallible::{Shared, try_box, try_vec};
-use probes::{Kprobe, PreVerdict, PtRegs, Registered, WatchAccess, Watchpoint, platform::Text};
-use trace_interface::script::Attachment;
+use probes::{Kprobe, PreVerdict, PtRegs, Registered, Watchpoint, platform::Text};
+use trace_interface::script::{Attachment, WatchedAt};
 
 use super::{loader::Loader, refusal::Refusal};
 use crate::{
     Agent,
     facts::{InProgram, NSEC_PER_SEC, PlaceInProgram, Source, Ticks},
-    program::{AttachedCalls, AttachedProbes, AttachedWatch, LoadError, Program},
+    program::{
+        AttachedCalls, AttachedProbes, AttachedWatch, LoadError, Program, WatchPlace, watchpoint,
+    },
     records::read_tsc,
 };
 
@@ -67,7 +69,8 @@ enum What<'s, A: Agent> {
     Source(Shared<Program<A>>, u64),
     SourceReturn(Shared<Program<A>>, u64),
     Profile(Shared<Program<A>>, u64),
-    Watch(Shared<Program<A>>, Watchpoint),
+    /// With the number by which programs aim it, if they do.
+    Watch(Shared<Program<A>>, Watchpoint, Option<u32>),
     User(Shared<Program<A>>, PlaceInProgram<'s>),
     /// The session runs it.
     Nothing,
@@ -125,17 +128,17 @@ pub fn load<'s, A: Agent>(
         ),
         Attachment::Watch {
             program,
-            address,
+            at,
             bytes,
             reads,
         } => {
-            let watchpoint = Watchpoint::new().at(*address).len(*bytes);
-            let access = match reads {
-                true => WatchAccess::ReadWrite,
-                false => WatchAccess::Write,
+            let (address, number) = match *at {
+                WatchedAt::Address(address) => (Some(address), None),
+                WatchedAt::Aimed(number) => (None, Some(number)),
             };
             let loaded = loader.load_profile(*program, index)?;
-            (*program, What::Watch(loaded, watchpoint.access(access)))
+            let watchpoint = watchpoint(address, *bytes, *reads);
+            (*program, What::Watch(loaded, watchpoint, number))
         }
         Attachment::User {
             program,
@@ -213,9 +216,15 @@ impl<A: Agent> Ready<'_, A> {
                     profile.map_err(|text| Refusal::new(program, text))?,
                 ))
             }
-            What::Watch(loaded, watchpoint) => Ok(Attached::Watch(
-                AttachedWatch::new(loaded, watchpoint).map_err(refused)?,
-            )),
+            What::Watch(loaded, watchpoint, number) => {
+                let place = WatchPlace::new(watchpoint).map_err(refused)?;
+                let mut watch = AttachedWatch::new(loaded, Shared::try_new(place)?);
+                if let Some(number) = number {
+                    watch = watch.numbered(number).map_err(refused)?;
+                }
+                watch.start();
+                Ok(Attached::Watch(watch))
+            }
             What::User(loaded, place) => {
                 let run = Program::in_program(&loaded)?;
                 let attached = A::attach_to_program(run, &place);

@@ -133,7 +133,9 @@ impl World {
                 let bytes = own(b, c as usize).to_vec();
                 self.append(a, &bytes)
             }
-            Helper::Trigger => self.machine.trigger(a).into(),
+            Helper::Trigger => self.machine.trigger(a, b).into(),
+            Helper::AimWatch => self.machine.aim_watch(a, b).into(),
+            Helper::WatchedAddress => self.machine.watched_address(),
             Helper::RecordStack => {
                 self.check_sample(a);
                 self.machine.record_stack(c as u8);

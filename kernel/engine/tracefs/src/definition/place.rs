@@ -52,11 +52,22 @@ pub enum ProbePlace {
     Memory {
         /// Whether reads count, too.
         reads: bool,
-        /// Where it begins.
-        location: Location,
+        /// Where it begins. None: nowhere, until a trigger says where ([`Action::AimWatch`]).
+        ///
+        /// [`Action::AimWatch`]: crate::trigger::Action::AimWatch
+        location: Option<Location>,
         /// How many bytes it has, if the definition says it.
         bytes: Option<u8>,
     },
+}
+
+/// The memory of a watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watched {
+    /// Where it begins. None: triggers say where.
+    pub address: Option<u64>,
+    /// How many bytes it has: 1, 2, 4 or 8.
+    pub bytes: u8,
 }
 
 impl fmt::Display for ProbePlace {
@@ -69,7 +80,10 @@ impl fmt::Display for ProbePlace {
                 bytes,
             } => {
                 let access = if *reads { "rw" } else { "w" };
-                write!(f, "{access}@{location}")?;
+                match location {
+                    Some(location) => write!(f, "{access}@{location}")?,
+                    None => write!(f, "{access}@-1")?,
+                }
                 match bytes {
                     Some(bytes) => write!(f, ":{bytes}"),
                     None => Ok(()),
@@ -179,10 +193,15 @@ impl ProbePlace {
             }
             None => (memory, None),
         };
-        let location = Location::parse(memory, symbols).map_err(|reason| match reason {
-            Reason::BadMemoryAddress => (Reason::BadProbeAddress, start),
-            other => (other, start),
-        })?;
+        let location = match memory {
+            "-1" => None,
+            _ => Some(
+                Location::parse(memory, symbols).map_err(|reason| match reason {
+                    Reason::BadMemoryAddress => (Reason::BadProbeAddress, start),
+                    other => (other, start),
+                })?,
+            ),
+        };
         Ok(Self::Memory {
             reads,
             location,
@@ -190,15 +209,21 @@ impl ProbePlace {
         })
     }
 
-    /// The watched memory: its address and how many bytes it has. Without a length these are those
-    /// of the symbol that begins there, or else 8, and fewer if the address is no multiple of them.
-    /// None: it is a place in code, or its symbol is gone.
-    pub fn watched(&self, symbols: &dyn Symbols) -> Option<(u64, u8)> {
+    /// The watched memory. Without a length its bytes are those of the symbol that begins there, or
+    /// else 8, and fewer if the address is no multiple of them. None: it is a place in code, or its
+    /// symbol is gone.
+    pub fn watched(&self, symbols: &dyn Symbols) -> Option<Watched> {
         let Self::Memory {
             location, bytes, ..
         } = self
         else {
             return None;
+        };
+        let Some(location) = location else {
+            return Some(Watched {
+                address: None,
+                bytes: bytes.unwrap_or(8),
+            });
         };
         let address = location.address(symbols).ok()?;
         let bytes = bytes.unwrap_or_else(|| {
@@ -207,7 +232,10 @@ impl ProbePlace {
             let alignment = 1 << address.trailing_zeros().min(3);
             1 << size.min(alignment).ilog2()
         });
-        Some((address, bytes))
+        Some(Watched {
+            address: Some(address),
+            bytes,
+        })
     }
 
     /// Whether the word of a place is that of one in a program.
@@ -298,7 +326,11 @@ impl ProbePlace {
         match self {
             Self::Address(address) => Ok(Some(*address)),
             Self::Program { .. } => Ok(None),
-            Self::Memory { location, .. } => location.address(symbols).map(Some),
+            Self::Memory { location: None, .. } => Ok(None),
+            Self::Memory {
+                location: Some(location),
+                ..
+            } => location.address(symbols).map(Some),
             Self::Symbol {
                 module,
                 name,

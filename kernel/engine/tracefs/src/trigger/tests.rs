@@ -14,11 +14,13 @@ use crate::{
     filter::FilterReason,
 };
 
-fn fields() -> [Field; 2] {
+fn fields() -> [Field; 4] {
     let one = FieldKind::One;
     [
         Field::new("u8", 8, one(Element::Unsigned(Width::W8))),
         Field::new("name", 9, one(Element::String)),
+        Field::new("object", 13, one(Element::Hex(Width::W64))),
+        Field::new("place", 21, one(Element::Symbol)),
     ]
 }
 
@@ -53,6 +55,23 @@ fn lines_print_as_linux_prints_them_and_read_again() {
             "disable_event:a:b:unlimited if u8 == 2",
         ),
         (
+            "set_wprobe:watch:object",
+            "set_wprobe:watch:object+0:unlimited",
+        ),
+        (
+            "set_wprobe:watch:place-8:3 if u8 == 1",
+            "set_wprobe:watch:place-8:count=3 if u8 == 1",
+        ),
+        (
+            "clear_wprobe:watch:object+0x10",
+            "clear_wprobe:watch:object+16:unlimited",
+        ),
+        ("clear_wprobe:watch", "clear_wprobe:watch:unlimited"),
+        (
+            "clear_wprobe:watch:2 if u8 == 1",
+            "clear_wprobe:watch:count=2 if u8 == 1",
+        ),
+        (
             "hist:keys=u8:vals=u8 if u8 > 1",
             "hist:keys=u8:vals=hitcount,u8:sort=hitcount:size=2048 if u8 > 1 [active]",
         ),
@@ -64,7 +83,7 @@ fn lines_print_as_linux_prints_them_and_read_again() {
         let line = parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
         assert!(!line.remove);
         assert_eq!(
-            line.trigger.line(line.trigger.count, false).to_string(),
+            line.trigger.line(line.trigger.count, false, 0).to_string(),
             shown
         );
         // Linux's selftests cut the line at a `[` and write the rest with a `!` before it.
@@ -79,13 +98,18 @@ fn lines_print_as_linux_prints_them_and_read_again() {
 fn what_is_left_of_the_count_is_shown() {
     let line = parse("traceoff:5").unwrap();
     assert_eq!(
-        line.trigger.line(Some(2), false).to_string(),
+        line.trigger.line(Some(2), false, 0).to_string(),
         "traceoff:count=2"
+    );
+    let line = parse("set_wprobe:watch:object").unwrap();
+    assert_eq!(
+        line.trigger.line(None, false, 3).to_string(),
+        "set_wprobe:watch:object+0:unlimited # missed: 3"
     );
     let line = parse("hist:keys=u8").unwrap();
     assert!(
         line.trigger
-            .line(None, true)
+            .line(None, true, 0)
             .to_string()
             .ends_with("[paused]")
     );
@@ -96,7 +120,8 @@ fn empty_file_lists_the_commands() {
     assert_eq!(
         Available(&Command::ALL).to_string(),
         "# Available triggers:\n\
-         # traceon traceoff snapshot stacktrace enable_event disable_event hist\n"
+         # traceon traceoff snapshot stacktrace enable_event disable_event set_wprobe \
+         clear_wprobe hist\n"
     );
 }
 
@@ -167,47 +192,101 @@ fn bad_lines_are_refused() {
 }
 
 #[test]
+fn refused_watches_are_logged_with_their_place() {
+    use WatchReason as Reason;
+    for (text, reason, column) in [
+        ("set_wprobe", Reason::NotFound, 10),
+        ("set_wprobe:", Reason::NotFound, 11),
+        ("set_wprobe:watch", Reason::NoField, 16),
+        ("set_wprobe:watch:5", Reason::NoField, 17),
+        (" set_wprobe:watch if u8 == 1", Reason::NoField, 16),
+        ("set_wprobe:watch:junk", Reason::FieldNotFound, 17),
+        ("!set_wprobe:watch:junk", Reason::FieldNotFound, 18),
+        ("set_wprobe:watch:u8", Reason::BadField, 17),
+        ("clear_wprobe:watch:name", Reason::BadField, 19),
+        ("set_wprobe:watch:object+x", Reason::BadOffset, 23),
+        ("set_wprobe:watch:object+", Reason::BadOffset, 23),
+        ("set_wprobe:watch:object+4294967296", Reason::BadOffset, 23),
+    ] {
+        let error = parse(text).expect_err(text);
+        assert_eq!(error, TriggerError::Watch { reason, column }, "{text}");
+        let entry = error.log_entry(text).expect(text);
+        assert_eq!((entry.source, entry.column), (LogSource::Watch, column));
+        assert_eq!(entry.command().to_string(), text.trim());
+        assert_eq!(entry.text, error.to_string());
+    }
+    for (text, error) in [
+        ("set_wprobe:watch:object:x", TriggerError::NoIf),
+        ("clear_wprobe:watch:object:1x", TriggerError::BadCount),
+    ] {
+        assert_eq!(parse(text), Err(error), "{text}");
+    }
+    let error = TriggerError::watch(Reason::Busy, " !set_wprobe:watch:object");
+    let (reason, column) = (Reason::Busy, 12);
+    assert_eq!(error, TriggerError::Watch { reason, column });
+    assert_eq!(
+        [
+            Reason::NotFound,
+            Reason::Busy,
+            Reason::BadField,
+            Reason::Fixed
+        ]
+        .map(|reason| {
+            let column = 0;
+            TriggerError::Watch { reason, column }.errno()
+        }),
+        [2, 16, 8, 22]
+    );
+}
+
+#[test]
 fn refused_filters_and_histograms_are_logged_as_in_linux() {
-    for (text, is_hist, reason, command, column) in [
+    for (text, source, reason, command, column) in [
         (
             "traceon if junk == 1",
-            false,
+            LogSource::Filter,
             "Field not found",
             "junk == 1",
             5,
         ),
         (
             "traceon:if junk == 1",
-            false,
+            LogSource::Filter,
             "Field not found",
             "junk == 1",
             5,
         ),
         (
             "traceon:5 if u8 == 1 && x",
-            false,
+            LogSource::Filter,
             "Field not found",
             "u8 == 1 && x",
             13,
         ),
         (
             "enable_event:a:b:1 if  x",
-            false,
+            LogSource::Filter,
             "Field not found",
             " x",
             3,
         ),
-        ("hist:keys=u8 if x", false, "Field not found", "x", 2),
+        (
+            "hist:keys=u8 if x",
+            LogSource::Filter,
+            "Field not found",
+            "x",
+            2,
+        ),
         (
             "hist:keys=junk",
-            true,
+            LogSource::Hist,
             "Couldn't find field",
             "hist:keys=junk",
             10,
         ),
         (
             "!hist:keys=u8,junk if u8 == 1",
-            true,
+            LogSource::Hist,
             "Couldn't find field",
             "hist:keys=u8,junk if u8 == 1",
             13,
@@ -216,8 +295,8 @@ fn refused_filters_and_histograms_are_logged_as_in_linux() {
         let error = parse(text).expect_err(text);
         let entry = error.log_entry(text).unwrap();
         assert_eq!(
-            (entry.is_hist, entry.text, entry.column),
-            (is_hist, reason, column),
+            (entry.source, entry.text, entry.column),
+            (source, reason, column),
             "{text}"
         );
         assert_eq!(entry.command().to_string(), command);

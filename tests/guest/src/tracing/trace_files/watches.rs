@@ -187,6 +187,199 @@ fn a_fifth_watch_waits_for_a_register() {
     begin();
 }
 
+/// What an event finds is watched, from the hit on that finds it to the one that lets it go.
+#[guest_test(smp = 2)]
+fn triggers_aim_a_watch_at_what_a_hit_has_found() {
+    begin();
+    echo("", "kprobe_events").unwrap();
+    append(
+        "w:watch w@-1:8 at=$addr old=$old:u64 new=$new:u64",
+        "dynamic_events",
+    )
+    .unwrap();
+    let line = "w:wprobes/watch w@-1:8 at=$addr old=$old:u64 new=$new:u64\n";
+    assert_eq!(show("dynamic_events"), line);
+    append(
+        "p:found watched_store_4 object=%di:x64 value=%si:u32",
+        "kprobe_events",
+    )
+    .unwrap();
+    append("p:lost watched_load object=%di:x64", "kprobe_events").unwrap();
+    let trigger = |event: &str, text: &str| append(text, &format!("events/{event}/trigger"));
+    let watch = || show("events/wprobes/watch/enable");
+    trigger("kprobes/found", "set_wprobe:watch:object+8 if value < 100").unwrap();
+    trigger("kprobes/lost", "clear_wprobe:watch:object+8").unwrap();
+    assert_eq!(
+        show("events/kprobes/found/trigger"),
+        "set_wprobe:watch:object+8:unlimited if value < 100\n"
+    );
+    let busy = append("-:wprobes/watch", "dynamic_events");
+    assert_eq!((watch().as_str(), busy), ("0*\n", Err(Errno::EBUSY)));
+    // SAFETY: words for tests.
+    let (find, lose) = unsafe {
+        (
+            |index, value| watched_store_4(word(index), value),
+            |index| watched_load(word(index), 0),
+        )
+    };
+    let all = || (0..4).for_each(|index| store(index, 10 + index as u64));
+    all();
+    // The filter says no, then yes; then it is aimed already.
+    find(2, 100);
+    all();
+    assert_eq!(
+        (records("watch", "watched_store"), watch()),
+        (vec![], "0*\n".into())
+    );
+    find(1, 1);
+    find(0, 1);
+    assert_eq!(watch(), "1*\n");
+    all();
+    let at = |index: usize| format!("at={:#x}", word(index).addr());
+    assert_eq!(
+        records("watch", "watched_store"),
+        [format!("{} old=12 new=12", at(2))]
+    );
+    // Another object is let go, then this one.
+    lose(0);
+    store(2, 13);
+    lose(1);
+    store(2, 14);
+    assert_eq!(watch(), "0*\n");
+    assert_eq!(
+        records("watch", "watched_store"),
+        [
+            format!("{} old=12 new=12", at(2)),
+            format!("{} old=12 new=13", at(2))
+        ]
+    );
+    // What cannot be watched is told.
+    append(
+        "p:wrong traced_function nowhere=\\0x1000:x64",
+        "kprobe_events",
+    )
+    .unwrap();
+    trigger("kprobes/wrong", "set_wprobe:watch:nowhere").unwrap();
+    super::call(1);
+    assert_eq!(
+        show("events/kprobes/wrong/trigger"),
+        "set_wprobe:watch:nowhere+0:unlimited # missed: 1\n"
+    );
+    trigger(
+        "kprobes/wrong",
+        "!set_wprobe:watch:nowhere+0:unlimited # missed: 1",
+    )
+    .unwrap();
+    // The change of a filter leaves it where it is; so does each other change of what it does.
+    find(1, 1);
+    echo("new > 50", "events/wprobes/watch/filter").unwrap();
+    store(2, 40);
+    store(2, 60);
+    echo("0", "events/wprobes/watch/filter").unwrap();
+    assert_eq!(
+        records("watch", "watched_store")[2..],
+        [format!("{} old=40 new=60", at(2))]
+    );
+    trigger("kprobes/found", "!set_wprobe:watch:object").unwrap();
+    trigger("kprobes/lost", "!clear_wprobe:watch").unwrap();
+    // It stays as they have left it.
+    assert_eq!(watch(), "1\n");
+    echo("0", "events/wprobes/watch/enable").unwrap();
+    append("-:wprobes/watch", "dynamic_events").unwrap();
+    echo("", "dynamic_events").unwrap();
+    begin();
+}
+
+/// A count is lowered by what moves the watch, and by nothing else.
+#[guest_test]
+fn triggers_of_watches_count_what_they_move() {
+    begin();
+    append("w:watch w@-1", "dynamic_events").unwrap();
+    append("p:found watched_store_4 object=%di:x64", "dynamic_events").unwrap();
+    append("p:lost watched_load", "dynamic_events").unwrap();
+    let trigger = |event: &str, text: &str| append(text, &format!("events/{event}/trigger"));
+    trigger("kprobes/lost", "clear_wprobe:watch:5").unwrap();
+    trigger("kprobes/found", "set_wprobe:watch:object:2").unwrap();
+    let again = trigger("kprobes/found", "set_wprobe:watch:object");
+    assert_eq!(again, Err(Errno::EEXIST));
+    for _ in 0..2 {
+        for _ in 0..3 {
+            // SAFETY: a word for tests.
+            unsafe { watched_store_4(word(0), 1) };
+        }
+        for _ in 0..3 {
+            // SAFETY: a word for tests.
+            unsafe { watched_load(word(0), 0) };
+        }
+    }
+    // SAFETY: a word for tests.
+    unsafe { watched_store_4(word(0), 1) };
+    assert_eq!(
+        (
+            show("events/kprobes/found/trigger"),
+            show("events/kprobes/lost/trigger")
+        ),
+        (
+            "set_wprobe:watch:object+0:count=0\n".into(),
+            "clear_wprobe:watch:count=3\n".into()
+        )
+    );
+    // The store that finds the word is seen, and two more.
+    assert_eq!(records("watch", "watched_store_4").len(), 6);
+    trigger("kprobes/found", "!set_wprobe:watch:object").unwrap();
+    trigger("kprobes/lost", "!clear_wprobe:watch").unwrap();
+    begin();
+}
+
+#[guest_test]
+fn triggers_of_watches_are_refused_with_the_reason() {
+    begin();
+    append("w:free w@-1:8", "dynamic_events").unwrap();
+    append("w:fixed w@WATCHED_WORDS", "dynamic_events").unwrap();
+    append("w:busy w@-1:8", "dynamic_events").unwrap();
+    append(
+        "p:found watched_store_4 object=%di:x64 half=%si:x32",
+        "dynamic_events",
+    )
+    .unwrap();
+    echo("1", "events/wprobes/busy/enable").unwrap();
+    for (line, errno, message) in [
+        (
+            "set_wprobe:none:object",
+            Errno::ENOENT,
+            "Watch event not found",
+        ),
+        (
+            "set_wprobe:found:object",
+            Errno::ENOENT,
+            "Watch event not found",
+        ),
+        (
+            "set_wprobe:fixed:object",
+            Errno::EINVAL,
+            "define it with @-1",
+        ),
+        ("set_wprobe:busy:object", Errno::EBUSY, "disable it first"),
+        ("set_wprobe:free", Errno::EINVAL, "Field is required"),
+        ("set_wprobe:free:none", Errno::ENOENT, "Field not found"),
+        ("clear_wprobe:free:half", Errno::ENOEXEC, "8 bytes"),
+        ("clear_wprobe:none", Errno::ENOENT, "Watch event not found"),
+    ] {
+        echo("", "error_log").unwrap();
+        let file = "events/kprobes/found/trigger";
+        assert_eq!(append(line, file), Err(errno), "{line}");
+        let log = show("error_log");
+        assert!(log.contains("wprobe_trigger: error: "), "{log}");
+        assert!(log.contains(message) && log.contains(line), "{log}");
+        assert!(show(file).starts_with("# Available triggers:"), "{line}");
+    }
+    assert_eq!(show("events/wprobes/free/enable"), "0\n");
+    // One that is on watches nothing, and holds its register.
+    assert!(show("../debug/kprobes/list").contains("  w  "));
+    echo("0", "events/wprobes/busy/enable").unwrap();
+    begin();
+}
+
 #[guest_test]
 fn watches_that_cannot_be_are_refused() {
     begin();

@@ -47,10 +47,16 @@ impl Writer<'_> {
             Helper::CountKeys,
             Helper::NotRecording,
             Helper::Trigger,
+            Helper::AimWatch,
+            Helper::WatchedAddress,
         ]);
         match helper {
             Helper::ReturnAddress if !matches!(self.kind, ProgramKind::Return { .. }) => return,
-            Helper::Log2 | Helper::Trigger => self.number_argument(R1),
+            Helper::Log2 => self.number_argument(R1),
+            Helper::Trigger | Helper::AimWatch => {
+                self.number_argument(R1);
+                self.number_argument(R2);
+            }
             Helper::FuncIp => self.mov(R1, R6),
             Helper::StrLen | Helper::UserStrLen => {
                 self.number_argument(R1);
