@@ -587,6 +587,52 @@ fn a_watch_tells_who_writes_a_static_and_from_which_value_to_which() {
     assert_eq!(keys.len(), all, "{said}");
 }
 
+/// Each call that wakes a task changes its state in itself, so the two counts are of the same
+/// calls.
+#[test]
+fn a_watch_follows_what_a_call_leads_to() {
+    let wake = "kernel::task::scheduler::wake";
+    let said = answer(&[
+        "--smp",
+        "1",
+        &format!(
+            "kprobe:{wake} {{ @task = arg0 + offsetof(kernel::task::Task, state); }} \
+             kretprobe:{wake} /retval/ {{ @woken = count(); }} \
+             watch:{wake}(args.task.state) /func == \"{wake}\"/ {{ \
+             @seen[old, new, addr == @task] = count(); }} \
+             end {{ clear(@task); }}"
+        ),
+    ]);
+    let after = |name: &str| {
+        let (_, rest) = said.split_once(name)?;
+        rest.lines().next()?.trim().parse::<u64>().ok()
+    };
+    let woken = after("@woken:");
+    assert!(woken > Some(0), "{said}");
+    assert_eq!(after("@seen[1, 0, true]:"), woken, "{said}");
+    assert_eq!(said.matches("@seen").count(), 1, "{said}");
+
+    // By the address in an argument: a task begins with the pointer that a switch stores.
+    let said = answer(&[
+        "--smp",
+        "1",
+        &format!(
+            "watchpoint:{wake}+arg0:8:w {{ @[func] = count(); @size[sizeof(new)] = count(); }}"
+        ),
+    ]);
+    assert!(said.contains("@[__switch_to]: "), "{said}");
+    assert!(said.contains("@size[8]: "), "{said}");
+
+    // Stacks are not watched, and that is told.
+    let said = answer(&["watch:do_syscall(args.regs.ax) { @ = count(); }"]);
+    let books = said.lines().last().unwrap_or_default();
+    assert!(
+        books.contains(" recorded + ") && !books.contains("+ 0 missed"),
+        "{said}"
+    );
+    assert!(!said.contains("@:"), "{said}");
+}
+
 #[test]
 fn watches_that_cannot_be_are_refused() {
     for (program, part) in [
@@ -607,7 +653,34 @@ fn watches_that_cannot_be_are_refused() {
             "watchpoint:0xffffffff80012340:3:w { }",
             "watch 1, 2, 4 or 8",
         ),
-        ("watchpoint:vfs_write:8:w { }", "watch:STATIC"),
+        ("watchpoint:vfs_write:8:w { }", "FUNCTION+arg0"),
+        (
+            "watchpoint:vfs_write+x:8:w { }",
+            "an argument of the function",
+        ),
+        (
+            "watchpoint:no_such+arg0:8:w { }",
+            "no function of the kernel",
+        ),
+        ("watch:no_such(args.x) { }", "no function of the kernel"),
+        ("watch:sys_*(args.x) { }", "name one of them"),
+        (
+            "watch:do_syscall(args.regs) { }",
+            "a field of what an argument",
+        ),
+        (
+            "watch:do_syscall(*args.regs) { }",
+            "`*args.regs` has 168 bytes",
+        ),
+        ("watch:do_syscall(args.regs.no) { }", "has no field `no`"),
+        ("watch:do_syscall(args.regs.ax { }", "is not closed"),
+        ("watch:do_syscall(args.regs.ax +) { }", "^"),
+        (
+            "watch:wake(args.task.pid), watch:wake(args.task.state), \
+             watch:wake(args.task.root), watch:wake(args.task.left_ns), \
+             watch:wake(args.task.last_cpu) { }",
+            "the processor watches 4 words",
+        ),
         ("kprobe:vfs_write { print(old); }", "watch: and watchpoint:"),
     ] {
         let said = refusal(&[program]);

@@ -2,7 +2,9 @@
 //!
 //! The trap reads the word, so the word must be there, and reading it must have no effect. The
 //! entries of NMIs and system calls have no stack of their own for some instructions. What these
-//! read is in the data of their CPU, so the data of all CPUs are refused as a whole.
+//! read is in the data of their CPU, so the data of all CPUs are refused as a whole. So are stacks:
+//! the entries of exceptions write their frames there, some of them before GS is the kernel's, and
+//! the trap's own frame may lie on the word.
 //!
 //! # Contexts
 //! [`refusal`]: task context. [`value`]: any.
@@ -15,7 +17,10 @@ use x86_64::VirtAddr;
 use super::Kernel;
 use crate::{
     arch::percpu,
-    mm::paging::{self, USER_END},
+    mm::{
+        kernel_stack,
+        paging::{self, USER_END},
+    },
 };
 
 /// Why the bytes in `range` may not be watched, if they may not.
@@ -39,6 +44,10 @@ fn refusal_by_address(range: &Range<u64>) -> Option<&'static str> {
         Some("a device may be there, whose registers the trap would read")
     } else if of_cpus.start < range.end && range.start < of_cpus.end {
         Some("the entry of each interrupt works with it")
+    } else if kernel_stack::end_of(range.start) != 0 {
+        Some(
+            "it is on a stack, where the entry of each interrupt writes; watch an object elsewhere",
+        )
     } else {
         None
     }

@@ -21,7 +21,7 @@ use bpf::{
     Cost, MOST_ENTRY_BYTES, MOST_INSNS, MOST_MAPS, MapDef, ProgramKind, STACK_BYTES, verifier,
 };
 use trace_interface::{
-    script::{self, Attachment, Script, WatchedAt},
+    script::{self, Attachment, Script},
     symbols::Kernel,
     view::{Class, Loops, MapView, View},
 };
@@ -40,6 +40,7 @@ use crate::{
     settings,
     tables::{LOOPS, MOST_OPEN_LOOPS, Tables},
     values::{Shared, Site, SiteKind, UserMoment},
+    watches,
 };
 
 /// A compiled text.
@@ -221,6 +222,23 @@ impl<'a> Compiler<'a> {
                     provider,
                     name,
                 )),
+                ProbeKind::Watch {
+                    what:
+                        tree::Watched::OfCall {
+                            function,
+                            memory,
+                            bytes,
+                        },
+                    reads,
+                } => {
+                    let call = watches::OfCall {
+                        function,
+                        memory,
+                        bytes: *bytes,
+                        reads: *reads,
+                    };
+                    Some(places::of_call(&mut self.tables, probe, &call))
+                }
                 _ => None,
             };
             match several {
@@ -467,6 +485,10 @@ impl<'a> Compiler<'a> {
             }
             kind => {
                 let mut body = Program::new(&mut self.tables, site(kind), shared);
+                if let Some(aim) = &group.aim {
+                    body.aim(aim);
+                    return alloc::vec![body.suspend().0];
+                }
                 body.clause(clause.predicate.as_ref(), &clause.body);
                 alloc::vec![body.suspend().0]
             }
@@ -621,7 +643,7 @@ impl<'a> Compiler<'a> {
             },
             SiteKind::Watch(watched) => Attachment::Watch {
                 program,
-                at: WatchedAt::Address(watched.address),
+                at: watched.at,
                 bytes: watched.bytes,
                 reads: watched.reads,
             },

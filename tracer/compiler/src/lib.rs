@@ -37,6 +37,7 @@ mod sources;
 mod tables;
 mod types;
 mod values;
+mod watches;
 
 pub use compile::{Compiled, Origin, compile};
 pub use functions::{FUNCTIONS, Function, Role};

@@ -63,6 +63,8 @@ pub(crate) enum Number {
     Ip,
     /// Where a call returns to.
     ReturnAddress,
+    /// What the watch of this hit watches.
+    WatchedAddress,
     /// Memory.
     Load {
         space: Space,

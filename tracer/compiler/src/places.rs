@@ -4,20 +4,17 @@
 
 use alloc::{collections::BTreeSet, format, rc::Rc, string::String, vec::Vec};
 
-use bpf::AluOp;
 use trace_interface::symbols::{Mark, Unavailable};
 use trace_language::{
     Diagnostic,
-    tree::{self, ExpressionKind, Probe, ProbeKind, Span, UserPlace},
+    tree::{self, Probe, ProbeKind, Span, UserPlace},
 };
 
 use crate::{
-    Lowered, names,
-    number::{Number, Space, Test},
-    object::{At, Object},
-    sources,
+    Lowered, names, sources,
     tables::Tables,
-    values::{Shared, Site, SiteKind, UserMoment, Val, Values, Watched},
+    values::{SiteKind, UserMoment},
+    watches::{self, Aim},
 };
 
 /// The addresses that a clause runs at, all of one kind of site.
@@ -32,6 +29,8 @@ pub(crate) struct Group {
     pub(crate) source: Option<Rc<sources::EventSource>>,
     /// The place in a program of user mode, if it is one.
     pub(crate) user: Option<UserSite>,
+    /// The watch that it aims. It does not run the clause then.
+    pub(crate) aim: Option<Aim>,
 }
 
 /// A place in a program of user mode.
@@ -89,6 +88,7 @@ pub(crate) fn group(tables: &mut Tables<'_>, probe: &Probe) -> Lowered<Group> {
         nanoseconds: 0,
         source: None,
         user: None,
+        aim: None,
     };
     let timer = |site, name: String, nanoseconds| Group {
         site,
@@ -98,6 +98,7 @@ pub(crate) fn group(tables: &mut Tables<'_>, probe: &Probe) -> Lowered<Group> {
         nanoseconds,
         source: None,
         user: None,
+        aim: None,
     };
     let all = |tables: &mut Tables<'_>, function: &tree::Name| {
         let found = tables.functions(&function.text);
@@ -195,15 +196,7 @@ pub(crate) fn group(tables: &mut Tables<'_>, probe: &Probe) -> Lowered<Group> {
             *nanoseconds,
         ),
         ProbeKind::Watch { what, reads } => {
-            let watched = match what {
-                tree::Watched::Memory { address, bytes } => Watched {
-                    address: *address,
-                    bytes: *bytes as u8,
-                    reads: *reads,
-                    type_id: None,
-                },
-                tree::Watched::Static(name) => watched_static(tables, name, *reads)?,
-            };
+            let watched = watches::of_place(tables, what, *reads)?;
             timer(SiteKind::Watch(watched), format!("{probe}"), 0)
         }
         // Each function and mark has a group of its own: see `of_program`, `of_marks`.
@@ -215,91 +208,33 @@ pub(crate) fn group(tables: &mut Tables<'_>, probe: &Probe) -> Lowered<Group> {
     })
 }
 
-/// The memory of a static, or of a field of one.
-fn watched_static(tables: &mut Tables<'_>, name: &tree::Name, reads: bool) -> Lowered<Watched> {
-    let refused = |message: String, help: &str| Diagnostic::new(name.span, message, help);
-    let at = |error: Diagnostic| Diagnostic {
-        span: name.span,
-        ..error
-    };
-    // The path may have names of the compiler, which no expression has. So it is put in afterwards.
-    let path = name.text.rfind("::").map_or(0, |at| at + 2);
-    let rest = name.text[path..].find(['.', '[']);
-    let (path, rest) = name
-        .text
-        .split_at(rest.map_or(name.text.len(), |at| path + at));
-    let mut expression = trace_language::parse_expression(&format!("x{rest}"), &[]).map_err(at)?;
-    let mut innermost = &mut expression;
-    loop {
-        match &mut innermost.kind {
-            ExpressionKind::Field { of, .. } | ExpressionKind::Index { of, .. } => innermost = of,
-            kind => {
-                *kind = ExpressionKind::Name(path.into());
-                break;
-            }
-        }
-    }
-    // The value of a name does not depend on where it is asked for.
-    let site = Site {
-        kind: SiteKind::Begin,
-        address: None,
-        probe: 0,
-        forgetful: false,
-        turns: 0,
+/// The groups of a watch that a call aims: the clause's, and that of the function, which aims it.
+pub(crate) fn of_call(
+    tables: &mut Tables<'_>,
+    probe: &Probe,
+    call: &watches::OfCall<'_>,
+) -> Lowered<Vec<Group>> {
+    let (address, watched, aim) = watches::at_call(tables, probe, call)?;
+    let group = |site, name: String, span| Group {
+        site,
+        addresses: Vec::new(),
+        span,
+        name: (name.into(), false),
+        nanoseconds: 0,
         source: None,
-        function: None,
-        mark: None,
+        user: None,
+        aim: None,
     };
-    let mut shared = Shared::default();
-    let mut values = Values::new(tables, site, &mut shared);
-    let value = values.value(&expression).map_err(at)?;
-    if value.present() == Test::Constant(false) {
-        return Err(refused(
-            format!("there is no `{}`", name.text),
-            "an index is below the number of elements",
-        ));
-    }
-    let (type_id, address) = match value {
-        Val::Object(Object {
-            type_id,
-            at:
-                At::Memory {
-                    space: Space::Kernel,
-                    address,
-                    offset,
-                },
-            ..
-        }) => (
-            type_id,
-            Number::alu(AluOp::Add, address, Number::Constant(offset as u64)),
-        ),
-        _ => {
-            return Err(refused(
-                format!("`{}` is no memory of the kernel", name.text),
-                "name a static, or a field of one: watch:kernel::time::TICKS.value",
-            ));
-        }
-    };
-    let Some(address) = address.constant() else {
-        return Err(refused(
-            format!("where `{}` is depends on other memory", name.text),
-            "name a static or a field inside of one, without a pointer between",
-        ));
-    };
-    let bytes = values.types().size(type_id);
-    if !matches!(bytes, 1 | 2 | 4 | 8) || !address.is_multiple_of(bytes) {
-        return Err(refused(
-            format!("`{}` has {bytes} bytes from {address:#x} on", name.text),
-            "the processor watches 1, 2, 4 or 8 bytes at a multiple of that; name a field, or \
-             watchpoint:ADDRESS:LENGTH:w",
-        ));
-    }
-    Ok(Watched {
-        address,
-        bytes: bytes as u8,
-        reads,
-        type_id: Some(type_id),
-    })
+    let function = call.function;
+    let at_entry = format!("kprobe:{}", function.text);
+    Ok(alloc::vec![
+        group(SiteKind::Watch(watched), format!("{probe}"), probe.span),
+        Group {
+            addresses: alloc::vec![address],
+            aim: Some(aim),
+            ..group(SiteKind::Entry, at_entry, function.span)
+        },
+    ])
 }
 
 /// The groups of a place in a program: one for each function.
@@ -335,6 +270,7 @@ pub(crate) fn of_program(
             nanoseconds: 0,
             source: None,
             user: Some(site),
+            aim: None,
         }
     };
     let (name, offset) = match place {
@@ -457,6 +393,7 @@ pub(crate) fn of_marks(
                 name: Some(mark.function.path.clone()),
                 mark: Some(Rc::new(mark)),
             }),
+            aim: None,
         }
     };
     Ok(marks.into_iter().map(group).collect())
@@ -516,6 +453,7 @@ pub(crate) fn of_sources(
             nanoseconds: 0,
             source: Some(Rc::new(source)),
             user: None,
+            aim: None,
         });
     }
     Ok(groups)

@@ -132,14 +132,29 @@ impl Display for Probe {
             }
             ProbeKind::Interval { nanoseconds } => write!(f, "interval:{nanoseconds}ns"),
             ProbeKind::Profile { nanoseconds } => write!(f, "profile:{nanoseconds}ns"),
-            ProbeKind::Watch { what, reads } => match (what, reads) {
-                (Watched::Static(name), false) => write!(f, "watch:{}", name.text),
-                (Watched::Static(name), true) => write!(f, "watch:{}:rw", name.text),
-                (Watched::Memory { address, bytes }, reads) => {
-                    let access = if *reads { "rw" } else { "w" };
-                    write!(f, "watchpoint:{address:#x}:{bytes}:{access}")
+            ProbeKind::Watch { what, reads } => {
+                let access = if *reads { "rw" } else { "w" };
+                match what {
+                    Watched::Static(name) => write!(f, "watch:{}", name.text)?,
+                    Watched::OfCall {
+                        function,
+                        memory,
+                        bytes: None,
+                    } => write!(f, "watch:{}({})", FunctionName(function), memory.text)?,
+                    Watched::OfCall {
+                        function,
+                        memory,
+                        bytes: Some(bytes),
+                    } => {
+                        let (name, memory) = (FunctionName(function), &memory.text);
+                        return write!(f, "watchpoint:{name}+{memory}:{bytes}:{access}");
+                    }
+                    Watched::Memory { address, bytes } => {
+                        return write!(f, "watchpoint:{address:#x}:{bytes}:{access}");
+                    }
                 }
-            },
+                if *reads { f.write_str(":rw") } else { Ok(()) }
+            }
             ProbeKind::User {
                 path,
                 place,

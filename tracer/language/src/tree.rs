@@ -123,8 +123,9 @@ pub enum ProbeKind {
     Interval { nanoseconds: u64 },
     /// `profile:hz:99`: on each CPU, at this interval of one nanosecond or more.
     Profile { nanoseconds: u64 },
-    /// `watch:STATIC.FIELD:rw` or `watchpoint:ADDRESS:LENGTH:rw`: after an instruction that has
-    /// touched the memory. Without `reads`, only those that write hit.
+    /// `watch:STATIC.FIELD:rw`, `watch:FUNCTION(args.NAME.FIELD):rw`,
+    /// `watchpoint:ADDRESS:LENGTH:rw` or `watchpoint:FUNCTION+argN:LENGTH:rw`: after an instruction
+    /// that has touched the memory. Without `reads`, only those that write hit.
     Watch { what: Watched, reads: bool },
     /// `uprobe:PATH:FUNCTION+OFFSET` and `uretprobe:PATH:FUNCTION`: in a program of the machine.
     User {
@@ -160,6 +161,13 @@ pub enum Watched {
     Memory { address: u64, bytes: u64 },
     /// A static, or a field of one, as an expression names it.
     Static(Name),
+    /// What the last call of a function leads to: what an expression names at its entry, or with
+    /// `bytes` so many from the address that the expression is.
+    OfCall {
+        function: Name,
+        memory: Name,
+        bytes: Option<u64>,
+    },
 }
 
 /// `{ … }`.

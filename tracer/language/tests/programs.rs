@@ -900,7 +900,8 @@ fn the_kinds_of_probes_are_listed_where_there_is_none() {
         mistakes[0].help,
         "there are `kprobe:FUNCTION`, `kretprobe:FUNCTION`, `session:FUNCTION`, \
          `inline:FUNCTION`, `line:FILE:LINE`, `insn:NAME`, `tracepoint:GROUP:EVENT`, \
-         `interval:s:1`, `profile:hz:99`, `watch:STATIC`, `watchpoint:ADDRESS:LENGTH:w`, \
+         `interval:s:1`, `profile:hz:99`, `watch:STATIC`, `watch:FUNCTION(args.NAME.FIELD)`, \
+         `watchpoint:ADDRESS:LENGTH:w`, \
          `uprobe:PROGRAM:FUNCTION`, `uretprobe:PROGRAM:FUNCTION`, \
          `usdt:PROGRAM:PROVIDER:NAME`, `begin` and `end`"
     );

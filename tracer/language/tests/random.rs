@@ -331,6 +331,18 @@ fn probe() -> impl Strategy<Value = Probe> {
             what: Watched::Static(name("kernel::task::NEXT.value.0")),
             reads,
         }),
+        (any::<bool>(), any::<bool>()).prop_map(|(reads, by_address)| {
+            let (memory, bytes) = match by_address {
+                true => ("arg1", Some(4)),
+                false => ("(*args.x).y[2]", None),
+            };
+            let what = Watched::OfCall {
+                function: name("fs::File::open"),
+                memory: name(memory),
+                bytes,
+            };
+            ProbeKind::Watch { what, reads }
+        }),
         Just(ProbeKind::Begin),
         Just(ProbeKind::End),
     ]

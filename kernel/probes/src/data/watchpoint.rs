@@ -244,7 +244,7 @@ pub enum AimedAt {
 
 impl AimedAt {
     /// Whether a watchpoint at `addr` is one of these. 0 is nothing.
-    const fn includes(self, addr: u64) -> bool {
+    pub(crate) const fn includes(self, addr: u64) -> bool {
         match self {
             Self::Anything => true,
             Self::Nothing => addr == 0,

@@ -208,7 +208,8 @@ impl<'p, P: Host> Watchpoints<'p, P> {
     }
 
     /// Aims a movable watchpoint at the memory from `to` on, or at nothing, if it is aimed `from`
-    /// there now. Returns whether it was. Its next hit has the value of now as the old one.
+    /// there now. Returns whether it was. Its next hit has the value of now as the old one, unless
+    /// it has been there already.
     ///
     /// This CPU watches there when this returns. The others follow when the interrupt comes that
     /// [`Platform::load_watches_elsewhere`](crate::Platform::load_watches_elsewhere) sends; what
@@ -226,6 +227,8 @@ impl<'p, P: Host> Watchpoints<'p, P> {
         let number = number.ok_or(AimError::NotRegistered)?;
         let (addr, now) = match to {
             None => (0, 0),
+            // To read the value would be a hit of a watchpoint for reads.
+            Some(addr) if addr == watch.addr() && from.includes(addr) => return Ok(true),
             Some(addr) if !addr.is_multiple_of(watch.len.into()) => {
                 return Err(AimError::Unaligned);
             }

@@ -111,12 +111,15 @@ fn what_cannot_be_watched_is_not_aimed_at() {
     let fixed = watch(Watchpoint::new().at(address(0)));
     let movable = watch(Watchpoint::new().movable());
     aim(&movable, AimedAt::Nothing, Some(address(1)));
+    let local = 0_u64;
+    let on_stack = core::ptr::from_ref(&local).addr() as u64;
     static NEVER: Watchpoint = Watchpoint::new().movable();
     for (watched, to, expected) in [
         (&*fixed, address(1), AimError::NotMovable),
         (&NEVER, address(1), AimError::NotRegistered),
         (&movable, address(1) + 4, AimError::Unaligned),
         (&movable, 0, AimError::NotWatchable),
+        (&movable, on_stack, AimError::NotWatchable),
         (&movable, 0x40_0000, AimError::NotWatchable),
         (&movable, 1 << 62, AimError::NotWatchable),
         (&movable, u64::MAX - 7, AimError::NotWatchable),

@@ -460,6 +460,8 @@ fn watchpoints_that_cannot_be_are_refused_with_the_reason() {
     let at = |addr| Watchpoint::new().at(addr);
     let of_cpu = core::ptr::from_ref(percpu::of(1)).addr() as u64;
     let own = core::ptr::from_ref(&PROBES).addr() as u64;
+    let local = 0_u64;
+    let on_stack = core::ptr::from_ref(&local).addr() as u64;
     let unmapped = kernel::mm::paging::TEXT_POOL_END - 4096;
     for (wrong, name, part) in [
         (Watchpoint::new(), "NoTarget", "give one of them"),
@@ -491,6 +493,7 @@ fn watchpoints_that_cannot_be_are_refused_with_the_reason() {
         (at(1 << 62), "NotWatchable", ""),
         (at(of_cpu), "NotWatchable", "entry of each interrupt"),
         (at(own), "NotWatchable", "the trap itself"),
+        (at(on_stack), "NotWatchable", "on a stack"),
     ] {
         let (found, _, text) = refused(wrong);
         assert_eq!(found, name, "{text}");

@@ -24,6 +24,7 @@ impl Code<'_, '_> {
             | Number::Cpu
             | Number::Ip
             | Number::ReturnAddress
+            | Number::WatchedAddress
             | Number::Random => {
                 self.identity(number);
             }
@@ -79,6 +80,7 @@ impl Code<'_, '_> {
                 self.asm.call(Helper::FuncIp);
             }
             Number::ReturnAddress => self.asm.call(Helper::ReturnAddress),
+            Number::WatchedAddress => self.asm.call(Helper::WatchedAddress),
             Number::Random => {
                 // The counter's bits are mixed as splitmix64 does it.
                 const MIX: [(i32, u64); 2] =

@@ -9,7 +9,8 @@
 //! A clause with an entry and a return has two programs. The entry's is left open until the return
 //! is made, because only then it is known what the entry has to keep.
 
-pub(crate) mod assign;
+pub(crate) mod aim;
+mod assign;
 pub(crate) mod blocks;
 mod calculate;
 mod code;

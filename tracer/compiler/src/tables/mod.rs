@@ -64,6 +64,8 @@ pub(crate) struct Tables<'a> {
     pub(crate) probes: Vec<(Rc<str>, bool)>,
     /// Loops that are ended after so many turns.
     pub(crate) loops: Vec<(Rc<str>, u32)>,
+    /// How many watches calls aim.
+    pub(crate) aimed: u32,
     /// The program that is being made has such a loop.
     pub(crate) has_open_loop: bool,
     /// The shapes of variables that are no numbers, by where the text makes them, and the
@@ -95,6 +97,7 @@ impl<'a> Tables<'a> {
             records: Vec::new(),
             probes: Vec::new(),
             loops: Vec::new(),
+            aimed: 0,
             has_open_loop: false,
             variables: BTreeMap::new(),
             guesses: 0,
@@ -111,6 +114,7 @@ impl<'a> Tables<'a> {
         self.records.clear();
         self.probes.clear();
         self.loops.clear();
+        self.aimed = 0;
     }
 
     pub(crate) fn error(&mut self, error: Diagnostic) {

@@ -34,6 +34,7 @@ use alloc::{boxed::Box, rc::Rc, string::String, vec::Vec};
 
 use bpf::Reg;
 use trace_interface::{
+    script::WatchedAt,
     shape::Shape,
     symbols::{Mark, Type, TypeId},
 };
@@ -161,7 +162,7 @@ pub(crate) enum UserMoment {
 /// The memory of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Watched {
-    pub(crate) address: u64,
+    pub(crate) at: WatchedAt,
     pub(crate) bytes: u8,
     pub(crate) reads: bool,
     /// The type of what is there, if the text has named it.

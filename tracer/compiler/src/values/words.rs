@@ -6,6 +6,7 @@ use alloc::format;
 
 use bpf::{AluOp, context::ARGUMENTS};
 use trace_interface::{
+    script::WatchedAt,
     shape::StackForm,
     symbols::{Piece, Register, Source},
 };
@@ -262,7 +263,10 @@ impl Values<'_, '_> {
 fn at_watch(watched: Watched, name: &str) -> Val {
     let register = match name {
         "addr" => {
-            let address = Number::Constant(watched.address);
+            let address = match watched.at {
+                WatchedAt::Address(address) => Number::Constant(address),
+                WatchedAt::Aimed(_) => Number::WatchedAddress,
+            };
             return Val::number(address, Kind::Symbol { with_offset: true });
         }
         "old" => Register::OrigAx,

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The kinds of probes, as help texts list them.
-const KINDS: [&str; 16] = [
+const KINDS: [&str; 17] = [
     "kprobe:FUNCTION",
     "kretprobe:FUNCTION",
     "session:FUNCTION",
@@ -25,6 +25,7 @@ const KINDS: [&str; 16] = [
     "interval:s:1",
     "profile:hz:99",
     "watch:STATIC",
+    "watch:FUNCTION(args.NAME.FIELD)",
     "watchpoint:ADDRESS:LENGTH:w",
     "uprobe:PROGRAM:FUNCTION",
     "uretprobe:PROGRAM:FUNCTION",
@@ -453,7 +454,7 @@ fn user(parser: &mut Parser<'_>, provider: &Name, returns: bool) -> Parsed<Probe
     })
 }
 
-/// `:STATIC.FIELD`, and perhaps `:w` or `:rw`.
+/// `:STATIC.FIELD` or `:FUNCTION(EXPRESSION)`, and perhaps `:w` or `:rw`.
 fn watch(parser: &mut Parser<'_>, provider: &Name) -> Parsed<ProbeKind> {
     const FORM: &str = "watch:STATIC.FIELD";
     parser.colon(provider, FORM)?;
@@ -467,18 +468,42 @@ fn watch(parser: &mut Parser<'_>, provider: &Name) -> Parsed<ProbeKind> {
     }
     parser.position = span.end;
     parser.end = span.end;
+    let name = Name { text, span };
+    let what = match parser.text[span.end..].starts_with('(') {
+        true => Watched::OfCall {
+            function: name,
+            memory: in_brackets(parser)?,
+            bytes: None,
+        },
+        false => Watched::Static(name),
+    };
     let mut reads = false;
     if parser.text[parser.position..].starts_with(':') {
         let access = parser.part(provider, "watch:STATIC:rw", lexer::is_word)?;
         reads = access_reads(&access.text, access.span)?;
     }
-    Ok(ProbeKind::Watch {
-        what: Watched::Static(Name { text, span }),
-        reads,
-    })
+    Ok(ProbeKind::Watch { what, reads })
 }
 
-/// `:ADDRESS:LENGTH:ACCESS`.
+/// The text between brackets, of which the first comes at once.
+fn in_brackets(parser: &mut Parser<'_>) -> Parsed<Name> {
+    let start = parser.position;
+    let rest = &parser.text[start..];
+    let length = closed(rest, '(', ')', |_| true).ok_or_else(|| {
+        Diagnostic::new(
+            Span::new(start, start + 1),
+            "the bracket is not closed on this line",
+            "write `watch:FUNCTION(args.NAME.FIELD)`",
+        )
+    })?;
+    let span = Span::new(start + 1, start + length - 1);
+    let text = parser.with_arguments(&rest[1..length - 1], span)?;
+    parser.position = start + length;
+    parser.end = parser.position;
+    Ok(Name { text, span })
+}
+
+/// `:ADDRESS:LENGTH:ACCESS` or `:FUNCTION+argN:LENGTH:ACCESS`.
 fn watchpoint(parser: &mut Parser<'_>, provider: &Name) -> Parsed<ProbeKind> {
     const FORM: &str = "watchpoint:ADDRESS:LENGTH:w";
     let is_in = |letter: char| lexer::is_word(letter) || "$+".contains(letter);
@@ -491,8 +516,16 @@ fn watchpoint(parser: &mut Parser<'_>, provider: &Name) -> Parsed<ProbeKind> {
             )
         })
     };
-    let address = parser.part(provider, FORM, is_in)?;
-    let address = number(&address, "address")?;
+    let is_number = parser.text[parser.position..]
+        .strip_prefix(':')
+        .is_none_or(|rest| rest.starts_with(|first: char| first == '$' || first.is_ascii_digit()));
+    let what = match is_number {
+        true => {
+            let address = parser.part(provider, FORM, is_in)?;
+            Err(number(&address, "address")?)
+        }
+        false => Ok((parser.function(provider)?, argument(parser)?)),
+    };
     let length = parser.part(provider, FORM, is_in)?;
     let bytes = number(&length, "length")?;
     if !matches!(bytes, 1 | 2 | 4 | 8) {
@@ -504,8 +537,43 @@ fn watchpoint(parser: &mut Parser<'_>, provider: &Name) -> Parsed<ProbeKind> {
     }
     let access = parser.part(provider, FORM, is_in)?;
     Ok(ProbeKind::Watch {
-        what: Watched::Memory { address, bytes },
+        what: match what {
+            Err(address) => Watched::Memory { address, bytes },
+            Ok((function, memory)) => Watched::OfCall {
+                function,
+                memory,
+                bytes: Some(bytes),
+            },
+        },
         reads: access_reads(&access.text, access.span)?,
+    })
+}
+
+/// `+argN`.
+fn argument(parser: &mut Parser<'_>) -> Parsed<Name> {
+    let start = parser.position;
+    let rest = &parser.text[start..];
+    let argument = rest.strip_prefix('+').unwrap_or_default();
+    let end = argument
+        .find(|letter| !lexer::is_word(letter))
+        .unwrap_or(argument.len());
+    let text = &argument[..end];
+    let digits = text.strip_prefix("arg").unwrap_or_default();
+    let is_argument = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_argument {
+        let next = rest.find([':', ' ', '{']).unwrap_or(rest.len());
+        return Err(Diagnostic::new(
+            Span::new(start, start + next),
+            "an argument of the function is to say what is watched",
+            "write `watchpoint:FUNCTION+arg0:8:w`, or `watch:FUNCTION(args.NAME.FIELD)`",
+        ));
+    }
+    let span = Span::new(start + 1, start + 1 + end);
+    parser.position = span.end;
+    parser.end = span.end;
+    Ok(Name {
+        text: text.into(),
+        span,
     })
 }
 

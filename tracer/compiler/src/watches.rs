@@ -1,0 +1,276 @@
+//! The memory of watches: a static, an address, or what a call leads to.
+//!
+//! ```text
+//!   watch:STATIC.FIELD          an address that is known          one program, at the watch
+//!   watch:FUNCTION(EXPRESSION)  known when FUNCTION is called     two: one at the function aims
+//!                                                                 the watch, the other is the
+//!                                                                 clause's
+//! ```
+//!
+//! An expression is text in the name of a probe. It is parsed here, and a mistake in it is told at
+//! the whole of it.
+
+use alloc::{format, rc::Rc, string::String};
+
+use bpf::AluOp;
+use trace_interface::{script::WatchedAt, symbols::TypeId};
+use trace_language::{
+    Diagnostic,
+    tree::{self, Expression, ExpressionKind, Name, Probe},
+};
+
+use crate::{
+    Lowered,
+    number::{Number, Space, Test},
+    object::{At, Object},
+    tables::Tables,
+    values::{Shared, Site, SiteKind, Val, Values, Watched},
+};
+
+/// The most watches of a script that calls aim: one for each debug register.
+const MOST_AIMED: u32 = 4;
+
+/// A watch that a call aims.
+#[derive(Clone)]
+pub(crate) struct Aim {
+    /// Its number in the script.
+    pub(crate) number: u32,
+    expression: Rc<Expression>,
+    name: Name,
+    /// How many bytes are watched from the address that the expression is. None: what it names is
+    /// watched.
+    bytes: Option<u64>,
+}
+
+/// Memory of the kernel.
+pub(crate) struct Memory {
+    pub(crate) address: Number,
+    /// Whether it is there at all.
+    pub(crate) present: Test,
+    bytes: u64,
+    /// The type of what is there, if the text has named it.
+    type_id: Option<TypeId>,
+}
+
+/// A watch as the text has it: see [`tree::Watched::OfCall`].
+pub(crate) struct OfCall<'t> {
+    pub(crate) function: &'t Name,
+    pub(crate) memory: &'t Name,
+    pub(crate) bytes: Option<u64>,
+    pub(crate) reads: bool,
+}
+
+/// The memory of a watch whose place the text tells.
+pub(crate) fn of_place(
+    tables: &mut Tables<'_>,
+    what: &tree::Watched,
+    reads: bool,
+) -> Lowered<Watched> {
+    match what {
+        tree::Watched::Memory { address, bytes } => Ok(Watched {
+            at: WatchedAt::Address(*address),
+            bytes: *bytes as u8,
+            reads,
+            type_id: None,
+        }),
+        tree::Watched::Static(name) | tree::Watched::OfCall { memory: name, .. } => {
+            watched_static(tables, name, reads)
+        }
+    }
+}
+
+/// The memory of a watch that a call aims, and how that is done at the function's entry, whose
+/// address comes first.
+pub(crate) fn at_call(
+    tables: &mut Tables<'_>,
+    probe: &Probe,
+    call: &OfCall<'_>,
+) -> Lowered<(u64, Watched, Aim)> {
+    let OfCall {
+        function, memory, ..
+    } = *call;
+    let found = tables.functions(&function.text);
+    let address = match found[..] {
+        [] => return Err(tables.no_function(function)),
+        [address] => address,
+        _ => {
+            return Err(Diagnostic::new(
+                function.span,
+                format!("{} functions are called `{}`", found.len(), function.text),
+                "name one of them by its whole path; a watch can be at one place only",
+            ));
+        }
+    };
+    let number = tables.aimed;
+    if number == MOST_AIMED {
+        return Err(Diagnostic::new(
+            probe.span,
+            format!("more than {MOST_AIMED} watches are aimed by calls"),
+            "the processor watches 4 words; use fewer",
+        ));
+    }
+    let at = |error: Diagnostic| Diagnostic {
+        span: memory.span,
+        ..error
+    };
+    let expression = trace_language::parse_expression(&memory.text, &[]).map_err(at)?;
+    let aim = Aim {
+        number,
+        expression: Rc::new(expression),
+        name: memory.clone(),
+        bytes: call.bytes,
+    };
+    let mut shared = Shared::default();
+    let site = site(SiteKind::Entry, Some(address));
+    let found = aim.memory(&mut Values::new(tables, site, &mut shared))?;
+    if !matches!(found.bytes, 1 | 2 | 4 | 8) {
+        return Err(wrong_size(memory, &format!("{} bytes", found.bytes)));
+    }
+    tables.aimed += 1;
+    let watched = Watched {
+        at: WatchedAt::Aimed(number),
+        bytes: found.bytes as u8,
+        reads: call.reads,
+        type_id: found.type_id,
+    };
+    Ok((address, watched, aim))
+}
+
+impl Aim {
+    /// What it watches, as the values at the function's entry tell.
+    pub(crate) fn memory(&self, values: &mut Values<'_, '_>) -> Lowered<Memory> {
+        let name = &self.name;
+        let at = |error: Diagnostic| Diagnostic {
+            span: name.span,
+            ..error
+        };
+        let value = values.value(&self.expression).map_err(at)?;
+        match (self.bytes, value) {
+            (Some(bytes), Val::Number(counted)) => Ok(Memory {
+                address: counted.number,
+                present: counted.present,
+                bytes,
+                type_id: None,
+            }),
+            (None, value) => memory_of(values, value).ok_or_else(|| {
+                Diagnostic::new(
+                    name.span,
+                    format!("`{}` is no memory of the kernel", name.text),
+                    "name a field of what an argument points to, or `*args.NAME`",
+                )
+            }),
+            (Some(_), _) => Err(Diagnostic::new(
+                name.span,
+                format!("`{}` is no address", name.text),
+                "name an argument that is a number or a pointer",
+            )),
+        }
+    }
+}
+
+/// Where a value is, if that is memory of the kernel.
+fn memory_of(values: &Values<'_, '_>, value: Val) -> Option<Memory> {
+    let present = value.present();
+    let Val::Object(Object {
+        type_id,
+        at:
+            At::Memory {
+                space: Space::Kernel,
+                address,
+                offset,
+            },
+        ..
+    }) = value
+    else {
+        return None;
+    };
+    Some(Memory {
+        address: Number::alu(AluOp::Add, address, Number::Constant(offset as u64)),
+        present,
+        bytes: values.types().size(type_id),
+        type_id: Some(type_id),
+    })
+}
+
+/// A place for values that a probe's name asks for.
+fn site(kind: SiteKind, address: Option<u64>) -> Site {
+    Site {
+        kind,
+        address,
+        probe: 0,
+        forgetful: false,
+        turns: 0,
+        source: None,
+        function: None,
+        mark: None,
+    }
+}
+
+fn wrong_size(name: &Name, what: &str) -> Diagnostic {
+    Diagnostic::new(
+        name.span,
+        format!("`{}` has {what}", name.text),
+        "the processor watches 1, 2, 4 or 8 bytes at a multiple of that; name a field, or \
+         watchpoint:ADDRESS:LENGTH:w",
+    )
+}
+
+/// The memory of a static, or of a field of one.
+fn watched_static(tables: &mut Tables<'_>, name: &Name, reads: bool) -> Lowered<Watched> {
+    let refused = |message: String, help: &str| Diagnostic::new(name.span, message, help);
+    let at = |error: Diagnostic| Diagnostic {
+        span: name.span,
+        ..error
+    };
+    // The path may have names of the compiler, which no expression has. So it is put in afterwards.
+    let path = name.text.rfind("::").map_or(0, |at| at + 2);
+    let rest = name.text[path..].find(['.', '[']);
+    let (path, rest) = name
+        .text
+        .split_at(rest.map_or(name.text.len(), |at| path + at));
+    let mut expression = trace_language::parse_expression(&format!("x{rest}"), &[]).map_err(at)?;
+    let mut innermost = &mut expression;
+    loop {
+        match &mut innermost.kind {
+            ExpressionKind::Field { of, .. } | ExpressionKind::Index { of, .. } => innermost = of,
+            kind => {
+                *kind = ExpressionKind::Name(path.into());
+                break;
+            }
+        }
+    }
+    // The value of a name does not depend on where it is asked for.
+    let site = site(SiteKind::Begin, None);
+    let mut shared = Shared::default();
+    let mut values = Values::new(tables, site, &mut shared);
+    let value = values.value(&expression).map_err(at)?;
+    if value.present() == Test::Constant(false) {
+        return Err(refused(
+            format!("there is no `{}`", name.text),
+            "an index is below the number of elements",
+        ));
+    }
+    let memory = memory_of(&values, value).ok_or_else(|| {
+        refused(
+            format!("`{}` is no memory of the kernel", name.text),
+            "name a static, or a field of one: watch:kernel::time::TICKS.value",
+        )
+    })?;
+    let Some(address) = memory.address.constant() else {
+        return Err(refused(
+            format!("where `{}` is depends on other memory", name.text),
+            "name a static or a field inside of one, without a pointer between",
+        ));
+    };
+    let bytes = memory.bytes;
+    if !matches!(bytes, 1 | 2 | 4 | 8) || !address.is_multiple_of(bytes) {
+        let what = format!("{bytes} bytes from {address:#x} on");
+        return Err(wrong_size(name, &what));
+    }
+    Ok(Watched {
+        at: WatchedAt::Address(address),
+        bytes: bytes as u8,
+        reads,
+        type_id: memory.type_id,
+    })
+}
