@@ -33,9 +33,6 @@ use crate::{
     pt_regs::PtRegs,
 };
 
-/// DR7: the bits that put registers in action.
-const IN_ACTION: u64 = 0xff;
-
 impl Watches {
     /// Makes the debug registers of this CPU what they are on the others. Interrupts off.
     pub(crate) fn load<P: Platform>(&self) {
@@ -75,7 +72,8 @@ impl Watches {
     /// are not the probes', and nothing has changed.
     #[inline(always)]
     pub(crate) fn pause<P: Platform>(&self) -> bool {
-        let are_ours = self.control.load(Relaxed) & IN_ACTION != 0;
+        // The last watchpoint may just have gone, and this CPU has not loaded its registers since.
+        let are_ours = self.control.load(Relaxed) != 0;
         if are_ours {
             P::set_debug_control(ALL_OFF);
         }

@@ -586,3 +586,37 @@ fn watchpoints_come_and_go_under_fire() {
     assert!(rounds > 0);
     assert_eq!((stays.hits(), stays.nmissed()), ((cpus - 1) * STORES, 0));
 }
+
+/// A CPU that has not heard yet that the last watchpoint is off is hit by it once more.
+#[guest_test(smp = 4)]
+fn the_last_watchpoint_goes_under_fire() {
+    static STOP: AtomicU64 = AtomicU64::new(0);
+    STOP.store(0, SeqCst);
+    let threads = (1..smp::online_cpus()).map(|cpu| {
+        let work = || {
+            while STOP.load(SeqCst) == 0 {
+                // SAFETY: it stores to the word.
+                unsafe { watched_store(word(0), 1) };
+            }
+        };
+        spawn_kthread_on(1 << cpu, "stores", work).expect("memory for a thread")
+    });
+    let threads: Vec<_> = threads.collect();
+    let watched = watch(Watchpoint::new().at(address(0)));
+    for _ in 0..20 {
+        let before = watched.hits();
+        while watched.hits() == before {
+            schedule();
+        }
+        WATCHPOINTS.disable(&watched).unwrap();
+        let off = watched.hits();
+        // SAFETY: it stores to the word.
+        unsafe { watched_store(word(0), 2) };
+        assert_eq!(watched.hits(), off);
+        WATCHPOINTS.enable(&watched).unwrap();
+    }
+    STOP.store(1, SeqCst);
+    for thread in threads {
+        thread.wait_released();
+    }
+}

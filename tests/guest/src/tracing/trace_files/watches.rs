@@ -4,9 +4,9 @@
 //! is known.
 
 use alloc::{format, string::String, vec, vec::Vec};
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use kernel::errno::Errno;
+use kernel::{arch::smp, errno::Errno, task::kthread::spawn_kthread_on};
 
 use super::{append, clean_up, echo, exists, lines, show};
 use crate::probes::watchpoints::{WATCHED_WORDS, watched_load, watched_store, watched_store_4};
@@ -328,6 +328,94 @@ fn triggers_of_watches_count_what_they_move() {
     assert_eq!(records("watch", "watched_store_4").len(), 6);
     trigger("kprobes/found", "!set_wprobe:watch:object").unwrap();
     trigger("kprobes/lost", "!clear_wprobe:watch").unwrap();
+    begin();
+}
+
+/// Triggers, filters and the watch come and go while other CPUs find, touch and lose objects. Each
+/// record is of the word that it names, with values that this word has.
+#[guest_test(smp = 4)]
+fn watches_that_triggers_aim_come_and_go_under_load() {
+    const ROUNDS: usize = 2;
+    static STOP: AtomicBool = AtomicBool::new(false);
+    begin();
+    append(
+        "p:found watched_store_4 object=%di:x64 half=%si:u32",
+        "dynamic_events",
+    )
+    .unwrap();
+    append("p:lost watched_load object=%di:x64", "dynamic_events").unwrap();
+    STOP.store(false, Relaxed);
+    for (index, word) in WATCHED_WORDS.words.iter().enumerate() {
+        word.store(index as u64, Relaxed);
+    }
+    let threads = (1..smp::online_cpus()).map(|cpu| {
+        let work = move || {
+            let mut turn = 0;
+            while !STOP.load(Relaxed) {
+                turn += 1;
+                let index = (cpu + turn) % 4;
+                // Word `n` only has values whose remainder by 4 is `n`.
+                let value = (4 * (turn % 1000) + index) as u64;
+                // SAFETY: a word for tests.
+                unsafe {
+                    watched_store_4(word(index), value);
+                    watched_store(word(index), value + 4);
+                    watched_load(word(index), 0);
+                }
+            }
+        };
+        spawn_kthread_on(1 << cpu, "objects", work).expect("memory for a thread")
+    });
+    let threads: Vec<_> = threads.collect();
+    let trigger =
+        |event: &str, text: &str| append(text, &format!("events/kprobes/{event}/trigger"));
+    let (mut records, mut aimed) = (0, 0);
+    for round in 0..ROUNDS {
+        let definition = "w:watch w@-1:8 at=$addr old=$old:u64 new=$new:u64";
+        append(definition, "dynamic_events").unwrap();
+        trigger("found", "set_wprobe:watch:object").unwrap();
+        trigger("lost", "clear_wprobe:watch:object").unwrap();
+        for filter in ["new != 7", "0"] {
+            echo(filter, "events/wprobes/watch/filter").unwrap();
+            aimed += usize::from(show("events/wprobes/watch/enable") == "1*\n");
+        }
+        if round % 2 == 0 {
+            trigger("found", "!set_wprobe:watch:object").unwrap();
+            trigger("lost", "!clear_wprobe:watch").unwrap();
+        } else {
+            trigger("lost", "!clear_wprobe:watch").unwrap();
+            trigger("found", "!set_wprobe:watch:object").unwrap();
+        }
+        echo("0", "events/wprobes/watch/enable").unwrap();
+        for line in lines().iter().filter(|line| line.starts_with("watch: ")) {
+            let number = |name: &str| {
+                let (_, rest) = line.split_once(name).expect(line);
+                let text = rest.split(' ').next().expect(line);
+                let hex = text
+                    .strip_prefix("0x")
+                    .map(|hex| u64::from_str_radix(hex, 16));
+                hex.unwrap_or_else(|| text.parse()).expect(line)
+            };
+            let index = (number("at=") - word(0).addr() as u64) / 8;
+            assert_eq!(
+                (number("old=") % 4, number("new=") % 4),
+                (index, index),
+                "{line}"
+            );
+            records += 1;
+        }
+        echo("", "trace").unwrap();
+        append("-:wprobes/watch", "dynamic_events").unwrap();
+    }
+    STOP.store(true, Relaxed);
+    for thread in threads {
+        thread.wait_released();
+    }
+    assert!(
+        records > 0 && aimed > 0,
+        "{records} records, aimed {aimed} times"
+    );
+    echo("0", "events/enable").unwrap();
     begin();
 }
 
