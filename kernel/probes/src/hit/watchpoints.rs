@@ -170,8 +170,8 @@ fn serve_one<P: Platform>(
 fn look_at_movable<P: Platform>(number: usize, watch: &Watchpoint) -> Option<(u64, u64, u64)> {
     // Another CPU may have moved it, and this one has not followed yet.
     let addr = P::debug_address(number);
-    // SAFETY: who aimed it there has seen that this is memory of the kernel, and the access that matched
-    // has just found it there.
+    // SAFETY: who aimed it there has seen that this is memory of the kernel, and the access that
+    // matched has just found it there.
     let new = unsafe { value(addr, watch.len) };
     Some((addr, watch.aim.note_at(addr, new)?, new))
 }
