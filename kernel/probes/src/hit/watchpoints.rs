@@ -92,6 +92,9 @@ impl Watches {
     ) {
         // The processor may note matches of registers that are not in action, too.
         let control = self.control.load(Acquire);
+        // The handler of one may move another that has matched in the same instruction.
+        let several = matched & matched.wrapping_sub(1) != 0;
+        let matched_at = several.then(|| core::array::from_fn(P::debug_address));
         let mut left = matched;
         while left != 0 {
             let number = left.trailing_zeros() as usize;
@@ -103,7 +106,7 @@ impl Watches {
             // SAFETY: a watchpoint lives until a grace period after it has left its place
             // (WATCH-2), and none ends in this handler.
             if let Some(watch) = place.and_then(|at| unsafe { at.load(Acquire).as_ref() }) {
-                serve_one(hits, cpu, number, watch, regs);
+                serve_one(hits, cpu, (number, matched_at.as_ref()), watch, regs);
             }
         }
         P::clear_debug_status(matched);
@@ -117,13 +120,17 @@ impl Watches {
 fn serve_one<P: Platform>(
     hits: &Hits<P>,
     cpu: &PerCpu,
-    number: usize,
+    (number, matched_at): (usize, Option<&[u64; MOST_WATCHPOINTS]>),
     watch: &Watchpoint,
     regs: &mut PtRegs,
 ) {
     let (addr, old, new);
     if watch.movable {
-        let Some(found) = look_at_movable::<P>(number, watch) else {
+        let matched_at = matched_at.and_then(|all| all.get(number));
+        let matched_at = matched_at
+            .copied()
+            .unwrap_or_else(|| P::debug_address(number));
+        let Some(found) = look_at_movable(matched_at, watch) else {
             return;
         };
         (addr, old, new) = found;
@@ -164,12 +171,11 @@ fn serve_one<P: Platform>(
     }
 }
 
-/// The address that a movable watchpoint has matched at, and the values before and after. None: it
-/// has been moved since, and what matched is no concern of it any more.
+/// The address `addr` that a movable watchpoint has matched at, and the values before and after.
+/// None: it has been moved since, by another CPU or another handler, and what matched is no concern
+/// of it any more.
 #[inline(never)]
-fn look_at_movable<P: Platform>(number: usize, watch: &Watchpoint) -> Option<(u64, u64, u64)> {
-    // Another CPU may have moved it, and this one has not followed yet.
-    let addr = P::debug_address(number);
+fn look_at_movable(addr: u64, watch: &Watchpoint) -> Option<(u64, u64, u64)> {
     // SAFETY: who aimed it there has seen that this is memory of the kernel, and the access that
     // matched has just found it there.
     let new = unsafe { value(addr, watch.len) };
