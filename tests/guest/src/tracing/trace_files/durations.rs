@@ -8,7 +8,7 @@ use core::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
 };
 
-use alloc::vec::Vec;
+use alloc::{format, vec::Vec};
 
 use kernel::{
     errno::Errno,
@@ -61,8 +61,9 @@ struct Times {
     away: u64,
 }
 
-/// Has the calls, while the other task sets the option and has the CPU. `read` reads the durations.
-fn times(counts: bool, read: fn() -> Vec<u64>) -> Times {
+/// Has the calls, while the other task sets the option and has the CPU. Returns how long all took,
+/// and how long the other task had the CPU, in nanoseconds.
+fn calls(counts: bool) -> (u64, u64) {
     AWAY.store(0, SeqCst);
     IS_CALLED.store(false, SeqCst);
     let other = spawn_kthread("other", move || {
@@ -81,13 +82,15 @@ fn times(counts: bool, read: fn() -> Vec<u64>) -> Times {
     assert_eq!(absent_outer(), 2);
     let all = ktime_get() - start;
     other.unwrap().wait_released();
+    (all, AWAY.load(SeqCst))
+}
+
+/// The same, and the durations, as `read` reads them.
+fn times(counts: bool, read: fn() -> Vec<u64>) -> Times {
+    let (all, away) = calls(counts);
     let shown = read();
     assert_eq!(shown.len(), 2, "{shown:?}");
-    Times {
-        shown,
-        all,
-        away: AWAY.load(SeqCst),
-    }
+    Times { shown, all, away }
 }
 
 /// The number before `us`.
@@ -172,5 +175,30 @@ fn a_profile_is_with_or_without_absence() {
     assert!(shown.iter().all(|ns| *ns >= WORK_NS - CUT_NS), "{shown:?}");
     echo("0", "function_profile_enabled").unwrap();
     echo("sleep-time", "trace_options").unwrap();
+    end();
+}
+
+/// A call is left out if it is too short without the time in which its task did not run.
+#[guest_test(smp = 1)]
+fn a_bound_is_for_the_duration_that_is_shown() {
+    const LEAST_US: u64 = 2000;
+    begin("function_graph", FUNCTIONS);
+    echo(&format!("{LEAST_US}"), "tracing_thresh").unwrap();
+    is_with_absence(&times(true, graph_times));
+    echo("nosleep-time", "trace_options").unwrap();
+    let (all, away) = calls(false);
+    let shown = graph_times();
+    // On a slow machine the rest may be as long as the bound.
+    let is_short = (all - away) / 1000 < LEAST_US;
+    assert!(
+        !is_short || shown.is_empty(),
+        "{shown:?} of {all}, away {away}"
+    );
+    assert!(
+        shown.iter().all(|ns| *ns >= LEAST_US * 1000 - CUT_NS),
+        "{shown:?}"
+    );
+    echo("sleep-time", "trace_options").unwrap();
+    echo("0", "tracing_thresh").unwrap();
     end();
 }
