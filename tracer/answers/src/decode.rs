@@ -194,14 +194,14 @@ pub(crate) fn decode(shape: &Shape, bytes: &[u8], context: &Context) -> Value {
             bytes,
             variants,
         } => {
-            let tag = number(first((*bytes).into()));
+            let tag = wide(first((*bytes).into()));
             match variants.iter().find(|(known, _)| *known == tag) {
                 Some((_, variant)) => Value::Variant {
                     of: name.clone(),
                     name: variant.clone(),
                     fields: Vec::new(),
                 },
-                None => Value::Unsigned(tag),
+                None => Value::Wide(tag),
             }
         }
         Shape::Enum { name, variants } => {

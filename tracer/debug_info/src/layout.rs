@@ -189,6 +189,8 @@ fn variants(session: &Session, all: &Enum, align: u64, depth: u32) -> Option<Sha
     let Some(tag) = all.tag else {
         return match &all.variants[..] {
             [only] => fields(session, &only.fields, all.bytes, align, depth),
+            // There is no value of it.
+            [] if all.bytes == 0 => Some(Shape::Empty),
             _ => None,
         };
     };

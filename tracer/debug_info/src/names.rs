@@ -58,12 +58,16 @@ pub fn generics(segment: &str) -> (&str, Option<&str>) {
     }
 }
 
+/// A type without the allocator that goes without saying.
+pub fn without_allocators(name: &str) -> String {
+    name.replace(", alloc::alloc::Global", "")
+        .replace(",alloc::alloc::Global", "")
+}
+
 /// A type as one writes it: the last segment of each path, and no allocator that goes without
 /// saying.
 pub fn short(name: &str) -> String {
-    let name = name
-        .replace(", alloc::alloc::Global", "")
-        .replace(",alloc::alloc::Global", "");
+    let name = without_allocators(name);
     let mut out = String::with_capacity(name.len());
     // Where the path that is being read begins in `out`.
     let mut path = 0;

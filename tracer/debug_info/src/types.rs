@@ -141,21 +141,48 @@ fn is_signed(session: &Session, id: TypeId) -> bool {
 }
 
 /// Keeps the bits of a tag.
-fn mask(value: u64, bytes: u8) -> u64 {
+fn mask(value: u128, bytes: u8) -> u128 {
     match bytes {
-        8.. => value,
+        16.. => value,
         _ => value & ((1 << (8 * u32::from(bytes))) - 1),
     }
+}
+
+/// A number that the debug information gives in as few bytes as it has. One of a signed type has
+/// the sign of those.
+fn number(found: &Found, attribute: gimli::DwAt, signed: bool) -> Option<u128> {
+    use gimli::AttributeValue::{Block, Data1, Data2, Data4, Data8, Sdata, Udata};
+    let extended = |number: i64| i128::from(number).cast_unsigned();
+    Some(match (found.entry.attr(attribute)?.raw_value(), signed) {
+        (Data1(number), true) => extended(number.cast_signed().into()),
+        (Data2(number), true) => extended(number.cast_signed().into()),
+        (Data4(number), true) => extended(number.cast_signed().into()),
+        (Data8(number), true) => extended(number.cast_signed()),
+        (Data1(number), false) => number.into(),
+        (Data2(number), false) => number.into(),
+        (Data4(number), false) => number.into(),
+        (Data8(number), false) => number.into(),
+        (Sdata(number), _) => extended(number),
+        (Udata(number), _) => number.into(),
+        (Block(bytes), _) => {
+            let mut number = [0; 16];
+            let bytes = bytes.slice();
+            number.get_mut(..bytes.len())?.copy_from_slice(bytes);
+            u128::from_le_bytes(number)
+        }
+        _ => return None,
+    })
 }
 
 /// An enumeration of which no variant has data.
 fn enumeration(session: &Session, found: &Found, id: TypeId) -> Type {
     let bytes = found.number(gimli::DW_AT_byte_size).unwrap_or_default();
     let tag = u8::try_from(bytes).unwrap_or_default();
+    let signed = is_signed(session, of(session, id.0));
     let mut variants = Vec::new();
     session.children(id.0, |child| {
         if child.entry.tag() == gimli::DW_TAG_enumerator {
-            let value = child.number(gimli::DW_AT_const_value);
+            let value = number(child, gimli::DW_AT_const_value, signed);
             variants.push(Variant {
                 name: child.name(session).unwrap_or_default(),
                 tag: value.map(|value| mask(value, tag)),
@@ -169,7 +196,7 @@ fn enumeration(session: &Session, found: &Found, id: TypeId) -> Type {
         tag: (tag > 0).then_some(Tag {
             offset: 0,
             bytes: tag,
-            signed: is_signed(session, of(session, id.0)),
+            signed,
         }),
         variants,
         origin: origin(session, id),
@@ -185,12 +212,18 @@ fn structure(session: &Session, found: &Found, id: TypeId) -> Option<Type> {
         }
     });
     let full_name = found.name(session).unwrap_or_default();
-    let name = names::short(&full_name);
+    let name = match full_name.split('<').next() {
+        // These are shown with the whole paths of their parameters.
+        Some("PhantomData" | "MaybeUninit") if session.is_of_library(id.0) => {
+            names::without_allocators(&full_name)
+        }
+        _ => names::short(&full_name),
+    };
     if let Some(part) = part {
         let origin = origin(session, id);
         return variants(session, part, (name, bytes, origin)).map(Type::Enum);
     }
-    let fields = fields(session, id, 0);
+    let fields = fields(session, id, 0, is_environment(&full_name));
     if let [data, length] = &fields[..]
         && data.name == "data_ptr"
         && length.name == "length"
@@ -242,15 +275,23 @@ fn parameters(session: &Session, id: TypeId) -> Vec<TypeId> {
     parameters
 }
 
-/// The fields of a structure that lies at an offset.
-fn fields(session: &Session, id: TypeId, base: u64) -> Vec<Field> {
+/// Whether a type is what a closure or a coroutine holds.
+fn is_environment(name: &str) -> bool {
+    name.starts_with('{')
+}
+
+/// The fields of a structure that lies at an offset, or of an environment.
+fn fields(session: &Session, id: TypeId, base: u64, environment: bool) -> Vec<Field> {
     let mut fields = Vec::new();
     session.children(id.0, |child| {
         let artificial = child.entry.has_attr(gimli::DW_AT_artificial);
         if child.entry.tag() == gimli::DW_TAG_member && !artificial {
             let name = child.name(session).unwrap_or_default();
             // What a closure holds by reference has its name in the source.
-            let name = name.strip_prefix("_ref__").unwrap_or(&name);
+            let name = match name.strip_prefix("_ref__") {
+                Some(name) if environment => name,
+                _ => &name,
+            };
             fields.push(Field {
                 name: name.into(),
                 offset: base
@@ -300,9 +341,14 @@ fn variants(
         if child.entry.tag() != gimli::DW_TAG_variant {
             return;
         }
-        let Some(value) = tag_value(child) else {
-            damaged = true;
-            return;
+        let value = match child.entry.attr(gimli::DW_AT_discr_value) {
+            None => None,
+            Some(_) => {
+                let signed = tag.is_some_and(|tag| tag.signed);
+                let value = number(child, gimli::DW_AT_discr_value, signed);
+                damaged |= value.is_none();
+                value
+            }
         };
         session.children(child.offset(), |member| {
             let place = member
@@ -312,7 +358,7 @@ fn variants(
             variants.push(Variant {
                 name: member.name(session).unwrap_or_default(),
                 tag: tag.and_then(|tag| value.map(|value| mask(value, tag.bytes))),
-                fields: fields(session, content, place),
+                fields: fields(session, content, place, is_environment(&name)),
             });
         });
     });
@@ -333,21 +379,6 @@ fn variants(
         variants,
         origin,
     })
-}
-
-/// The tag's value of a variant; none where the variant has no value of its own. None of all if it
-/// is larger than the tracer's numbers.
-fn tag_value(variant: &Found) -> Option<Option<u64>> {
-    match variant.entry.attr_value(gimli::DW_AT_discr_value) {
-        None => Some(None),
-        Some(gimli::AttributeValue::Block(bytes)) => {
-            let bytes = bytes.slice();
-            let (low, high) = bytes.split_at_checked(8)?;
-            let low = low.try_into().map(u64::from_le_bytes).ok()?;
-            high.iter().all(|byte| *byte == 0).then_some(Some(low))
-        }
-        Some(_) => variant.number(gimli::DW_AT_discr_value).map(Some),
-    }
 }
 
 /// Whether there is no value of a type, as of `!` and `Infallible`.

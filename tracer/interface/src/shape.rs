@@ -116,7 +116,7 @@ pub enum Shape {
     Choice {
         name: Rc<str>,
         bytes: u8,
-        variants: Vec<(u64, Rc<str>)>,
+        variants: Vec<(u128, Rc<str>)>,
     },
     /// The number of the variant, in 1 or 2 bytes, and its fields. Zeros fill it up.
     Enum {

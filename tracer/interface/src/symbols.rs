@@ -412,7 +412,7 @@ pub struct Variant {
     pub name: String,
     /// The tag's value, with zeros above the tag's bytes. None marks the variant of all values that
     /// no other one has: the one with data, where a niche is the tag.
-    pub tag: Option<u64>,
+    pub tag: Option<u128>,
     /// Its fields, with offsets from the beginning of the enum.
     pub fields: Vec<Field>,
 }

@@ -229,7 +229,7 @@ fn variant(kernel: &dyn Kernel, of: &Enum, bytes: &[Option<u8>]) -> Option<Strin
     let mut all = of.variants.iter();
     let known = all
         .clone()
-        .find(|variant| variant.tag.map(u128::from) == tag);
+        .find(|variant| variant.tag.is_some() && variant.tag == tag);
     let found = known.or_else(|| all.find(|variant| variant.tag.is_none()))?;
     Some(format!(
         "{}{}",
@@ -240,10 +240,7 @@ fn variant(kernel: &dyn Kernel, of: &Enum, bytes: &[Option<u8>]) -> Option<Strin
 
 /// `(1, 2)` of fields with numbers, ` { a: 1 }` of fields with names, nothing of no fields.
 fn listed(kernel: &dyn Kernel, fields: &[Field], bytes: &[Option<u8>]) -> String {
-    let is_number = |name: &str| {
-        let name = name.trim_start_matches("__");
-        name.bytes().all(|letter| letter.is_ascii_digit())
-    };
+    let is_number = |name: &str| name.bytes().all(|letter| letter.is_ascii_digit());
     let value = |field: &Field| {
         let begin = usize::try_from(field.offset).ok();
         let rest = begin.and_then(|begin| bytes.get(begin..));
@@ -351,7 +348,7 @@ mod tests {
             Type::Struct(Struct {
                 name: "(u32, i32)".into(),
                 bytes: 8,
-                fields: vec![field("__0", 0, 0), field("__1", 4, 1)],
+                fields: vec![field("0", 0, 0), field("1", 4, 1)],
                 parameters: Vec::new(),
                 origin: Origin::Source,
             }),
@@ -364,7 +361,7 @@ mod tests {
                     signed: false,
                 }),
                 variants: vec![
-                    variant("Ok", Some(0), vec![field("__0", 4, 1)]),
+                    variant("Ok", Some(0), vec![field("0", 4, 1)]),
                     variant("Err", Some(1), vec![]),
                     variant("Other", None, vec![field("why", 0, 0)]),
                 ],

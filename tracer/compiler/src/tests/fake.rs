@@ -77,7 +77,7 @@ fn field(name: &str, offset: u64, type_id: TypeId) -> Field {
 fn variant(name: &str, tag: Option<u64>, fields: Vec<Field>) -> Variant {
     Variant {
         name: name.into(),
-        tag,
+        tag: tag.map(u128::from),
         fields,
     }
 }
@@ -231,8 +231,8 @@ impl Fake {
                         signed: false,
                     }),
                     variants: vec![
-                        variant("Ok", Some(0), vec![field("__0", 8, USIZE)]),
-                        variant("Err", Some(1), vec![field("__0", 1, ERRNO)]),
+                        variant("Ok", Some(0), vec![field("0", 8, USIZE)]),
+                        variant("Err", Some(1), vec![field("0", 1, ERRNO)]),
                     ],
                     origin: Origin::Source,
                 }),
@@ -249,7 +249,7 @@ impl Fake {
                     }),
                     variants: vec![
                         variant("None", Some(0), Vec::new()),
-                        variant("Some", None, vec![field("__0", 0, INODE_REF)]),
+                        variant("Some", None, vec![field("0", 0, INODE_REF)]),
                     ],
                     origin: Origin::Source,
                 }),
@@ -266,7 +266,7 @@ impl Fake {
                     }),
                     variants: vec![
                         variant("Point", Some(0), Vec::new()),
-                        variant("Circle", Some(1), vec![field("__0", 4, U32)]),
+                        variant("Circle", Some(1), vec![field("0", 4, U32)]),
                         variant(
                             "Box",
                             Some(2),

@@ -133,10 +133,10 @@ impl<'a> Types<'a> {
         let equal = |word: &Number, value| {
             Test::compare(Condition::Equal, word.clone(), Number::Constant(value))
         };
-        let is = |value: u64| {
-            let low = equal(&low, extend(value, bytes.min(8), false));
+        let is = |value: u128| {
+            let low = equal(&low, extend(value as u64, bytes.min(8), false));
             match &high {
-                Some(high) => low.and(equal(high, 0)),
+                Some(high) => low.and(equal(high, (value >> 64) as u64)),
                 None => low,
             }
         };
@@ -167,6 +167,11 @@ impl<'a> Types<'a> {
 
     /// Whether a value is shown as what it leads to: a reference, a `Box`, an `Arc` or `Rc`.
     pub(crate) fn leads_on(&self, id: TypeId) -> bool {
+        if let Type::Struct(of) = &*self.describe(id)
+            && let Some(only) = self.transparent(of)
+        {
+            return self.leads_on(only.type_id);
+        }
         matches!(&*self.describe(id), Type::Pointer { .. }) || self.shared(id).is_some()
     }
 
@@ -321,21 +326,12 @@ pub(crate) fn missing(span: Span) -> Diagnostic {
 }
 
 pub(crate) fn field_of<'f>(fields: &'f [Field], name: &str) -> Option<&'f Field> {
-    let plain = |name: &str| name.trim_start_matches('_').len();
-    fields.iter().find(|field| field.name == name).or_else(|| {
-        // Debug information calls the fields of tuples `__0`, `__1`.
-        fields.iter().find(|field| {
-            is_position(&field.name)
-                && plain(&field.name) == name.len()
-                && field.name.ends_with(name)
-        })
-    })
+    fields.iter().find(|field| field.name == name)
 }
 
-/// Whether a field has a number for a name.
+/// Whether a field has a number for a name, as those of a tuple have.
 fn is_position(name: &str) -> bool {
-    let name = name.trim_start_matches('_');
-    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
+    name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// The name of a type without its path and parameters.
@@ -388,35 +384,4 @@ pub(crate) fn integer(name: &str) -> Option<(u8, bool)> {
         "i64" | "isize" | "int64" | "int64_t" | "ssize_t" => (8, true),
         _ => return None,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_field_is_found_by_its_name_and_one_of_a_tuple_by_its_number() {
-        let fields = ["__1", "__10", "len", "__x", "_0"].map(|name| Field {
-            name: name.into(),
-            offset: 0,
-            type_id: TypeId(0),
-        });
-        let found = |name: &str| field_of(&fields, name).map(|field| field.name.as_str());
-        for (name, field) in [
-            ("1", Some("__1")),
-            ("10", Some("__10")),
-            ("0", Some("_0")),
-            ("__1", Some("__1")),
-            ("len", Some("len")),
-            ("__x", Some("__x")),
-            // Neither the end of a name nor another name of that length.
-            ("x", None),
-            ("en", None),
-            ("2", None),
-            ("01", None),
-            ("", None),
-        ] {
-            assert_eq!(found(name), field, "{name}");
-        }
-    }
 }

@@ -115,7 +115,7 @@ impl Decoder<'_> {
             Type::Enum(all) => {
                 let tag = all.tag.map(|tag| {
                     let offset = usize::try_from(tag.offset).unwrap();
-                    number(&bytes[offset..][..usize::from(tag.bytes)]) as u64
+                    number(&bytes[offset..][..usize::from(tag.bytes)])
                 });
                 let variant = all
                     .variants
