@@ -53,6 +53,7 @@ mod scope;
 mod search;
 mod session;
 mod signature;
+mod stacked;
 mod symbolise;
 mod types;
 mod value;
@@ -128,6 +129,8 @@ struct Known {
     prologue: Prologue,
     /// Whether its arguments and its result are told.
     is_described: bool,
+    /// The path of another function that has the same code.
+    same_code: Option<u32>,
 }
 
 impl DebugInfo {
@@ -289,9 +292,36 @@ impl DebugInfo {
             frame_base,
             prologue,
             is_described: self.is_described(&session, entry),
+            same_code: self.same_code(&row),
         });
         self.functions.borrow_mut().insert(entry, known.clone());
         Ok((row, known))
+    }
+
+    /// The same, if the names there can only be those of this function.
+    fn known_alone(&self, address: u64) -> Result<(FunctionRow, Rc<Known>), Unavailable> {
+        let (row, known) = self.known(address)?;
+        match known.same_code {
+            None => Ok((row, known)),
+            Some(other) => Err(Unavailable {
+                reason: format!(
+                    "the compiler has made one of {} and {}, whose code is the same, and nothing \
+                     says of which of them the values are",
+                    self.index.name(row.path),
+                    self.index.name(other)
+                ),
+                help: "read registers instead, for example arg0 or reg(\"di\")".into(),
+            }),
+        }
+    }
+
+    /// The path of another function with the code of `of`. Only one of them has debug information.
+    fn same_code(&self, of: &FunctionRow) -> Option<u32> {
+        let others = self
+            .index
+            .functions()
+            .filter(|row| row.address == of.address && row.bytes > 0 && row.symbol != of.symbol);
+        others.map(|row| row.path).next()
     }
 
     /// The rows of the unit that begins there.

@@ -22,7 +22,7 @@ use crate::{
     index::FunctionRow,
     lines, names,
     scope::{Local, Location, Scope, ScopeKind},
-    types, value,
+    stacked, types, value,
 };
 
 impl DebugInfo {
@@ -98,7 +98,13 @@ impl DebugInfo {
                 .ok_or_else(|| unknown("when it is put into its place is not known"))
                 .and_then(found);
         }
-        let pieces = value::pieces(expression, bytes, &context).map_err(|why| unknown(&why))?;
+        let mut pieces = value::pieces(expression, bytes, &context).map_err(|why| unknown(&why))?;
+        let above = value::frame_slot(expression, encoding)
+            .and_then(|offset| stacked::above_return(known.frame_base.as_deref(), offset));
+        if let Some(offset) = above {
+            let stacked = self.stacked((row, known), offset, bytes, pieces);
+            pieces = stacked.map_err(unknown)?;
+        }
         match moved() {
             Some(moved) if missing(&moved) < missing(&pieces) => found(moved),
             _ => found(pieces),

@@ -27,7 +27,7 @@ fn refuse(reason: String, help: &str) -> Unavailable {
 impl DebugInfo {
     /// The result of the function that begins at an address.
     pub(crate) fn result_of(&self, function: u64) -> Result<Variable, Unavailable> {
-        let (row, known) = self.known(function)?;
+        let (row, known) = self.known_alone(function)?;
         let path = self.index.name(row.path);
         if !known.is_described {
             return Err(refuse(

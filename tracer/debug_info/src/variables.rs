@@ -55,7 +55,7 @@ fn named<'a>(scopes: &[&'a Scope], name: &str) -> Option<(&'a Scope, &'a Local)>
 
 impl DebugInfo {
     pub(crate) fn names_at(&self, place: ProbePlace) -> Vec<String> {
-        let Ok((row, known)) = self.known(place.address) else {
+        let Ok((row, known)) = self.known_alone(place.address) else {
             return Vec::new();
         };
         let mut names: Vec<&str> = Vec::new();
@@ -79,7 +79,7 @@ impl DebugInfo {
         place: ProbePlace,
         name: &str,
     ) -> Result<Variable, Unavailable> {
-        let (row, known) = self.known(place.address)?;
+        let (row, known) = self.known_alone(place.address)?;
         let scopes = visible(&known.scope, row.address, place);
         if let Some((scope, local)) = named(&scopes, name) {
             return self.pieces(&known, row, place, local, scope);
@@ -132,7 +132,7 @@ impl DebugInfo {
     /// The names of the arguments of the function that begins at an address, in their order. None:
     /// the debug information does not describe it.
     pub fn arguments(&self, function: u64) -> Option<Vec<String>> {
-        let (_, known) = self.known(self.in_file(function)).ok()?;
+        let (_, known) = self.known_alone(self.in_file(function)).ok()?;
         if !known.is_described {
             return None;
         }
