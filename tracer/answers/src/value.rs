@@ -306,9 +306,7 @@ impl<'a> Shown<'a> {
         let Some((first, _)) = fields.first() else {
             return Ok(());
         };
-        let is_tuple = first
-            .trim_start_matches('_')
-            .starts_with(|c: char| c.is_ascii_digit());
+        let is_tuple = first.starts_with(|c: char| c.is_ascii_digit());
         f.write_str(if is_tuple { "(" } else { " { " })?;
         for (index, (name, value)) in fields.iter().enumerate() {
             f.write_str(if index == 0 { "" } else { ", " })?;
@@ -344,15 +342,39 @@ impl<'a> Shown<'a> {
             ("..a", 1) => write!(f, "..{}", inner(0)),
             ("..=a", 1) => write!(f, "..={}", inner(0)),
             ("..", 0) => f.write_str(".."),
-            ("OnceCell()", 1) => match &fields[0].1 {
-                Value::Variant { name, .. } if &**name == "None" => {
-                    f.write_str("OnceCell(<uninit>)")
+            ("OnceCell()" | "LazyCell()", 1) => {
+                let name = name.trim_end_matches("()");
+                match &fields[0].1 {
+                    Value::Variant {
+                        name: state,
+                        fields,
+                        ..
+                    } => match (&**state, &fields[..]) {
+                        ("Some" | "Init", [(_, value)]) => {
+                            write!(f, "{name}({})", self.inner(value))
+                        }
+                        ("Poisoned", _) => write!(f, "{name}(<poisoned>)"),
+                        _ => write!(f, "{name}(<uninit>)"),
+                    },
+                    other => write!(f, "{name}({})", self.inner(other)),
                 }
-                Value::Variant { fields, .. } if fields.len() == 1 => {
-                    write!(f, "OnceCell({})", self.inner(&fields[0].1))
-                }
-                other => write!(f, "OnceCell({})", self.inner(other)),
+            }
+            ("TypeId()", 1) => match halves_of(&fields[0].1) {
+                Some(number) => write!(f, "TypeId({number:#034x})"),
+                None => write!(f, "TypeId({})", inner(0)),
             },
+            ("Location()", 3) => {
+                let (file, line, column) = (inner(0), inner(1), inner(2));
+                write!(
+                    f,
+                    "Location {{ file: {file}, line: {line}, column: {column} }}"
+                )
+            }
+            ("SocketAddr()", 2) => write!(f, "{}:{}", inner(0), inner(1)),
+            ("SocketAddr()", 3) if fields[2].1.number() == Some(0) => {
+                write!(f, "[{}]:{}", inner(0), inner(1))
+            }
+            ("SocketAddr()", 3) => write!(f, "[{}%{}]:{}", inner(0), inner(2), inner(1)),
             ("Mutex()" | "RwLock()", 2) => {
                 let name = name.trim_end_matches("()");
                 write!(
@@ -464,9 +486,8 @@ impl fmt::Display for Shown<'_> {
                 let value = &fields[0].1;
                 write!(f, "{}", Shown { value, ..*self })
             }
-            // An alignment of the library, by the name that no other variant has.
-            Value::Variant { name, .. } if name.starts_with("_Align1Shl") => {
-                let shift = &name["_Align1Shl".len()..];
+            Value::Variant { of, name, .. } if &**of == "Alignment()" => {
+                let shift = name.trim_start_matches("_Align1Shl");
                 let bytes = 1_u64.checked_shl(shift.parse().unwrap_or(0)).unwrap_or(0);
                 write!(f, "{bytes} (1 << {shift})")
             }
@@ -513,6 +534,19 @@ fn write_stack(
 /// Whether a type without fields is shown by its whole name.
 fn is_shown_whole(name: &str) -> bool {
     name == "(Weak)" || name.starts_with("PhantomData<") || name.starts_with("MaybeUninit<")
+}
+
+/// The number whose low and high half are two addresses.
+fn halves_of(halves: &Value) -> Option<u128> {
+    match halves {
+        Value::List { items, more: 0, .. } => match items[..] {
+            [Value::Address(low), Value::Address(high)] => {
+                Some(u128::from(high) << 64 | u128::from(low))
+            }
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 /// The address of a network that four or sixteen numbers are.

@@ -1,9 +1,10 @@
 //! Instructions that store the collections of the library.
 //!
 //! Each begins with the number of its elements; as many follow as its shape has room for. A ring
-//! may continue at the beginning of its room. Of a B-tree the entries of the first leaf are stored,
-//! which are its least. Of a table the first slots are stored, with a mark in front of each that is
-//! in use, so the elements come in the order in which the library goes through them.
+//! may continue at the beginning of its room, and a linked list has a node for each. Of a B-tree
+//! the entries of the first leaf are stored, which are its least. Of a table the first slots are
+//! stored, with a mark in front of each that is in use, so the elements come in the order in which
+//! the library goes through them.
 
 use bpf::{AluOp, Condition, Reg};
 use trace_interface::{
@@ -20,7 +21,7 @@ use crate::{
     number::{Number, Space, Test},
     object::Object,
     types::{
-        library::{Collection, Table, Tree},
+        library::{Chain, Collection, Table, Tree},
         missing,
     },
 };
@@ -69,6 +70,13 @@ impl Code<'_, '_> {
                 let ring = [word(pointer)?, word(head)?, word(capacity)?, count];
                 let ring = ring.map(|number| self.keep(&number));
                 store_ring(self, space, &ring, id, to, (of, *most), span)
+            }
+            Collection::Chain(chain) => {
+                let count = self.keep(&count);
+                self.store_number(&count, to, 8);
+                let first = word(chain.first)?;
+                let node = kept_place(self, &first);
+                store_chain(self, (space, node), &chain, &count, to, (of, *most), span)
             }
             Collection::Tree(tree) => {
                 let count = self.keep(&count);
@@ -148,6 +156,32 @@ fn store_ring(
         code.can_read((space, &address), &Number::Constant(size), unreadable);
         let item = Object::in_memory(id, (space, address), Test::Constant(true));
         code.store_object(&item, to.at(8 + of.bytes() * index), of, span)?;
+        code.values.memory.release(mark);
+    }
+    end_of_elements(code, to, end, unreadable);
+    Ok(())
+}
+
+fn store_chain(
+    code: &mut Code<'_, '_>,
+    (space, node): (Space, Place),
+    chain: &Chain,
+    count: &Number,
+    to: Place,
+    (of, most): (&Shape, u32),
+    span: Span,
+) -> Lowered<()> {
+    let (end, unreadable) = (code.asm.label(), code.asm.label());
+    for index in 0..most {
+        unless_above(code, count, index, end);
+        let mark = code.values.memory.mark();
+        let bytes = Number::Constant(chain.bytes);
+        code.can_read((space, &Number::Own(node)), &bytes, unreadable);
+        let item = Object::in_memory(chain.of, (space, Number::Own(node)), Test::Constant(true));
+        let item = item.part(chain.of, chain.element);
+        code.store_object(&item, to.at(8 + of.bytes() * index), of, span)?;
+        let next = Number::load_in(space, Number::Own(node), chain.next as i64, 8, false);
+        code.store_number(&next, node, 8);
         code.values.memory.release(mark);
     }
     end_of_elements(code, to, end, unreadable);

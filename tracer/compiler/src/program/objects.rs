@@ -132,6 +132,12 @@ impl Code<'_, '_> {
                 self.store_bytes(object, seconds, 8, to, span)?;
                 self.store_bytes(object, nanoseconds, 4, to.at(8), span)?;
             }
+            (Type::Struct(_), Shape::Struct { fields, .. })
+                if self.values.types().rest(object.type_id).is_some()
+                    && matches!(fields[..], [(_, Shape::List { .. })]) =>
+            {
+                store_rest(self, object, to, &fields[0].1, span)?;
+            }
             (Type::Struct(of), Shape::Struct { fields, .. }) => {
                 store_fields(self, object, of, to, fields, span)?;
             }
@@ -328,6 +334,38 @@ impl Code<'_, '_> {
         self.asm.call(Helper::CanRead);
         self.asm.branch(Condition::Equal, Reg::R0, 0, otherwise);
     }
+}
+
+/// The number and the first of the elements that an iterator has yet to give.
+fn store_rest(
+    code: &mut Code<'_, '_>,
+    object: &Object,
+    to: Place,
+    shape: &Shape,
+    span: Span,
+) -> Lowered<()> {
+    let rest = code.values.types().rest(object.type_id);
+    let rest = rest.ok_or_else(|| missing(span))?;
+    let word = |at| object.read(at, 8, false).ok_or_else(|| missing(span));
+    let (first, end) = (word(rest.first)?, word(rest.end)?);
+    let count = match rest.counts {
+        true => end,
+        false => {
+            let bytes = Number::alu(AluOp::Sub, end, first.clone());
+            Number::alu(AluOp::Div, bytes, Number::Constant(rest.bytes))
+        }
+    };
+    let Shape::List { of, most, .. } = shape else {
+        return Err(missing(span));
+    };
+    code.store_list(
+        (object.space(), &first),
+        &count,
+        rest.of,
+        to,
+        (of, *most),
+        span,
+    )
 }
 
 /// The bytes of so many elements, at most `most`.

@@ -31,8 +31,34 @@ pub(crate) enum Collection {
         capacity: u64,
         of: TypeId,
     },
+    Chain(Chain),
     Tree(Tree),
     Table(Table),
+}
+
+/// A list of nodes, of which each leads to the next one.
+#[derive(Clone, Debug)]
+pub(crate) struct Chain {
+    pub(crate) length: u64,
+    pub(crate) first: u64,
+    /// Offsets in a node, and its whole size.
+    pub(crate) next: u64,
+    pub(crate) element: u64,
+    pub(crate) bytes: u64,
+    pub(crate) of: TypeId,
+}
+
+/// The elements that an iterator has yet to give.
+#[derive(Clone, Debug)]
+pub(crate) struct Rest {
+    /// Where the pointers to the first one and behind the last one are.
+    pub(crate) first: u64,
+    pub(crate) end: u64,
+    /// Whether the second pointer is the number of elements instead.
+    pub(crate) counts: bool,
+    /// How far one element is behind another.
+    pub(crate) bytes: u64,
+    pub(crate) of: TypeId,
 }
 
 /// A B-tree.
@@ -68,7 +94,7 @@ impl Collection {
     /// How it is written.
     pub(crate) fn form(&self) -> Form {
         match self {
-            Self::Run { .. } | Self::Ring { .. } => Form::List,
+            Self::Run { .. } | Self::Ring { .. } | Self::Chain(_) => Form::List,
             Self::Tree(Tree { parts, .. }) | Self::Table(Table { parts, .. }) => {
                 match parts.len() {
                     1 => Form::Set,
@@ -82,6 +108,7 @@ impl Collection {
     pub(crate) fn length(&self) -> u64 {
         match self {
             Self::Run { length, .. } | Self::Ring { length, .. } => *length,
+            Self::Chain(chain) => chain.length,
             Self::Tree(tree) => tree.length,
             Self::Table(table) => table.items,
         }
@@ -114,6 +141,7 @@ impl Types<'_> {
                 capacity: self.inside(id, "cap", MOST_DEPTH)?.0,
                 of: *of.parameters.first()?,
             }),
+            "LinkedList" => self.chain(id, of).map(Collection::Chain),
             "BTreeMap" => self.tree(id, of, 2).map(Collection::Tree),
             "BTreeSet" => {
                 let (at, map) = self.field_at(id, &["map"])?;
@@ -132,8 +160,16 @@ impl Types<'_> {
         }
     }
 
-    /// The elements of an `Rc<[T]>` or the bytes of an `Rc<str>`; the same of an `Arc`.
+    /// The elements of an `Rc<[T]>` or the bytes of an `Rc<str>`; the same of an `Arc`. Others have
+    /// a length, too: that of the last field of what they lead to.
     fn shared_run(&self, id: TypeId) -> Option<Collection> {
+        let Type::Struct(of) = &*self.describe(id) else {
+            return None;
+        };
+        let (_, content) = of.name.split_once('<')?;
+        if !content.starts_with('[') && !is_text(content) {
+            return None;
+        }
         let (at, pointer) = self.field_at(id, &["ptr", "pointer"])?;
         let (data, to) = self.field_at(pointer, &["data_ptr"])?;
         let (length, _) = self.field_at(pointer, &["length"])?;
@@ -145,6 +181,28 @@ impl Types<'_> {
             length: at + length,
             skip,
             of,
+        })
+    }
+
+    /// The elements that an iterator of the library has yet to give.
+    pub(crate) fn rest(&self, id: TypeId) -> Option<Rest> {
+        let described = self.describe(id);
+        let Type::Struct(of) = &*described else {
+            return None;
+        };
+        let end = match (of.origin, plain_name(&of.name)) {
+            (Origin::Library, "Iter" | "IterMut") => "end_or_len",
+            (Origin::Library, "IntoIter") => "end",
+            _ => return None,
+        };
+        let item = *of.parameters.first()?;
+        let bytes = self.size(item);
+        Some(Rest {
+            first: self.field_at(id, &["ptr"])?.0,
+            end: self.field_at(id, &[end])?.0,
+            counts: bytes == 0 && end == "end_or_len",
+            bytes: bytes.max(1),
+            of: item,
         })
     }
 
@@ -161,7 +219,12 @@ impl Types<'_> {
                 self.field_at(id, &["vec", "len"])?.0,
                 0,
             )),
-            (Origin::Library, "Rc" | "Arc") if of.name.contains("<str") => {
+            (Origin::Library, "Rc" | "Arc")
+                if of
+                    .name
+                    .split_once('<')
+                    .is_some_and(|(_, content)| is_text(content)) =>
+            {
                 match self.shared_run(id)? {
                     Collection::Run {
                         pointer,
@@ -224,31 +287,43 @@ impl Types<'_> {
         }
     }
 
+    /// The first field of the variant `Some` of a field.
+    fn if_some(&self, id: TypeId, name: &str) -> Option<(u64, TypeId)> {
+        let (at, option) = self.field_at(id, &[name])?;
+        let Type::Enum(option) = &*self.describe(option) else {
+            return None;
+        };
+        let mut variants = option.variants.iter();
+        let some = variants.find(|variant| variant.name == "Some")?;
+        let content = some.fields.first()?;
+        Some((at + content.offset, content.type_id))
+    }
+
+    /// The nodes of a linked list. None is a null pointer to a node.
+    fn chain(&self, id: TypeId, of: &Struct) -> Option<Chain> {
+        let (first, pointer) = self.if_some(id, "head")?;
+        let (in_pointer, node) = self.pointer_inside(pointer, MOST_DEPTH)?;
+        let (next, pointer) = self.if_some(node, "next")?;
+        let (in_next, _) = self.pointer_inside(pointer, MOST_DEPTH)?;
+        Some(Chain {
+            length: self.field_at(id, &["len"])?.0,
+            first: first + in_pointer,
+            next: next + in_next,
+            element: self.field_at(node, &["element"])?.0,
+            bytes: self.size(node),
+            of: *of.parameters.first()?,
+        })
+    }
+
     /// The tree that a map is. `parts`: 2 with its values, 1 without.
     fn tree(&self, id: TypeId, of: &Struct, parts: usize) -> Option<Tree> {
-        let (root_at, root) = self.field_at(id, &["root"])?;
         // None is a null pointer to the node.
-        let Type::Enum(option) = &*self.describe(root) else {
-            return None;
-        };
-        let some = option
-            .variants
-            .iter()
-            .find(|variant| variant.name == "Some")?;
-        let reference = some.fields.first()?;
-        let root_at = root_at + reference.offset;
-        let (height, _) = self.field_at(reference.type_id, &["height"])?;
-        let (in_node, node) = self.field_at(reference.type_id, &["node"])?;
+        let (root_at, root) = self.if_some(id, "root")?;
+        let (height, _) = self.field_at(root, &["height"])?;
+        let (in_node, node) = self.field_at(root, &["node"])?;
         let (in_pointer, leaf) = self.pointer_inside(node, MOST_DEPTH)?;
-        let (_, parent) = self.field_at(leaf, &["parent"])?;
-        let Type::Enum(parent) = &*self.describe(parent) else {
-            return None;
-        };
-        let some = parent
-            .variants
-            .iter()
-            .find(|variant| variant.name == "Some")?;
-        let (_, inner) = self.pointer_inside(some.fields.first()?.type_id, MOST_DEPTH)?;
+        let (_, parent) = self.if_some(leaf, "parent")?;
+        let (_, inner) = self.pointer_inside(parent, MOST_DEPTH)?;
         let arrays = ["keys", "vals"];
         let part = |(name, id): (&&str, &TypeId)| Some((self.field_at(leaf, &[name])?.0, *id));
         let parameters = arrays.iter().zip(&of.parameters).take(parts);
@@ -290,4 +365,10 @@ impl Types<'_> {
         })
         .filter(|table| table.parts.len() == parts)
     }
+}
+
+/// Whether the parameters of a type begin with that of a text.
+fn is_text(parameters: &str) -> bool {
+    let after = parameters.strip_prefix("str");
+    after.is_some_and(|after| after.starts_with(['>', ',']))
 }

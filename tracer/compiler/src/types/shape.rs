@@ -15,7 +15,7 @@ use trace_interface::{
 
 use super::{
     MOST_DEPTH, Types, field_of,
-    library::{Collection, MOST_IN_NODE, Table, Tree},
+    library::{Chain, Collection, MOST_IN_NODE, Table, Tree},
     plain_name,
 };
 use crate::object::{At, Gaps, Object};
@@ -307,8 +307,13 @@ impl Shaper<'_, '_> {
     }
 
     fn list(&self, form: Form, of: Shape) -> Shape {
+        self.list_of(form, of, MOST_ELEMENTS)
+    }
+
+    /// The same with another limit, which is at least four elements.
+    fn list_of(&self, form: Form, of: Shape, limit: u32) -> Shape {
         Shape::List {
-            most: self.most(&of),
+            most: self.most(&of).min(limit.max(4)),
             of: Box::new(of),
             form,
         }
@@ -357,6 +362,15 @@ impl Shaper<'_, '_> {
         if let Some(collection) = types.collection(id) {
             return self.collection(&collection, depth);
         }
+        if let Some(rest) = types.rest(id)
+            && gaps.is_none()
+        {
+            let items = self.list(Form::List, self.shape(rest.of, depth + 1, None));
+            return Shape::Struct {
+                name: Rc::from(&*of.name),
+                fields: [("0".into(), items)].into(),
+            };
+        }
         if of.origin == Origin::Library && matches!(&*of.name, "AtomicBool" | "Atomic<bool>") {
             return Shape::Boolean;
         }
@@ -380,7 +394,16 @@ impl Shaper<'_, '_> {
             // Nothing says which of its fields it has.
             (Origin::Union, "MaybeUninit") => named(&of.name, &[]),
             (Origin::Union, name) => named(&format!("{name} {{ .. }}"), &[]),
-            (Origin::Library, "Duration") if gaps.is_none() => Shape::Duration,
+            (Origin::Library, "Duration")
+                if ["secs", "nanos"].iter().all(|name| {
+                    let at = types.field_at(id, &[name]);
+                    at.is_some_and(|(at, of)| {
+                        gaps.is_none_or(|gaps| !gaps.lacks(at, types.size(of)))
+                    })
+                }) =>
+            {
+                Shape::Duration
+            }
             (Origin::Library, "Range") => named("..", &["start", "end"]),
             (Origin::Library, "RangeInclusive") => named("..=", &["start", "end", "exhausted"]),
             (Origin::Library, "RangeFrom") => named("a..", &["start"]),
@@ -389,12 +412,18 @@ impl Shaper<'_, '_> {
             (Origin::Library, "RangeFull") => named("..", &[]),
             (Origin::Library, "RefCell") => named("RefCell", &["value"]),
             (Origin::Library, "OnceCell") => named("OnceCell()", &["inner"]),
+            (Origin::Library, "LazyCell") => named("LazyCell()", &["state"]),
+            (Origin::Library, "TypeId") => named("TypeId()", &["data"]),
+            (Origin::Library, "Location") => named("Location()", &["filename", "line", "col"]),
+            (Origin::Library, "SocketAddrV4") => named("SocketAddr()", &["ip", "port"]),
+            (Origin::Library, "SocketAddrV6") => named("SocketAddr()", &["ip", "port", "scope_id"]),
             (Origin::Library, lock @ ("Mutex" | "RwLock"))
                 if field_of(&of.fields, "poison").is_some() =>
             {
                 named(&format!("{lock}()"), &["data", "poison"])
             }
             (Origin::Library, "Weak") => named("(Weak)", &[]),
+            (Origin::Library, "Empty") => named("Empty", &[]),
             (Origin::Library, "Ipv4Addr" | "Ipv6Addr") => named("IpAddr()", &["octets"]),
             _ => Shape::Struct {
                 name: Rc::from(&*of.name),
@@ -419,8 +448,10 @@ impl Shaper<'_, '_> {
             }
         };
         match of {
-            Collection::Run { of, .. } | Collection::Ring { of, .. } => {
-                self.list(form, self.shape(*of, depth + 1, None))
+            Collection::Run { of, .. } => self.list(form, self.shape(*of, depth + 1, None)),
+            // Each of its elements takes instructions of its own, whatever it is.
+            Collection::Ring { of, .. } | Collection::Chain(Chain { of, .. }) => {
+                self.list_of(form, self.shape(*of, depth + 1, None), self.limits.elements)
             }
             Collection::Tree(Tree { parts: of, .. }) => match self.list(form, parts(of)) {
                 Shape::List { of, most, form } => Shape::List {
@@ -445,9 +476,9 @@ impl Shaper<'_, '_> {
 
     fn enumeration(&self, of: &Enum, depth: u32, gaps: Option<Gaps<'_>>) -> Shape {
         // Of some enums of the library only the content is shown.
-        let is_transparent = matches!(plain_name(&of.name), "Cow" | "IpAddr");
-        let name = match of.origin {
-            Origin::Library if is_transparent => "()".into(),
+        let name = match (of.origin, plain_name(&of.name)) {
+            (Origin::Library, "Cow" | "IpAddr" | "SocketAddr") => "()".into(),
+            (Origin::Library, "AlignmentEnum") => "Alignment()".into(),
             _ => Rc::from(&*of.name),
         };
         let has_no_fields = of.variants.iter().all(|variant| variant.fields.is_empty());
