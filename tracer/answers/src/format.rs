@@ -37,22 +37,37 @@ pub(crate) fn write(
             write!(text, "{bits}")?;
         }
         Style::Decimal => {
-            if conversion.plus && number >= 0 {
-                text.push('+');
+            match number {
+                ..0 => text.push('-'),
+                _ if conversion.plus => text.push('+'),
+                _ if conversion.blank => text.push(' '),
+                _ => {}
             }
-            write!(text, "{number}")?;
+            digits(
+                &mut text,
+                conversion,
+                format_args!("{}", number.unsigned_abs()),
+            )?;
         }
-        Style::Unsigned => write!(text, "{bits}")?,
+        Style::Unsigned => digits(&mut text, conversion, format_args!("{bits}"))?,
         Style::Hex { upper } => {
-            if conversion.alternate {
-                text.push_str("0x");
-            }
+            let prefix = match (conversion.alternate && bits != 0, upper) {
+                (false, _) => "",
+                (true, false) => "0x",
+                (true, true) => "0X",
+            };
+            text.push_str(prefix);
             match upper {
-                false => write!(text, "{bits:x}")?,
-                true => write!(text, "{bits:X}")?,
+                false => digits(&mut text, conversion, format_args!("{bits:x}"))?,
+                true => digits(&mut text, conversion, format_args!("{bits:X}"))?,
             }
         }
-        Style::Octal => write!(text, "{bits:o}")?,
+        Style::Octal => {
+            digits(&mut text, conversion, format_args!("{bits:o}"))?;
+            if conversion.alternate && !text.starts_with('0') {
+                text.insert(0, '0');
+            }
+        }
         Style::Pointer => write!(text, "{bits:#x}")?,
         Style::Character => {
             let character = u32::try_from(bits).ok().and_then(char::from_u32);
@@ -91,8 +106,11 @@ pub(crate) fn write(
     if conversion.left {
         out.write_str(&text)?;
         fill(out, ' ')
-    } else if conversion.zeros && is_numeric {
-        let sign = usize::from(text.starts_with(['-', '+']));
+    } else if conversion.zeros && is_numeric && conversion.precision.is_none() {
+        let mut sign = usize::from(text.starts_with(['-', '+', ' ']));
+        if text[sign..].starts_with("0x") || text[sign..].starts_with("0X") {
+            sign += 2;
+        }
         out.write_str(&text[..sign])?;
         fill(out, '0')?;
         out.write_str(&text[sign..])
@@ -100,4 +118,17 @@ pub(crate) fn write(
         fill(out, ' ')?;
         out.write_str(&text)
     }
+}
+
+/// The digits of a number, at least as many as the precision says.
+fn digits(text: &mut String, conversion: &Conversion, digits: fmt::Arguments<'_>) -> fmt::Result {
+    let mut known = String::new();
+    write!(known, "{digits}")?;
+    let missing = conversion
+        .precision
+        .unwrap_or(0)
+        .saturating_sub(known.len());
+    text.extend(core::iter::repeat_n('0', missing));
+    text.push_str(&known);
+    Ok(())
 }

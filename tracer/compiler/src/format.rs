@@ -27,6 +27,7 @@ pub(crate) fn parse(format: &str) -> Result<Vec<Part>, (String, &'static str)> {
             left: false,
             zeros: false,
             plus: false,
+            blank: false,
             alternate: false,
             width: 0,
             precision: None,
@@ -40,7 +41,7 @@ pub(crate) fn parse(format: &str) -> Result<Vec<Part>, (String, &'static str)> {
                 '0' => conversion.zeros = true,
                 '+' => conversion.plus = true,
                 '#' => conversion.alternate = true,
-                _ => {}
+                _ => conversion.blank = true,
             }
         }
         if letters.next_if(|(_, next)| *next == '*').is_some() {

@@ -232,9 +232,11 @@ pub struct Conversion {
     pub left: bool,
     pub zeros: bool,
     pub plus: bool,
+    /// A blank in place of the plus.
+    pub blank: bool,
     pub alternate: bool,
     pub width: usize,
-    /// The most letters of a text.
+    /// The most letters of a text; the least digits of a number.
     pub precision: Option<usize>,
     /// How many bytes of a number are shown. None: all that it has.
     pub bytes: Option<u8>,
