@@ -64,14 +64,23 @@ fn content(entries: &[(Key, Value)], symbols: &dyn Symbolize) -> Json {
     match entries {
         [(key, only)] if key.is_empty() => value(only, symbols),
         _ => {
-            let entry = |(key, of): &(Key, Value)| {
-                let key: Vec<String> = key
+            let mut object = Map::new();
+            for (key, of) in entries {
+                let parts: Vec<String> = key
                     .iter()
                     .map(|part| part.shown(symbols).to_string())
                     .collect();
-                (key.join(","), value(of, symbols))
-            };
-            Json::Object(entries.iter().map(entry).collect())
+                let mut name = parts.join(",");
+                // Texts may have commas in them, so that two keys have one name.
+                while object.contains_key(&name) {
+                    name = match name.starts_with('[') {
+                        true => format!("[{name}]"),
+                        false => json!(parts).to_string(),
+                    };
+                }
+                object.insert(name, value(of, symbols));
+            }
+            Json::Object(object)
         }
     }
 }
@@ -112,10 +121,13 @@ pub fn value(of: &Value, symbols: &dyn Symbolize) -> Json {
         Value::Unit | Value::Absent => Json::Null,
         Value::Unsigned(number) | Value::Address(number) => integer((*number).into()),
         Value::Signed(number) => integer((*number).into()),
-        Value::Single(number) => json!(number),
-        Value::Float(number) => json!(number),
+        // As a number of 8 bytes it has other digits.
+        Value::Single(number) if number.is_finite() => {
+            json!(number.to_string().parse().unwrap_or(f64::from(*number)))
+        }
+        Value::Float(number) if number.is_finite() => json!(number),
         Value::Boolean(is) => json!(is),
-        Value::Text { text, .. } => json!(text),
+        Value::Text { text, cut: false } => json!(text),
         Value::Bytes(bytes) => json!(bytes),
         Value::Stack(_, Some(addresses)) => {
             let name = |address: &u64| frame(*address, symbols);
@@ -133,7 +145,14 @@ pub fn value(of: &Value, symbols: &dyn Symbolize) -> Json {
             };
             Json::Array(stack.frames(symbols).map(frame).collect())
         }
-        Value::Tuple(items) | Value::List { items, .. } => Json::Array(list(items)),
+        Value::Tuple(items) => Json::Array(list(items)),
+        Value::List { items, more, .. } => {
+            let mut all: Vec<Json> = list(items);
+            if *more > 0 {
+                all.push(json!(format!("…and {more} more")));
+            }
+            Json::Array(all)
+        }
         Value::Struct { fields, .. } => Json::Object(object(fields)),
         Value::Variant { name, fields, .. } if fields.is_empty() => json!(&**name),
         Value::Variant { name, fields, .. } => {
@@ -235,6 +254,46 @@ mod tests {
             map("@", &entries, &NoSymbols),
             "{\"data\":{\"@\":[{\"count\":3,\"max\":7,\"min\":4}]},\"type\":\"hist\"}\n"
         );
+    }
+
+    #[test]
+    fn no_value_and_no_key_is_lost() {
+        let text = |text: &str, cut| Value::Text {
+            text: text.into(),
+            cut,
+        };
+        let list = |items, more| Value::List {
+            items,
+            more,
+            form: trace_interface::shape::Form::List,
+        };
+        for (of, json) in [
+            (Value::Single(0.1), "0.1"),
+            (Value::Single(1e30), "1e+30"),
+            (Value::Single(f32::NAN), "\"NaN\""),
+            (Value::Float(f64::NEG_INFINITY), "\"-inf\""),
+            (Value::Float(-0.0), "-0.0"),
+            (text("all", false), "\"all\""),
+            (text("beginning", true), "\"beginning..\""),
+            (list(vec![Value::Signed(1)], 0), "[1]"),
+            (list(vec![Value::Signed(1)], 4), "[1,\"…and 4 more\"]"),
+            (Value::Unsigned(u64::MAX), "\"18446744073709551615\""),
+            (Value::Signed(i64::MIN), "-9223372036854775808"),
+            (
+                Value::Wide(u128::MAX),
+                "\"340282366920938463463374607431768211455\"",
+            ),
+        ] {
+            assert_eq!(value(&of, &NoSymbols).to_string(), json);
+        }
+        let key = |parts: &[&str]| parts.iter().map(|part| text(part, false)).collect();
+        let entries = [
+            (key(&["a,b", "c"]), Value::Signed(1)),
+            (key(&["a", "b,c"]), Value::Signed(2)),
+        ];
+        let both = "{\"a,b,c\":1,\"[\\\"a\\\",\\\"b,c\\\"]\":2}";
+        let read: Json = serde_json::from_str(both).unwrap();
+        assert_eq!(content(&entries, &NoSymbols), read);
     }
 
     /// What is zero and rarely otherwise is left out.
