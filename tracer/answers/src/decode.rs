@@ -65,6 +65,7 @@ pub(crate) fn decode(shape: &Shape, bytes: &[u8], context: &Context) -> Value {
             let number = number(first((*size).into()));
             Value::Signed((number << unused).cast_signed() >> unused)
         }
+        Shape::Literal => Value::Signed(number(first(8)).cast_signed()),
         Shape::Boolean => Value::Boolean(number(first(1)) != 0),
         Shape::Flag => Value::Boolean(number(first(8)) != 0),
         Shape::Character => {

@@ -461,7 +461,7 @@ impl Kind {
     /// How it is stored, in keys, values and records.
     pub(crate) fn shape(&self) -> Shape {
         match self {
-            Self::Literal => Shape::Signed(8),
+            Self::Literal => Shape::Literal,
             Self::Integer { signed: true, .. } => Shape::Signed(8),
             Self::Integer { signed: false, .. } => Shape::Unsigned(8),
             Self::Boolean => Shape::Flag,
@@ -488,6 +488,7 @@ impl Kind {
         Some(match shape {
             Shape::Unsigned(bytes) => (Self::UNSIGNED, *bytes, false),
             Shape::Signed(bytes) => (Self::SIGNED, *bytes, true),
+            Shape::Literal => (Self::SIGNED, 8, true),
             Shape::Boolean => (Self::Boolean, 1, false),
             Shape::Flag => (Self::Boolean, 8, false),
             Shape::Character => (Self::Character, 4, false),
@@ -507,7 +508,7 @@ impl Kind {
     pub(crate) fn in_map(shape: &Shape) -> Option<Self> {
         Some(match shape {
             Shape::Unsigned(8) => Self::UNSIGNED,
-            Shape::Signed(8) => Self::SIGNED,
+            Shape::Signed(8) | Shape::Literal => Self::SIGNED,
             Shape::Flag => Self::Boolean,
             _ => return None,
         })

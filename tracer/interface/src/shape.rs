@@ -46,6 +46,9 @@ pub enum Shape {
     /// Up to 16 bytes, as the signed ones.
     Unsigned(u8),
     Signed(u8),
+    /// A number of the text, 0 or more, in 8 bytes. It says nothing of the sign of others that are
+    /// stored in the same place.
+    Literal,
     Boolean,
     /// The same in 8 bytes, as numbers are kept.
     Flag,
@@ -169,6 +172,7 @@ impl Shape {
         match self {
             Self::Unsigned(_)
             | Self::Signed(_)
+            | Self::Literal
             | Self::Boolean
             | Self::Flag
             | Self::Character
@@ -185,6 +189,7 @@ impl Shape {
     pub fn number_bytes(&self) -> Option<u8> {
         match self {
             Self::Unsigned(bytes) | Self::Signed(bytes) => Some(*bytes),
+            Self::Literal => Some(8),
             Self::Maybe(of) | Self::Behind(of) => of.number_bytes(),
             _ => None,
         }
@@ -225,7 +230,8 @@ impl Shape {
             | Self::Choice { bytes, .. } => (*bytes).into(),
             Self::Boolean => 1,
             Self::Character => 4,
-            Self::Flag
+            Self::Literal
+            | Self::Flag
             | Self::Address
             | Self::Symbol { .. }
             | Self::Probe
@@ -272,6 +278,17 @@ impl Shape {
         }
     }
 
+    /// Gives numbers of the text the sign that they have by themselves.
+    pub fn settle(&mut self) {
+        match self {
+            Self::Literal => *self = Self::Signed(8),
+            Self::Maybe(of) | Self::Behind(of) => of.settle(),
+            Self::Tuple(parts) => parts.iter_mut().for_each(Self::settle),
+            Self::Record(fields) => fields.iter_mut().for_each(|(_, of)| of.settle()),
+            _ => {}
+        }
+    }
+
     /// Makes it one that takes values of both shapes. Returns whether it changed; `None` if no
     /// shape takes both.
     pub fn merge(&mut self, other: &Self) -> Option<bool> {
@@ -290,14 +307,17 @@ impl Shape {
                 *self = merged;
                 Some(changed)
             }
-            (Self::Unsigned(8) | Self::Signed(8), Self::Unsigned(8) | Self::Signed(8))
-            | (Self::Address, Self::Unsigned(8) | Self::Signed(8)) => Some(false),
-            (Self::Unsigned(8) | Self::Signed(8), Self::Address) => {
-                *self = other.clone();
-                Some(true)
+            // Numbers of which some are signed are signed.
+            (Self::Signed(8), Self::Unsigned(8) | Self::Literal)
+            | (Self::Unsigned(8), Self::Literal)
+            | (Self::Address, Self::Unsigned(8) | Self::Signed(8) | Self::Literal)
+            | (Self::Unsigned(8) | Self::Signed(8) | Self::Literal | Self::Address, Self::Flag) => {
+                Some(false)
             }
-            (Self::Unsigned(8) | Self::Signed(8) | Self::Address, Self::Flag) => Some(false),
-            (Self::Flag, Self::Unsigned(8) | Self::Signed(8) | Self::Address) => {
+            (Self::Unsigned(8), Self::Signed(8))
+            | (Self::Literal, Self::Unsigned(8) | Self::Signed(8))
+            | (Self::Unsigned(8) | Self::Signed(8) | Self::Literal, Self::Address)
+            | (Self::Flag, Self::Unsigned(8) | Self::Signed(8) | Self::Literal | Self::Address) => {
                 *self = other.clone();
                 Some(true)
             }

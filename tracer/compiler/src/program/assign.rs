@@ -6,7 +6,10 @@
 use alloc::{format, string::String};
 
 use bpf::{AluOp, Helper, MapDef, Reg};
-use trace_interface::view::{Class, Scale};
+use trace_interface::{
+    shape::Shape,
+    view::{Class, Scale},
+};
 use trace_language::{
     Diagnostic,
     tree::{Binary, Expression, ExpressionKind, Map as MapName, Span},
@@ -65,7 +68,8 @@ impl Program<'_, '_> {
                 ref kind => kind.clone(),
             };
             let class = &self.values().tables.maps[number as usize].class;
-            if !matches!(class, Some(Class::Plain(_))) {
+            // A number of the text says nothing of the sign of what is added to it.
+            if !matches!(class, Some(Class::Plain(of)) if *of != Shape::Literal) {
                 self.values()
                     .tables
                     .set_class(number, Class::Plain(kind.shape()), value.span)?;

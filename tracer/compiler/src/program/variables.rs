@@ -41,12 +41,19 @@ impl Program<'_, '_> {
         let value = self.values().simplified(value, span);
         let (place, holds) = match value {
             Val::Number(counted) => {
+                let own = self.values().shape(&Val::Number(counted.clone()), false);
                 let place = self.values().room(8, is_inner);
                 let number = Number::select(counted.present, counted.number, Number::Constant(0));
                 self.code.store_number(&number, place, 8);
                 let kind = match counted.kind {
-                    Kind::Literal => Kind::SIGNED,
-                    Kind::Integer { signed, .. } => Kind::Integer { bytes: 8, signed },
+                    Kind::Literal | Kind::Integer { .. } => {
+                        let made_at = (name.span.start, self.values().site.address);
+                        let known = self.values().tables.variable(made_at, &own);
+                        known
+                            .as_ref()
+                            .and_then(Kind::in_map)
+                            .unwrap_or(Kind::SIGNED)
+                    }
                     kind => kind,
                 };
                 (place, Holds::Number(kind))
@@ -307,6 +314,12 @@ impl Program<'_, '_> {
                     ));
                 }
                 check_fits(kind, &counted, span)?;
+                if matches!(kind, Kind::Integer { bytes: 8, .. }) {
+                    let new = self.values().shape(&Val::Number(counted.clone()), false);
+                    let made_at = (variable.made_at, self.values().site.address);
+                    // What the variable holds is of the sign that all assignments say.
+                    self.values().tables.variable(made_at, &new);
+                }
                 let number = match kind.narrow() {
                     Some((bytes, signed)) => counted.number.extended(bytes, signed),
                     None => counted.number,

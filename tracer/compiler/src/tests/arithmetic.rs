@@ -542,6 +542,17 @@ fn conversions_show_so_much_of_a_number_as_they_say() {
         ),
         ("\"%d\", arg2", "-9223372036854775808"),
         ("\"%08hhx|%-4hhd|\", arg0, arg1", "000000ef|-1  |"),
+        // The least digits, the sign's place, and the prefixes, as in C.
+        (
+            "\"%.3d|%6.3d|%-6.3d|%06.3d|%.2d\", 5, -5, 5, 5, 123",
+            "005|  -005|005   |   005|123",
+        ),
+        ("\"% d|% d|%+d|%+d\", 3, -3, 3, -3", " 3|-3|+3|-3"),
+        (
+            "\"%#x|%#X|%#x|%#08x|%#o|%#o|%#.3o\", 255, 255, 0, 255, 8, 0, 8",
+            "0xff|0XFF|0|0x0000ff|010|0|010",
+        ),
+        ("\"%.4x|%.4u|%.4o\", 255, 7, 8", "00ff|0007|0010"),
     ] {
         let arguments = [0x12_3456_78ab_cdef, u64::MAX, 1 << 63, 0, 0, 0];
         assert_eq!(
@@ -611,5 +622,46 @@ fn numbers_of_the_text_are_calculated_exactly() {
         let refused = parsed.is_err()
             || compiled_with(&program, &super::fake::Fake::new(), &Options::default()).is_err();
         assert!(refused, "{text}");
+    }
+}
+
+/// A number of the text says nothing of the sign of what is stored in the same place, and numbers
+/// of which some are signed are signed.
+#[test]
+fn the_sign_of_what_is_stored_is_that_of_all_its_values() {
+    let arguments = [0, u64::MAX, 1, 2, 3, 4];
+    let large = "18446744073709551615";
+    for (text, out) in [
+        ("@x = 0; @x = arg1; print(@x);", format!("@x: {large}\n")),
+        ("$x = 0; $x = arg1; print($x);", format!("{large}\n")),
+        ("let $x = 0; $x = arg1; print($x > 5);", "true\n".into()),
+        (
+            "$x = (1, 0); $x = (arg1, 2); print($x);",
+            format!("({large}, 2)\n"),
+        ),
+        (
+            "@x = (1, 0); @x = (arg1, 2); print(@x);",
+            format!("@x: ({large}, 2)\n"),
+        ),
+        (
+            "@x[0] = 1; delete(@x[0]); @x[arg1] = 2; print(@x);",
+            format!("@x[{large}]: 2\n\n"),
+        ),
+        ("@x = 0; @x += arg1; print(@x);", format!("@x: {large}\n")),
+        ("@x = arg1; @x = -1; print(@x);", "@x: -1\n".into()),
+        ("@x = -1; @y = @x; @x = arg2; print(@y);", "@y: -1\n".into()),
+        ("$x = arg2; $x = (int64)arg1; print($x);", "-1\n".into()),
+        ("$x = 0; $x = -1; print($x);", "-1\n".into()),
+        ("$x = 10; $x -= 20; print($x);", "-10\n".into()),
+        (
+            "let $x: uint64 = 0; $x = (uint64)arg1; print($x);",
+            format!("{large}\n"),
+        ),
+        (
+            "let $x: int64 = 0; $x = (int64)arg1; print($x);",
+            "-1\n".into(),
+        ),
+    ] {
+        assert_eq!(printed(text, &arguments), out, "{text}");
     }
 }

@@ -179,6 +179,7 @@ impl Types<'_> {
                 _,
                 Shape::Unsigned(_)
                 | Shape::Signed(_)
+                | Shape::Literal
                 | Shape::Boolean
                 | Shape::Character
                 | Shape::Float(_)

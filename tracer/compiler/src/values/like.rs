@@ -372,7 +372,8 @@ fn is_string(of: &TypeName) -> bool {
 }
 
 /// That of what is stored so.
-fn like_shape(shape: Shape) -> Like {
+fn like_shape(mut shape: Shape) -> Like {
+    shape.settle();
     match Kind::stored(&shape) {
         // A pointer is stored as an address of nothing in particular.
         Some((Kind::Pointer { .. }, ..)) => Like::Number(Kind::Pointer {

@@ -87,7 +87,7 @@ impl Values<'_, '_> {
         self.tables.set_keys(number, map, shapes, &spans)?;
         let known = self.tables.maps[number as usize].keys.iter().flatten();
         for ((shape, value), span) in known.zip(&values).zip(&spans) {
-            if let (Shape::Signed(8), Val::Number(counted)) = (shape, value)
+            if let (Shape::Signed(8) | Shape::Literal, Val::Number(counted)) = (shape, value)
                 && !counted.kind.is_signed()
                 && counted
                     .number

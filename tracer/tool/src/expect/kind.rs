@@ -43,6 +43,7 @@ impl Kind {
         match shape {
             Shape::Unsigned(_)
             | Shape::Signed(_)
+            | Shape::Literal
             | Shape::Boolean
             | Shape::Flag
             | Shape::Character
