@@ -1,59 +1,114 @@
-//! One hit of a program, on the memory of a process.
+//! Hits of a script, on the memory of a process.
+//!
+//! The programs of the script run by the interpreter. What they load from the kernel is the memory
+//! of a process that is stopped or waits, and what they read of registers is given. At a return the
+//! program of the entry has run first, and what it has kept is there.
 
 use std::{fs::File, os::unix::fs::FileExt};
 
-use bpf::{MapIndex, Program, Size, context::Register};
-use bpf_interpreter::{Environment, Fault, Object, Space, TestMachine, run};
+use bpf::{MapIndex, Program, ProgramKind, Size, context::Register};
+use bpf_interpreter::{EntryData, Environment, Fault, Object, Space, TestMachine, run};
 use trace_answers::{NoSymbols, Presentation};
 use trace_compiler::Compiled;
-use trace_interface::Frame;
+use trace_interface::{
+    Frame,
+    script::{Attachment, Script},
+};
 
 /// A machine whose memory is that of a process. The rest is as in tests of the compiler.
-struct World {
+struct World<'a> {
     machine: TestMachine,
-    memory: File,
+    memory: &'a File,
 }
 
-impl World {
+impl World<'_> {
     fn read(&self, address: u64, into: &mut [u8]) -> bool {
         self.memory.read_exact_at(into, address).is_ok()
     }
 }
 
-/// What is printed at the entry of a function that gets an address.
-pub fn shown(compiled: Compiled, process: u32, (function, argument): (u64, u64)) -> String {
-    let script = compiled.script;
-    let program = &script.programs[0];
-    let def = |map: &u32| script.maps[*map as usize].clone();
-    let program = Program {
-        kind: program.kind,
-        insns: bpf::wire::decode(&program.code).unwrap(),
-        maps: program.maps.iter().map(def).collect(),
-    };
-    if let Err(refusal) = bpf::verifier::verify(program.clone()) {
-        return refusal.to_string();
-    }
-    let mut world = World {
-        machine: TestMachine::new(&program),
-        memory: File::open(format!("/proc/{process}/mem")).unwrap(),
-    };
-    world.machine.func_ip = function;
-    world.machine.set_register(Register::Di, argument);
-    run(&program, &mut world, 100_000).unwrap();
-    let mut presentation = Presentation::new(compiled.view);
-    let mut out = String::new();
-    for record in &world.machine.published {
-        let frame = Frame::Record {
-            cpu: 0,
-            tsc: 0,
-            bytes: record.bytes.clone(),
-        };
-        drop(presentation.frame(&frame, &NoSymbols, &mut out).unwrap());
-    }
-    out.trim_end_matches('\n').into()
+/// The registers that a program can read.
+pub type Registers = Vec<(Register, u64)>;
+
+/// A process, and a function of it that is called.
+pub struct Call<'a> {
+    pub memory: &'a File,
+    pub function: u64,
+    pub entry: Registers,
+    /// Those when the function has returned, if programs run then.
+    pub on_return: Option<Registers>,
 }
 
-impl Environment for World {
+impl Call<'_> {
+    /// What is printed at the entry of the function, or at its return.
+    pub fn shown(&self, compiled: Compiled) -> String {
+        let mut presentation = Presentation::new(compiled.view);
+        let mut out = String::new();
+        let script = &compiled.script;
+        let (first, last) = match script.attachments[0] {
+            Attachment::Call {
+                entry, on_return, ..
+            } => (entry, Some(on_return)),
+            _ => (Some(0), None),
+        };
+        let mut entry_data = EntryData::default();
+        let programs = [(first, Some(&self.entry)), (last, self.on_return.as_ref())];
+        for (program, registers) in programs {
+            let (Some(program), Some(registers)) = (program, registers) else {
+                continue;
+            };
+            let ran = self.run(script, program as usize, registers, &mut entry_data);
+            let published = match ran {
+                Ok(published) => published,
+                Err(refusal) => return refusal,
+            };
+            for bytes in published {
+                let frame = Frame::Record {
+                    cpu: 0,
+                    tsc: 0,
+                    bytes,
+                };
+                drop(presentation.frame(&frame, &NoSymbols, &mut out).unwrap());
+            }
+        }
+        out.trim_end_matches('\n').into()
+    }
+
+    /// The records of a program.
+    fn run(
+        &self,
+        script: &Script,
+        program: usize,
+        registers: &Registers,
+        entry_data: &mut EntryData,
+    ) -> Result<Vec<Vec<u8>>, String> {
+        let program = &script.programs[program];
+        let def = |map: &u32| script.maps[*map as usize].clone();
+        let program = Program {
+            kind: program.kind,
+            insns: bpf::wire::decode(&program.code).unwrap(),
+            maps: program.maps.iter().map(def).collect(),
+        };
+        bpf::verifier::verify(program.clone()).map_err(|refusal| refusal.to_string())?;
+        let mut world = World {
+            machine: TestMachine::new(&program),
+            memory: self.memory,
+        };
+        world.machine.func_ip = self.function;
+        for (register, value) in registers {
+            world.machine.set_register(*register, *value);
+        }
+        if matches!(program.kind, ProgramKind::Return { .. }) {
+            world.machine.entry_data = core::mem::take(entry_data);
+        }
+        run(&program, &mut world, 100_000).unwrap();
+        *entry_data = core::mem::take(&mut world.machine.entry_data);
+        let published = world.machine.published.into_iter();
+        Ok(published.map(|record| record.bytes).collect())
+    }
+}
+
+impl Environment for World<'_> {
     fn kernel_load(&mut self, address: u64, size: Size) -> u64 {
         let mut word = [0; 8];
         let bytes = match size {

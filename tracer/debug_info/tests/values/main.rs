@@ -4,6 +4,7 @@
 
 mod decode;
 mod names;
+mod pieces;
 mod process;
 mod stacks;
 

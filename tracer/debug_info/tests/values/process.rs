@@ -12,6 +12,7 @@ use std::{
     os::unix::{fs::FileExt, process::CommandExt},
     path::Path,
     process::{Child, Command, Stdio},
+    thread::JoinHandle,
 };
 
 use nix::{
@@ -23,15 +24,16 @@ use nix::{
     },
     unistd::Pid,
 };
-use trace_interface::symbols::{Expression, Operation, Piece, Register, Source};
+use trace_interface::symbols::Register;
 
 const BREAKPOINT: u8 = 0xcc;
 
 /// See the module's text.
 pub struct Process {
+    /// Reads what the program writes, so that it never waits for a reader.
+    output: JoinHandle<String>,
     child: Child,
-    pid: Pid,
-    memory: File,
+    pub memory: File,
     /// The bytes in whose place breakpoints are.
     breakpoints: HashMap<u64, u8>,
 }
@@ -45,7 +47,7 @@ impl Process {
         command.stdout(Stdio::piped());
         let traced = || ptrace::traceme().map_err(std::io::Error::from);
         // SAFETY: the closure makes one system call and touches no memory of the parent.
-        let child = unsafe { command.pre_exec(traced) }.spawn().unwrap();
+        let mut child = unsafe { command.pre_exec(traced) }.spawn().unwrap();
         let pid = Pid::from_raw(child.id().cast_signed());
         assert_eq!(
             waitpid(pid, None).unwrap(),
@@ -56,12 +58,22 @@ impl Process {
             .write(true)
             .open(format!("/proc/{pid}/mem"))
             .unwrap();
+        let mut pipe = child.stdout.take().unwrap();
+        let output = std::thread::spawn(move || {
+            let mut text = String::new();
+            pipe.read_to_string(&mut text).unwrap();
+            text
+        });
         Self {
+            output,
             child,
-            pid,
             memory,
             breakpoints: HashMap::new(),
         }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
     }
 
     pub fn read(&self, address: u64, bytes: usize) -> Result<Vec<u8>, String> {
@@ -85,7 +97,7 @@ impl Process {
     }
 
     pub fn registers(&self) -> Registers {
-        ptrace::getregs(self.pid).unwrap()
+        ptrace::getregs(self.pid()).unwrap()
     }
 
     /// Runs to the next breakpoint, and returns the registers in front of its instruction. None is
@@ -95,14 +107,14 @@ impl Process {
         if self.breakpoints.contains_key(&self.registers().rip) {
             return Some(self.registers());
         }
-        ptrace::cont(self.pid, None).unwrap();
+        ptrace::cont(self.pid(), None).unwrap();
         if !self.stopped() {
             return None;
         }
         let mut registers = self.registers();
         registers.rip -= 1;
         assert!(self.breakpoints.contains_key(&registers.rip));
-        ptrace::setregs(self.pid, registers).unwrap();
+        ptrace::setregs(self.pid(), registers).unwrap();
         Some(registers)
     }
 
@@ -114,7 +126,7 @@ impl Process {
         if let Some(byte) = held {
             self.write(at, byte);
         }
-        ptrace::step(self.pid, None).unwrap();
+        ptrace::step(self.pid(), None).unwrap();
         if !self.stopped() {
             return None;
         }
@@ -125,7 +137,7 @@ impl Process {
     }
 
     fn stopped(&self) -> bool {
-        match waitpid(self.pid, None).unwrap() {
+        match waitpid(self.pid(), None).unwrap() {
             WaitStatus::Stopped(_, Signal::SIGTRAP) => true,
             WaitStatus::Exited(_, status) => {
                 assert_eq!(status, 0, "the fixture failed");
@@ -136,72 +148,12 @@ impl Process {
     }
 
     /// The text that the program has written.
-    pub fn output(mut self) -> String {
-        let mut text = String::new();
-        let mut pipe = self.child.stdout.take().unwrap();
-        pipe.read_to_string(&mut text).unwrap();
-        text
-    }
-
-    /// The bytes of a value. Those that are nowhere are `filling`.
-    pub fn bytes(
-        &self,
-        pieces: &[Piece],
-        filling: u8,
-        registers: &Registers,
-        at_entry: &Registers,
-    ) -> Result<Vec<u8>, String> {
-        let number = |expression| self.number(expression, registers, at_entry);
-        let mut content = Vec::new();
-        for piece in pieces {
-            let bytes = piece.bytes as usize;
-            match &piece.source {
-                Source::Memory(address) => content.extend(self.read(number(address)?, bytes)?),
-                Source::Value(value) => {
-                    content.extend(&number(value)?.to_le_bytes()[..bytes]);
-                }
-                Source::Missing => content.extend(vec![filling; bytes]),
-            }
-        }
-        Ok(content)
-    }
-
-    fn number(
-        &self,
-        expression: &Expression,
-        registers: &Registers,
-        at_entry: &Registers,
-    ) -> Result<u64, String> {
-        let number = |expression| self.number(expression, registers, at_entry);
-        Ok(match expression {
-            Expression::Constant(value) => *value,
-            Expression::Register(name) => register(registers, *name),
-            Expression::AtEntry(name) => register(at_entry, *name),
-            Expression::Load { address, bytes } => {
-                let mut word = [0; 8];
-                let bytes = usize::from(*bytes);
-                word[..bytes].copy_from_slice(&self.read(number(address)?, bytes)?);
-                u64::from_le_bytes(word)
-            }
-            Expression::Binary(operation, a, b) => {
-                let (a, b) = (number(a)?, number(b)?);
-                match operation {
-                    Operation::Add => a.wrapping_add(b),
-                    Operation::Subtract => a.wrapping_sub(b),
-                    Operation::Multiply => a.wrapping_mul(b),
-                    Operation::And => a & b,
-                    Operation::Or => a | b,
-                    Operation::Xor => a ^ b,
-                    Operation::ShiftLeft => a << b,
-                    Operation::ShiftRight => a >> b,
-                    Operation::ShiftRightSigned => (a.cast_signed() >> b).cast_unsigned(),
-                }
-            }
-        })
+    pub fn output(self) -> String {
+        self.output.join().unwrap()
     }
 }
 
-fn register(registers: &Registers, name: Register) -> u64 {
+pub fn register(registers: &Registers, name: Register) -> u64 {
     match name {
         Register::R15 => registers.r15,
         Register::R14 => registers.r14,

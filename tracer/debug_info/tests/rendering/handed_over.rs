@@ -1,0 +1,191 @@
+//! Arguments and results of a program that is compiled as the kernel is, printed at calls of its
+//! functions and held against what the program itself says of them.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
+};
+
+use bpf::context::Register;
+use debug_info::DebugInfo;
+use trace_interface::Kernel;
+
+use crate::{
+    compiled,
+    process::{self, Process},
+    unquoted,
+    world::{Call, Registers},
+};
+
+const REGISTERS: [Register; 17] = [
+    Register::R15,
+    Register::R14,
+    Register::R13,
+    Register::R12,
+    Register::Bp,
+    Register::Bx,
+    Register::R11,
+    Register::R10,
+    Register::R9,
+    Register::R8,
+    Register::Ax,
+    Register::Cx,
+    Register::Dx,
+    Register::Si,
+    Register::Di,
+    Register::Ip,
+    Register::Sp,
+];
+
+/// The fixture, compiled with the flags of the kernel's target and profile.
+fn fixture() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(build)
+}
+
+fn build() -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixture/handed_over.rs");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("handed_over");
+    let mut command = Command::new("rustc");
+    command.arg(source).arg("-o").arg(&program);
+    command
+        .args(["--edition=2024", "--target=x86_64-unknown-none"])
+        .args(["-Copt-level=3", "-Cdebuginfo=full", "-Cpanic=abort"])
+        .args(["-Crelocation-model=static", "-Ccode-model=kernel"])
+        .args(["-Cforce-frame-pointers=yes", "-Cforce-unwind-tables=yes"]);
+    let output = command.output().expect("rustc runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    program
+}
+
+fn registers(process: &Process) -> Registers {
+    let now = process.registers();
+    let known = REGISTERS.iter();
+    known
+        .map(|name| (*name, process::register(&now, *name)))
+        .collect()
+}
+
+/// What is printed of the values of a call, by their names; the reason if there is nothing.
+type Printed = BTreeMap<&'static str, Result<String, String>>;
+
+/// Stops at each call of a function, and prints its arguments and its result. Also returns what
+/// the program has written.
+fn follow(info: &DebugInfo, program: &Path) -> (BTreeMap<String, Printed>, String) {
+    let mut process = Process::start(program);
+    let mut functions = HashMap::new();
+    for function in info.functions("handed_over::v_*") {
+        process.stop_at(function.address);
+        functions.insert(function.address, function.path);
+    }
+    let mut calls: BTreeMap<String, Printed> = BTreeMap::new();
+    while let Some(at_entry) = process.run() {
+        let path = functions[&at_entry.rip].clone();
+        let entry = registers(&process);
+        let back = process.read(at_entry.rsp, 8).unwrap();
+        let back = u64::from_le_bytes(back.try_into().unwrap());
+        let mut call = Call {
+            memory: &process.memory.try_clone().unwrap(),
+            function: at_entry.rip,
+            entry,
+            on_return: None,
+        };
+        let print = |call: &Call, probe: &str, value: &str| {
+            let text = format!("{probe}:{path} {{ print({value}); }}");
+            compiled(info, &text).map(|compiled| call.shown(compiled))
+        };
+        let mut printed = Printed::new();
+        printed.insert("a", print(&call, "kprobe", "args.a"));
+        loop {
+            let now = process.step().unwrap();
+            if now.rip == back && now.rsp > at_entry.rsp {
+                break;
+            }
+        }
+        call.on_return = Some(registers(&process));
+        printed.insert("a behind", print(&call, "kretprobe", "args.a"));
+        printed.insert("result", print(&call, "kretprobe", "retval"));
+        let name = path.strip_prefix("handed_over::").unwrap().to_string();
+        calls.insert(name, printed);
+    }
+    (calls, process.output())
+}
+
+/// Of a result that has no bytes the debug information tells no type.
+const RESULTS_WITHOUT_BYTES: [&str; 5] = [
+    "v_ghost::first",
+    "v_option_never::first",
+    "v_unit_struct::first",
+    "v_units::first",
+    "v_zeros::first",
+];
+
+/// A text or a letter by itself has no quotes.
+fn as_printed(text: &str) -> &str {
+    let letter = text
+        .strip_prefix('\'')
+        .and_then(|text| text.strip_suffix('\''));
+    letter.unwrap_or(unquoted(text))
+}
+
+#[test]
+fn values_that_are_handed_over_have_the_text_of_debug() {
+    let program = fixture();
+    let info = DebugInfo::open(program).unwrap();
+    let (calls, output) = follow(&info, program);
+    let mut wrong = Vec::new();
+    let mut compared = 0;
+    for line in output.lines() {
+        let mut parts = line.split('\t');
+        let function = parts.next().unwrap().strip_prefix("call ").unwrap();
+        let Some(printed) = calls.get(function) else {
+            wrong.push(format!("{function} was not met"));
+            continue;
+        };
+        let known: BTreeMap<&str, &str> = parts.map(|part| part.split_once('=').unwrap()).collect();
+        for (name, shown) in printed {
+            let text = match known[name.trim_end_matches(" behind")] {
+                _ if *name == "result" && RESULTS_WITHOUT_BYTES.contains(&function) => "()",
+                text => text,
+            };
+            compared += 1;
+            if shown.as_deref() != Ok(as_printed(text)) {
+                wrong.push(format!("{function} {name}: {shown:?}\n    not {text}"));
+            }
+        }
+    }
+    let count = wrong.len();
+    assert!(
+        wrong.is_empty(),
+        "{count} of {compared} wrong:\n{}",
+        wrong.join("\n")
+    );
+    assert!(compared > 2500, "{compared}");
+}
+
+/// Nothing says which of two functions with the same code is called, so what their values are is
+/// not known.
+#[test]
+fn values_of_functions_that_were_made_one_are_refused() {
+    let info = DebugInfo::open(fixture()).unwrap();
+    let both = ["of_number", "of_bytes"].map(|name| {
+        let found = info.functions(&format!("same_code::{name}"));
+        assert_eq!(found.len(), 1, "{name}");
+        found[0].address
+    });
+    assert_eq!(both[0], both[1]);
+    for name in ["of_number", "of_bytes"] {
+        for value in ["kprobe args.a", "kretprobe retval", "kretprobe args.a"] {
+            let (probe, value) = value.split_once(' ').unwrap();
+            let text = format!("{probe}:same_code::{name} {{ print({value}); }}");
+            let why = compiled(&info, &text).err().unwrap();
+            assert!(why.contains("whose code is the same"), "{text}: {why}");
+        }
+        let text = format!("kprobe:same_code::{name} {{ print(arg0); }}");
+        assert!(compiled(&info, &text).is_ok(), "{text}");
+    }
+    assert_eq!(info.arguments(both[0]), None);
+}
