@@ -17,7 +17,7 @@ use fallible::{copied, try_box};
 use trace_agent::facts::{InProgram, PlaceInProgram, RoutineInProgram, RunInProgram};
 
 use crate::{
-    probes::{EntryVerdict, PreVerdict, PtRegs},
+    probes::{PreVerdict, PtRegs},
     uprobes::{
         Uprobe, UprobeError, Uretprobe, UserCall,
         hit::reading_program,
@@ -38,12 +38,6 @@ pub(super) struct Place<'a> {
     pub(super) maxactive: u32,
     /// At a return, SS is what DI was at the entry.
     pub(super) keeps_di: bool,
-}
-
-/// The entry handler of a return probe that keeps DI.
-fn keep_di(call: &mut UserCall, regs: &mut PtRegs) -> EntryVerdict {
-    call.data()[0] = regs.di;
-    EntryVerdict::Track
 }
 
 /// A user probe of either kind.
@@ -131,7 +125,7 @@ impl AttachedToProgram {
                 })?;
             let mut probe = at_place!(Uretprobe::new(), place).maxactive(place.maxactive);
             if keeps_di {
-                probe = probe.entry_handler(keep_di);
+                probe = probe.keep_di();
             }
             UserHolder::Return(RegisteredUserProbe::new(probe.closure(handler)?)?)
         } else {
@@ -160,8 +154,9 @@ impl AttachedToProgram {
     }
 
     fn set_action(&self, routine: Option<RoutineInProgram>) {
-        if let UserHolder::Probe(probe) = &self.probe {
-            probe.set_action(routine);
+        match &self.probe {
+            UserHolder::Probe(probe) => probe.set_action(routine),
+            UserHolder::Return(probe) => probe.set_action(routine),
         }
     }
 

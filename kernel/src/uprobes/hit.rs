@@ -297,7 +297,7 @@ fn enter_call(
     let is_chained = found == trampoline;
     let return_address = match is_chained {
         // Another return probe, or a function that ended in a jump to this one, has borrowed it.
-        true => space.probes().return_address(slot).ok_or(Missed)?,
+        true => space.probes().calls.return_address(slot).ok_or(Missed)?,
         false => found,
     };
     if !probe.take_call() {
@@ -307,6 +307,9 @@ fn enter_call(
         }
     }
     let mut call = UserCall::new(probe, regs.ip, slot, return_address);
+    if probe.keeps_di {
+        call.data()[0] = regs.di;
+    }
     if let Some(entry) = probe.entry {
         let address = regs.ip;
         let verdict = entry(&mut call, regs);
@@ -315,15 +318,13 @@ fn enter_call(
             return Ok(());
         }
     }
-    if let Err(call) = space.probes().begin_call(call, is_chained) {
+    let calls = &space.probes().calls;
+    if let Err(call) = calls.begin(call, is_chained) {
         drop_abandoned(space, trampoline);
-        space
-            .probes()
-            .begin_call(call, is_chained)
-            .map_err(|_| Missed)?;
+        calls.begin(call, is_chained).map_err(|_| Missed)?;
     }
     if !is_chained && write_word(slot, trampoline).is_none() {
-        space.probes().drop_calls(slot);
+        calls.drop_all_at(slot);
         return Err(Missed);
     }
     Ok(())
@@ -334,10 +335,11 @@ fn enter_call(
 #[cold]
 fn drop_abandoned(space: &UserSpace, trampoline: u64) {
     let mut slots = [0; MAX_CALLS];
-    let count = space.probes().slots(&mut slots);
+    let calls = &space.probes().calls;
+    let count = calls.slots(&mut slots);
     for &slot in &slots[..count] {
         if read_word(slot) != Some(trampoline) {
-            space.probes().drop_calls(slot);
+            calls.drop_all_at(slot);
         }
     }
 }
@@ -345,11 +347,11 @@ fn drop_abandoned(space: &UserSpace, trampoline: u64) {
 /// Serves the breakpoint of the trampoline, if it is the one at `address`.
 #[inline(never)]
 fn on_return(space: &UserSpace, address: u64, regs: &mut PtRegs) -> bool {
-    let trampoline = space.probes().trampoline();
-    if trampoline == 0 || address != trampoline {
+    let calls = &space.probes().calls;
+    if address != space.probes().trampoline() {
         return false;
     }
-    let Some((mut call, mut more)) = space.probes().end_call(regs.sp) else {
+    let Some((mut call, mut more)) = calls.end(regs.sp) else {
         return false;
     };
     loop {
@@ -363,7 +365,7 @@ fn on_return(space: &UserSpace, address: u64, regs: &mut PtRegs) -> bool {
         if !more {
             return true;
         }
-        match space.probes().end_call(call.slot + 8) {
+        match calls.end(call.slot() + 8) {
             Some((next, still_more)) => (call, more) = (next, still_more),
             None => return true,
         }

@@ -8,8 +8,10 @@
 //! | file | content |
 //! |---|---|
 //! | [`probe`] | [`Uprobe`], [`Uretprobe`], and a call that is followed |
+//! | `common` | what both kinds of probes have |
+//! | `calls` | the calls of a task that are followed |
 //! | `target` | from a path and a symbol to the instruction, and whether it may be probed |
-//! | [`space`] | what is known of one program in memory: places, slots, calls |
+//! | [`space`] | what is known of one program in memory: places, slots |
 //! | `published` | what hits read without a lock |
 //! | [`registry`] | registering, and the breakpoints in all programs |
 //! | [`hit`] | what happens at a breakpoint |
@@ -25,6 +27,8 @@
 //! # Contexts
 //! Registration, fork and exec: tasks that may sleep. A hit waits for no other task.
 
+mod calls;
+mod common;
 pub mod error;
 pub mod hit;
 pub mod probe;

@@ -17,15 +17,21 @@
 use alloc::{borrow::Cow, boxed::Box, string::String};
 use core::{
     any::Any,
-    mem::offset_of,
+    mem::ManuallyDrop,
     ops::Deref,
-    ptr,
-    sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed},
+    ptr::{self, NonNull},
+    sync::atomic::{
+        AtomicI32, AtomicPtr, AtomicU64,
+        Ordering::{Relaxed, Release},
+    },
 };
 
 use trace_agent::facts::RoutineInProgram;
 
-use super::published::Published;
+use super::{
+    common::{Common, IN_RUST, set_routine},
+    published::Published,
+};
 use crate::{
     mm::shared::{OutOfMemory, Shared, try_box},
     probes::{EntryVerdict, PreVerdict, PtRegs},
@@ -40,125 +46,26 @@ pub type UretprobeEntryHandler = fn(&mut UserCall, &mut PtRegs) -> EntryVerdict;
 /// Runs when a call has returned. `regs.ip` is where it has returned to.
 pub type UretprobeHandler = fn(&mut UserCall, &mut PtRegs);
 
+// Of the breakpoint's stub.
+unsafe extern "C" {
+    fn asm_user_action();
+    fn asm_user_call();
+    fn asm_user_return();
+    fn asm_user_return_action();
+    fn asm_user_return_action_in_place();
+}
+
 /// The words that a call carries from its entry to its return.
 pub const CALL_WORDS: usize = 2;
 
 /// Most calls of one task that are followed at once, as on Linux.
 pub const MAX_CALLS: usize = 64;
 
+/// The most calls of one return probe that are followed at once.
+const MOST_ACTIVE: u32 = i32::MAX as u32;
+
 /// The calls of one return probe that are followed at once if the probe does not say.
-const DEFAULT_MAXACTIVE: u32 = 512;
-
-/// A place in a program's file.
-pub(super) struct UserPlace {
-    pub(super) path: Cow<'static, str>,
-    /// A function of its symbol table.
-    pub(super) symbol: Option<Cow<'static, str>>,
-    /// Bytes from the symbol's start, or from the start of the file.
-    pub(super) offset: u64,
-    /// The offset in the file of a word of 16 bits that counts the probes at this place.
-    pub(super) reference_counter: Option<u64>,
-}
-
-/// Bits of [`Common::state`].
-pub(super) const REGISTERED: u8 = 1;
-const DISABLED: u8 = 2;
-
-/// What both kinds of probes have.
-pub(super) struct Common {
-    pub(super) place: UserPlace,
-    pub(super) only: Option<i32>,
-    starts_disabled: bool,
-    hits: AtomicU64,
-    nmissed: AtomicU64,
-    /// [`REGISTERED`] and [`DISABLED`]: one word, because each hit asks for both.
-    state: AtomicU8,
-    /// How often it was registered.
-    generation: AtomicU32,
-    /// Where it is registered: the number of the file's node, and the offset.
-    site: [AtomicU64; 2],
-    data: AtomicPtr<()>,
-}
-
-impl Common {
-    const fn new() -> Self {
-        Self {
-            place: UserPlace {
-                path: Cow::Borrowed(""),
-                symbol: None,
-                offset: 0,
-                reference_counter: None,
-            },
-            only: None,
-            starts_disabled: false,
-            hits: AtomicU64::new(0),
-            nmissed: AtomicU64::new(0),
-            state: AtomicU8::new(0),
-            generation: AtomicU32::new(0),
-            site: [const { AtomicU64::new(0) }; 2],
-            data: AtomicPtr::new(ptr::null_mut()),
-        }
-    }
-
-    /// Marks it as registered at `site`: its counts begin anew.
-    pub(super) fn begin(&self, site: (u64, u64)) {
-        self.site[0].store(site.0, Relaxed);
-        self.site[1].store(site.1, Relaxed);
-        self.hits.store(0, Relaxed);
-        self.nmissed.store(0, Relaxed);
-        self.generation.fetch_add(1, Relaxed);
-        let disabled = if self.starts_disabled { DISABLED } else { 0 };
-        self.state.store(REGISTERED | disabled, Relaxed);
-    }
-
-    pub(super) fn end(&self) {
-        self.state.fetch_and(!REGISTERED, Relaxed);
-    }
-
-    pub(super) fn set_disabled(&self, disabled: bool) {
-        match disabled {
-            true => self.state.fetch_or(DISABLED, Relaxed),
-            false => self.state.fetch_and(!DISABLED, Relaxed),
-        };
-    }
-
-    /// Whether it fires, in the process `pid`.
-    #[inline]
-    pub(super) fn fires_in(&self, pid: i32) -> bool {
-        self.fires() && self.only.is_none_or(|only| only == pid)
-    }
-
-    /// Whether it fires in some process.
-    #[inline]
-    pub(super) fn fires(&self) -> bool {
-        self.state.load(Relaxed) == REGISTERED
-    }
-
-    pub(super) fn is_registered(&self) -> bool {
-        self.state.load(Relaxed) & REGISTERED != 0
-    }
-
-    fn is_disabled(&self) -> bool {
-        self.state.load(Relaxed) & DISABLED != 0
-    }
-
-    /// Where it was registered last.
-    pub(super) fn site(&self) -> (u64, u64) {
-        (self.site[0].load(Relaxed), self.site[1].load(Relaxed))
-    }
-
-    pub(super) fn count_hit(&self) {
-        self.hits.fetch_add(1, Relaxed);
-    }
-
-    pub(super) fn count_miss(&self) {
-        self.nmissed.fetch_add(1, Relaxed);
-    }
-
-    pub(super) fn generation(&self) -> u32 {
-        self.generation.load(Relaxed)
-    }
-}
+const DEFAULT_MAXACTIVE: i32 = 512;
 
 /// The builders and the readers that both kinds of probes have.
 macro_rules! common_methods {
@@ -276,6 +183,7 @@ pub type UprobeClosure = dyn Fn(&Uprobe, &mut PtRegs) -> PreVerdict + Send + Syn
 pub type UretprobeClosure = dyn Fn(&mut UserCall, &mut PtRegs) + Send + Sync;
 
 /// A probe on an instruction of a program. See the module's text.
+#[repr(C)]
 pub struct Uprobe {
     pub(super) common: Common,
     /// See [`Uprobe::set_action`].
@@ -290,13 +198,6 @@ impl Default for Uprobe {
     fn default() -> Self {
         Self::new()
     }
-}
-
-/// Where the assembly of a hit finds what it uses, in bytes.
-impl Uprobe {
-    pub(super) const ACTION_OFFSET: usize = offset_of!(Self, action);
-    pub(super) const STATE_OFFSET: usize = offset_of!(Self, common.state);
-    pub(super) const HITS_OFFSET: usize = offset_of!(Self, common.hits);
 }
 
 impl Uprobe {
@@ -328,8 +229,11 @@ impl Uprobe {
     /// the code is kept by the probe's handler.
     pub(crate) fn set_action(&self, routine: Option<RoutineInProgram>) {
         if self.post.is_none() && self.common.only.is_none() {
-            let address = routine.map_or(0, RoutineInProgram::address);
-            self.action.store(address, Relaxed);
+            set_routine(
+                (&self.common.serve, IN_RUST),
+                &self.action,
+                routine.map(|routine| (routine, asm_user_action as *mut ())),
+            );
         }
     }
 
@@ -350,16 +254,23 @@ impl Uprobe {
 }
 
 /// A probe on the return of a program's function. See the module's text.
+#[repr(C)]
 pub struct Uretprobe {
     pub(super) common: Common,
+    /// What serves a return of the newest call, as [`Common::serve`].
+    serve_return: AtomicPtr<()>,
+    /// See [`Uretprobe::set_action`].
+    action: AtomicU64,
+    /// Calls that may be followed beside those that are. Less than 0 for a moment, where a hit has
+    /// found none.
+    left: AtomicI32,
     pub(super) entry: Option<UretprobeEntryHandler>,
+    pub(super) keeps_di: bool,
     handler: Option<UretprobeHandler>,
     /// In place of `handler`. It goes at the unregistration, and not with the last call that is
     /// followed, because what it owns may need a task to be dropped.
     closure: Published<Box<UretprobeClosure>>,
-    maxactive: u32,
-    /// Calls that are followed now.
-    active: AtomicU32,
+    maxactive: i32,
 }
 
 common_methods!(Uretprobe);
@@ -375,11 +286,14 @@ impl Uretprobe {
     pub const fn new() -> Self {
         Self {
             common: Common::new(),
+            serve_return: AtomicPtr::new(asm_user_return as *mut ()),
+            action: AtomicU64::new(0),
+            left: AtomicI32::new(0),
             entry: None,
+            keeps_di: false,
             handler: None,
             closure: Published::none(),
             maxactive: DEFAULT_MAXACTIVE,
-            active: AtomicU32::new(0),
         }
     }
 
@@ -417,24 +331,57 @@ impl Uretprobe {
     /// Most calls that are followed at once; 0 stands for the default, 512. One task can have
     /// [`MAX_CALLS`] of all probes together.
     pub const fn maxactive(mut self, calls: u32) -> Self {
-        self.maxactive = if calls == 0 { DEFAULT_MAXACTIVE } else { calls };
+        self.maxactive = match calls {
+            0 => DEFAULT_MAXACTIVE,
+            1..=MOST_ACTIVE => calls as i32,
+            _ => MOST_ACTIVE as i32,
+        };
         self
     }
 
-    /// Calls that are followed now. Any context.
+    /// Has a call keep what DI was at the entry, as the first word of its data. For probes without
+    /// an entry handler.
+    pub(crate) const fn keep_di(mut self) -> Self {
+        self.keeps_di = true;
+        self
+    }
+
+    /// Calls that the registration follows now. Any context.
     pub fn active(&self) -> u32 {
-        self.active.load(Relaxed)
+        if !self.common.is_registered() {
+            return 0;
+        }
+        let active = self.maxactive - self.left.load(Relaxed);
+        active.clamp(0, self.maxactive) as u32
     }
 
     /// Takes the right to follow one more call.
     pub(super) fn take_call(&self) -> bool {
-        let one_more = |active| (active < self.maxactive).then_some(active + 1);
-        self.active.fetch_update(Relaxed, Relaxed, one_more).is_ok()
+        let one_less = |left| (left > 0).then_some(left - 1);
+        self.left.fetch_update(Relaxed, Relaxed, one_less).is_ok()
     }
 
     /// Gives it back.
     pub(super) fn give_call_back(&self) {
-        self.active.fetch_sub(1, Relaxed);
+        self.left.fetch_add(1, Relaxed);
+    }
+
+    /// Has returns run code in place of the handler where they can ([`super::hit`] says where), or
+    /// not any more. The code finds the function in place of the number of the system call, and
+    /// what DI was at the entry in place of SS. What keeps it is kept by the probe's handler.
+    pub(crate) fn set_action(&self, routine: Option<RoutineInProgram>) {
+        let server = |routine: RoutineInProgram| match routine.asks_the_place() {
+            true => asm_user_return_action_in_place as *mut (),
+            false => asm_user_return_action as *mut (),
+        };
+        set_routine(
+            (&self.serve_return, asm_user_return as *mut ()),
+            &self.action,
+            // The assembly counts the holders itself.
+            routine
+                .filter(|_| self.common.is_shared.load(Relaxed))
+                .map(|routine| (routine, server(routine))),
+        );
     }
 }
 
@@ -483,6 +430,29 @@ impl UserProbe {
         }
     }
 
+    /// Marks it as registered at `site`. Calls of an earlier registration are not counted any more.
+    pub(super) fn begin(&self, site: (u64, u64)) {
+        match self {
+            Self::Probe(probe) => {
+                probe
+                    .common
+                    .begin(site, matches!(probe, ProbeRef::Shared(_)));
+            }
+            Self::Return(probe) => {
+                let is_shared = matches!(probe, ProbeRef::Shared(_));
+                probe.common.begin(site, is_shared);
+                probe.left.store(probe.maxactive, Relaxed);
+                // The assembly counts the holders itself, and asks for no process.
+                let is_plain = is_shared && probe.entry.is_none() && probe.common.only.is_none();
+                let server = match is_plain {
+                    true => asm_user_call as *mut (),
+                    false => IN_RUST,
+                };
+                probe.common.serve.store(server, Release);
+            }
+        }
+    }
+
     /// Whether the two are one probe.
     pub(super) fn is(&self, other: &Self) -> bool {
         ptr::eq(self.common(), other.common())
@@ -513,24 +483,82 @@ impl From<&'static Uretprobe> for UserProbe {
     }
 }
 
-// It is moved at each hit: larger values would be by a loop.
-const _: () = assert!(size_of::<UserCall>() <= 64);
+/// A holder of a return probe, in one word.
+struct HeldProbe(NonNull<Uretprobe>);
+
+// SAFETY: as `ProbeRef`, which it stands for.
+unsafe impl Send for HeldProbe {}
+
+impl From<&ProbeRef<Uretprobe>> for HeldProbe {
+    fn from(probe: &ProbeRef<Uretprobe>) -> Self {
+        match probe.clone() {
+            ProbeRef::Static(probe) => Self(NonNull::from(probe)),
+            ProbeRef::Shared(probe) => Self(probe.into_raw()),
+        }
+    }
+}
+
+impl Deref for HeldProbe {
+    type Target = Uretprobe;
+
+    fn deref(&self) -> &Uretprobe {
+        // SAFETY: it lives for ever, or this is a holder.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl HeldProbe {
+    /// The same as a holder that counts itself. None: the probe lives for ever.
+    fn shared(&self) -> Option<ManuallyDrop<Shared<Uretprobe>>> {
+        let is_shared = self.common.is_shared.load(Relaxed);
+        // SAFETY: a registered probe says whether it is shared, and has been registered before a
+        // call was followed. The pointer came from `into_raw`, or the assembly of a hit has counted
+        // a holder more. The result is dropped in place of this one, or not at all.
+        is_shared.then(|| ManuallyDrop::new(unsafe { Shared::from_raw(self.0) }))
+    }
+}
+
+impl Clone for HeldProbe {
+    fn clone(&self) -> Self {
+        match self.shared() {
+            None => Self(self.0),
+            Some(probe) => Self(Shared::clone(&probe).into_raw()),
+        }
+    }
+}
+
+impl Drop for HeldProbe {
+    fn drop(&mut self) {
+        if let Some(probe) = self.shared() {
+            drop(ManuallyDrop::into_inner(probe));
+        }
+    }
+}
 
 /// A call of a function with a return probe, from its entry to its return.
+///
+/// The assembly of a hit makes one, too. It leaves `slot` and all data but the first word as they
+/// are in memory, and that word has DI.
+#[repr(C)]
 pub struct UserCall {
-    probe: ProbeRef<Uretprobe>,
-    /// The registration that follows it.
-    generation: u32,
-    /// It has the right to be followed, and gives that back.
-    is_followed: bool,
+    probe: HeldProbe,
+    /// [`Common::state`] when it began, if it has the right to be followed, and gives that back;
+    /// else 0.
+    followed: u64,
     /// The address of the function.
     pub(super) function: u64,
-    /// The address of the word of the program's stack that holds the return address.
-    pub(super) slot: u64,
+    /// The address of the word of the program's stack that holds the return address, if that is
+    /// below those of all older calls of the task; else 0.
+    pub(super) lowest_slot: u64,
     /// Where the call returns to.
     pub(super) return_address: u64,
+    /// The address of that word in any case, where `lowest_slot` is 0.
+    slot: u64,
     data: [u64; CALL_WORDS],
 }
+
+// The assembly counts on it.
+const _: () = assert!(size_of::<UserCall>() == 64);
 
 impl UserCall {
     /// The call that begins at `function`. It has taken its right to be followed.
@@ -541,27 +569,44 @@ impl UserCall {
         return_address: u64,
     ) -> Self {
         Self {
-            generation: probe.common.generation(),
-            is_followed: true,
-            probe: probe.clone(),
+            probe: probe.into(),
+            followed: probe.common.state.load(Relaxed),
             function,
-            slot,
+            lowest_slot: 0,
             return_address,
+            slot,
             data: [0; CALL_WORDS],
+        }
+    }
+
+    /// What stands before the first call: a call of no function, with a probe that is not
+    /// registered. It holds nothing.
+    pub(super) fn before_all(lowest_slot: u64) -> Self {
+        static NOBODY: Uretprobe = Uretprobe::new();
+        let mut call = Self::new(&ProbeRef::Static(&NOBODY), 0, 0, 0);
+        call.lowest_slot = lowest_slot;
+        call
+    }
+
+    /// The address of the word of the program's stack that holds the return address.
+    pub(super) fn slot(&self) -> u64 {
+        match self.lowest_slot {
+            0 => self.slot,
+            slot => slot,
         }
     }
 
     /// A copy for a child process, which returns from the call as well. If the probe follows as
     /// many calls as it may, the copy only knows where to return to.
     pub(super) fn duplicate(&self) -> Self {
-        let mut is_followed = self.is_followed;
+        let mut followed = self.followed;
         if self.is_current() && !self.probe.take_call() {
             self.probe.common.count_miss();
-            is_followed = false;
+            followed = 0;
         }
         Self {
             probe: self.probe.clone(),
-            is_followed,
+            followed,
             ..*self
         }
     }
@@ -588,6 +633,11 @@ impl UserCall {
 
     /// Runs the handler of the return.
     pub(super) fn leave(&mut self, regs: &mut PtRegs) {
+        if self.probe.entry.is_none() {
+            // The assembly may have made the call.
+            let di = if self.probe.keeps_di { self.data[0] } else { 0 };
+            self.data = [di, 0];
+        }
         if let Some(handler) = self.probe.handler {
             handler(self, regs);
             return;
@@ -604,22 +654,46 @@ impl UserCall {
     /// Whether the registration is still there that follows the call.
     pub(super) fn is_current(&self) -> bool {
         let common = &self.probe.common;
-        self.is_followed && common.is_registered() && common.generation() == self.generation
+        self.followed != 0 && common.is_registered() && common.is_of_registration(self.followed)
     }
 }
 
 impl Drop for UserCall {
     fn drop(&mut self) {
         // A later registration counts from 0, see `Registry`.
-        if self.is_followed && self.probe.common.generation() == self.generation {
+        if self.followed != 0 && self.probe.common.is_of_registration(self.followed) {
             self.probe.give_call_back();
         }
     }
 }
 
-impl Uretprobe {
-    /// Calls of an earlier registration are not counted any more.
-    pub(super) fn forget_calls(&self) {
-        self.active.store(0, Relaxed);
-    }
+/// Where the assembly of a hit finds what it uses, in bytes. Both kinds of probes begin with
+/// [`Common`].
+pub mod layout {
+    use core::mem::offset_of;
+
+    use super::{
+        super::common::{self, Common},
+        Shared, Uprobe, Uretprobe, UserCall,
+    };
+
+    pub const REGISTERED: u8 = common::REGISTERED;
+    pub const SERVE: usize = offset_of!(Common, serve);
+    pub const STATE: usize = offset_of!(Common, state);
+    pub const HITS: usize = offset_of!(Common, hits);
+    pub const ACTION: usize = offset_of!(Uprobe, action);
+    pub const SERVE_RETURN: usize = offset_of!(Uretprobe, serve_return);
+    pub const RETURN_ACTION: usize = offset_of!(Uretprobe, action);
+    pub const LEFT: usize = offset_of!(Uretprobe, left);
+    pub const KEEPS_DI: usize = offset_of!(Uretprobe, keeps_di);
+    pub const HOLDERS: isize = Shared::<Uretprobe>::HOLDERS;
+    pub const CALL_BYTES: usize = size_of::<UserCall>();
+    pub const CALL_PROBE: usize = offset_of!(UserCall, probe);
+    pub const CALL_FOLLOWED: usize = offset_of!(UserCall, followed);
+    pub const CALL_FUNCTION: usize = offset_of!(UserCall, function);
+    pub const CALL_SLOT: usize = offset_of!(UserCall, lowest_slot);
+    pub const CALL_RETURN: usize = offset_of!(UserCall, return_address);
+    pub const CALL_DI: usize = offset_of!(UserCall, data);
+
+    const _: () = assert!(offset_of!(Uprobe, common) == 0 && offset_of!(Uretprobe, common) == 0);
 }

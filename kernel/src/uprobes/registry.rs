@@ -30,7 +30,7 @@ use fallible::{push, try_box};
 use super::{
     error::UprobeError,
     probe::{ProbeRef, Uprobe, Uretprobe, UserProbe},
-    space::{Displaced, How, ProbeList, ProbedPlace, fires_in},
+    space::{Displaced, How, NO_TRAMPOLINE, ProbeList, ProbedPlace, fires_in},
     target::{self, Target},
 };
 use crate::{
@@ -243,10 +243,7 @@ impl Registry {
                 self.sites.insert(at, site);
             }
         }
-        probe.common().begin(key);
-        if let UserProbe::Return(probe) = &probe {
-            probe.forget_calls();
-        }
+        probe.begin(key);
         Ok(key)
     }
 
@@ -325,7 +322,7 @@ fn place(
         return Ok(());
     };
     let is_return = |probe: &UserProbe| matches!(probe, UserProbe::Return(_));
-    if list.is_some_and(|list| list.iter().any(is_return)) && probes.trampoline() == 0 {
+    if list.is_some_and(|list| list.iter().any(is_return)) && probes.trampoline() == NO_TRAMPOLINE {
         let trampoline = take_slot(space, 1)?;
         poke(space, trampoline, &[INT3], after)?;
         probes.set_trampoline(trampoline)?;

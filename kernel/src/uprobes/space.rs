@@ -14,8 +14,8 @@
 //! SPACEPROBES-2. A slot is never written again, because the task may be stopped in it for as long
 //!     as it likes. The instruction at an address does not change, so the next probe there uses the
 //!     same slot.
-//! SPACEPROBES-3. Calls and step belong to the one task that runs the program. Only it touches
-//!     them. So nobody ever waits for their lock.
+//! SPACEPROBES-3. The step belongs to the one task that runs the program. Only it touches it. So
+//!     nobody ever waits for its lock. The calls have invariants of their own.
 //! SPACEPROBES-4. Places, table, slots and the trampoline change under the registry's lock alone.
 //!
 //! # Contexts
@@ -35,14 +35,16 @@ use core::{
 };
 
 use ::probes::insn::MAX_INSN_BYTES;
-use fallible::{push, try_box};
+use fallible::try_box;
 
 use super::{
-    probe::{MAX_CALLS, ProbeRef, Uprobe, Uretprobe, UserCall, UserProbe},
+    calls::Calls,
+    common::{Common, NOBODY},
+    probe::{ProbeRef, Uprobe, Uretprobe, UserProbe},
     published::Published,
 };
 use crate::{
-    mm::shared::{OutOfMemory, Shared},
+    mm::shared::{OutOfMemory, Shared, try_vec},
     sync::SpinLock,
 };
 
@@ -85,8 +87,10 @@ pub struct ProbedPlace {
     pub(super) slot: Range<u64>,
     /// The probes that fire here, if there are any.
     probes: Published<ProbeList>,
-    /// The only one of them, where the instruction is carried out in its slot: one of these two, or
-    /// none. So most hits look at a word or two.
+    /// What is common of the only one of them, where the instruction is carried out in its slot;
+    /// else [`NOBODY`]. It says what serves a hit.
+    served_by: AtomicPtr<Common>,
+    /// That probe, in one of these two.
     lone: AtomicPtr<Uprobe>,
     lone_return: AtomicPtr<ProbeRef<Uretprobe>>,
     /// The breakpoint is there.
@@ -95,12 +99,13 @@ pub struct ProbedPlace {
 
 impl ProbedPlace {
     /// A place without probes and breakpoint.
-    pub(super) const fn new(address: u64, displaced: Displaced, slot: Range<u64>) -> Self {
+    pub(super) fn new(address: u64, displaced: Displaced, slot: Range<u64>) -> Self {
         Self {
             address,
             displaced,
             slot,
             probes: Published::none(),
+            served_by: AtomicPtr::new((&raw const NOBODY).cast_mut()),
             lone: AtomicPtr::new(null_mut()),
             lone_return: AtomicPtr::new(null_mut()),
             armed: AtomicBool::new(false),
@@ -142,13 +147,20 @@ impl ProbedPlace {
     /// Says which probes fire here. What is returned must be kept until a grace period is over.
     pub(super) fn set_probes(&self, probes: Option<Box<ProbeList>>) -> Option<Box<ProbeList>> {
         let in_slot = self.displaced.how == How::InSlot;
-        let (lone, lone_return) = match probes.as_deref().map(|probes| &probes[..]) {
+        let probes_here = probes.as_deref().map(|probes| &probes[..]);
+        let (lone, lone_return) = match probes_here {
             Some([UserProbe::Probe(probe)]) if in_slot => (from_ref::<Uprobe>(probe), null()),
             Some([UserProbe::Return(probe)]) if in_slot => (null(), from_ref(probe)),
             _ => (null(), null()),
         };
+        let served_by = match probes_here {
+            Some([probe]) if in_slot => probe.common(),
+            _ => &NOBODY,
+        };
         // The old ones are in what is returned, and the new ones in what is published, so all live
         // while hits can find them.
+        self.served_by
+            .store(from_ref(served_by).cast_mut(), Release);
         self.lone.store(lone.cast_mut(), Release);
         self.lone_return.store(lone_return.cast_mut(), Release);
         self.probes.replace(probes)
@@ -170,8 +182,19 @@ struct Table {
     mask: u64,
     /// The first of `entries`, for the assembly of a hit.
     first: AtomicPtr<TableEntry>,
-    entries: Box<[TableEntry]>,
+    entries: Vec<TableEntry>,
 }
+
+/// The table of a program without probes: its first entry, which the assembly reads, is free.
+static NO_PLACES: Table = Table {
+    mask: 0,
+    first: AtomicPtr::new((&raw const NO_PLACE).cast_mut()),
+    entries: Vec::new(),
+};
+static NO_PLACE: TableEntry = TableEntry {
+    address: AtomicU64::new(0),
+    place: AtomicPtr::new(null_mut()),
+};
 
 #[repr(C)]
 struct TableEntry {
@@ -182,17 +205,15 @@ struct TableEntry {
 
 impl Table {
     fn new(entries: usize) -> Result<Box<Self>, OutOfMemory> {
-        let mut all = Vec::new();
-        all.try_reserve_exact(entries).map_err(|_| OutOfMemory)?;
+        let mut all = try_vec(entries)?;
         all.resize_with(entries, || TableEntry {
             address: AtomicU64::new(0),
             place: AtomicPtr::new(null_mut()),
         });
-        let mut entries = all.into_boxed_slice();
         try_box(Self {
-            mask: entries.len() as u64 - 1,
-            first: AtomicPtr::new(entries.as_mut_ptr()),
-            entries,
+            mask: all.len() as u64 - 1,
+            first: AtomicPtr::new(all.as_mut_ptr()),
+            entries: all,
         })
     }
 
@@ -238,19 +259,18 @@ impl Table {
 pub mod layout {
     use core::mem::offset_of;
 
-    use super::{super::probe, ProbedPlace, SpaceProbes, Table, TableEntry, Uprobe};
+    use super::{super::calls::layout as calls, ProbedPlace, SpaceProbes, Table, TableEntry};
 
     pub const TABLE: usize = offset_of!(SpaceProbes, table);
+    pub const TRAMPOLINE: usize = offset_of!(SpaceProbes, trampoline);
+    pub const NEXT_CALL: usize = offset_of!(SpaceProbes, calls) + calls::NEXT;
+    pub const END_OF_CALLS: usize = offset_of!(SpaceProbes, calls) + calls::END;
     pub const MASK: usize = offset_of!(Table, mask);
     pub const ENTRIES: usize = offset_of!(Table, first);
     pub const ENTRY_BITS: u32 = size_of::<TableEntry>().trailing_zeros();
     pub const ENTRY_PLACE: usize = offset_of!(TableEntry, place);
-    pub const PLACE_LONE: usize = offset_of!(ProbedPlace, lone);
+    pub const PLACE_SERVED_BY: usize = offset_of!(ProbedPlace, served_by);
     pub const PLACE_SLOT: usize = offset_of!(ProbedPlace, slot.start);
-    pub const PROBE_ACTION: usize = Uprobe::ACTION_OFFSET;
-    pub const PROBE_STATE: usize = Uprobe::STATE_OFFSET;
-    pub const PROBE_HITS: usize = Uprobe::HITS_OFFSET;
-    pub const REGISTERED: u8 = probe::REGISTERED;
 
     // As the assembly has it.
     const _: () = assert!(1 << ENTRY_BITS == size_of::<TableEntry>());
@@ -265,10 +285,6 @@ pub(super) struct Step {
     /// The program had set the trap flag itself.
     pub(super) was_stepped: bool,
 }
-
-/// The most by which a return raises the stack pointer: its address, and the most arguments that
-/// `ret n` takes.
-const MOST_TAKEN: u64 = 8 + u16::MAX as u64;
 
 /// The addresses that slots are taken from.
 #[derive(Clone, Copy)]
@@ -288,6 +304,9 @@ struct Places {
     area: SlotArea,
 }
 
+/// No address of a program. A breakpoint there would leave 0 as its ip.
+pub(super) const NO_TRAMPOLINE: u64 = u64::MAX;
+
 /// See the module's text.
 pub struct SpaceProbes {
     /// The last one of `places`.
@@ -296,9 +315,9 @@ pub struct SpaceProbes {
     /// The addresses that were given to slots.
     slots_start: AtomicU64,
     slots_end: AtomicU64,
-    /// The address of the trampoline; 0 if there is none.
+    /// The address of the trampoline, or [`NO_TRAMPOLINE`].
     trampoline: AtomicU64,
-    calls: spin::Mutex<Vec<UserCall>>,
+    pub(super) calls: Calls,
     step: spin::Mutex<Option<Step>>,
     /// There is one.
     steps: AtomicBool,
@@ -314,7 +333,7 @@ impl SpaceProbes {
     /// Those of a program without probes.
     pub const fn new() -> Self {
         Self {
-            table: AtomicPtr::new(null_mut()),
+            table: AtomicPtr::new((&raw const NO_PLACES).cast_mut()),
             places: SpinLock::new(Places {
                 tables: Vec::new(),
                 all: Vec::new(),
@@ -326,23 +345,24 @@ impl SpaceProbes {
             }),
             slots_start: AtomicU64::new(0),
             slots_end: AtomicU64::new(0),
-            trampoline: AtomicU64::new(0),
-            calls: spin::Mutex::new(Vec::new()),
+            trampoline: AtomicU64::new(NO_TRAMPOLINE),
+            calls: Calls::new(),
             step: spin::Mutex::new(None),
             steps: AtomicBool::new(false),
         }
     }
 
     #[inline(always)]
-    fn table(&self) -> Option<&Table> {
-        // SAFETY: `places` keeps each table for good. Acquire pairs with the Release in `enter`.
-        unsafe { self.table.load(Acquire).as_ref() }
+    fn table(&self) -> &Table {
+        // SAFETY: `places` keeps each table for good, and the first one is a static. Acquire pairs
+        // with the Release in `enter`.
+        unsafe { &*self.table.load(Acquire) }
     }
 
     /// The place at `address`.
     #[inline(always)]
     pub(super) fn place(&self, address: u64) -> Option<&ProbedPlace> {
-        let entry = self.table()?.find(address)?;
+        let entry = self.table().find(address)?;
         // SAFETY: the place is in `places` for good, and was stored before the address.
         unsafe { entry.place.load(Relaxed).as_ref() }
     }
@@ -361,8 +381,7 @@ impl SpaceProbes {
         let mut places = self.places.lock();
         places.all.try_reserve(1).map_err(|_| OutOfMemory)?;
         let count = places.all.len() + 1;
-        let table = self.table();
-        let has_room = table.is_some_and(|table| 2 * count <= table.entries.len());
+        let has_room = 2 * count <= self.table().entries.len();
         if !has_room {
             places.tables.try_reserve(1).map_err(|_| OutOfMemory)?;
             let larger = Table::new((2 * count).next_power_of_two().max(FIRST))?;
@@ -371,9 +390,7 @@ impl SpaceProbes {
             places.tables.push(larger);
             self.table.store(address, Release);
         }
-        if let Some(table) = self.table() {
-            table.insert(&place);
-        }
+        self.table().insert(&place);
         places.all.push(place);
         Ok(())
     }
@@ -389,7 +406,7 @@ impl SpaceProbes {
         self.slots_end.store(area.end, Relaxed);
     }
 
-    /// The address of the trampoline; 0 if there is none.
+    /// The address of the trampoline, or [`NO_TRAMPOLINE`].
     #[inline(always)]
     pub(super) fn trampoline(&self) -> u64 {
         self.trampoline.load(Relaxed)
@@ -397,73 +414,9 @@ impl SpaceProbes {
 
     /// Takes memory for the calls, and notes where they return to. No call is followed yet.
     pub(super) fn set_trampoline(&self, address: u64) -> Result<(), OutOfMemory> {
-        let mut calls = Vec::new();
-        calls
-            .try_reserve_exact(MAX_CALLS)
-            .map_err(|_| OutOfMemory)?;
-        *self.calls.lock() = calls;
+        self.calls.prepare()?;
         self.trampoline.store(address, Release);
         Ok(())
-    }
-
-    /// Follows a call that begins now. `is_chained`: its return slot has the trampoline, because a
-    /// call before it has the same slot. If it has not, calls with that slot are over. The call is
-    /// given back if as many are followed as may be.
-    pub(super) fn begin_call(&self, call: UserCall, is_chained: bool) -> Result<(), UserCall> {
-        let mut calls = self.calls.lock();
-        if !is_chained && calls.iter().any(|old| old.slot == call.slot) {
-            calls.retain(|old| old.slot != call.slot);
-        }
-        if calls.len() >= MAX_CALLS {
-            return Err(call);
-        }
-        calls.push(call);
-        Ok(())
-    }
-
-    /// Takes the call that has returned, now that the stack pointer is `sp`: the newest of those
-    /// with the slot below `sp`. A return may also have taken arguments off the stack (`ret n`).
-    /// The flag says whether another call has the same slot.
-    pub(super) fn end_call(&self, sp: u64) -> Option<(UserCall, bool)> {
-        let mut calls = self.calls.lock();
-        let is_below = |call: &UserCall| call.slot.wrapping_add(8) == sp;
-        let plain = calls.iter().rposition(is_below);
-        let index = plain.or_else(|| {
-            let near = calls
-                .iter()
-                .enumerate()
-                .filter(|(_, call)| sp.wrapping_sub(call.slot) <= MOST_TAKEN);
-            near.max_by_key(|(_, call)| call.slot)
-                .map(|(index, _)| index)
-        })?;
-        let call = match index + 1 == calls.len() {
-            true => calls.pop()?,
-            false => calls.remove(index),
-        };
-        let more = calls.iter().rev().any(|other| other.slot == call.slot);
-        Some((call, more))
-    }
-
-    /// The return slots of the calls that are followed. Returns how many there are.
-    pub(super) fn slots(&self, to: &mut [u64; MAX_CALLS]) -> usize {
-        let calls = self.calls.lock();
-        for (to, call) in to.iter_mut().zip(&*calls) {
-            *to = call.slot;
-        }
-        calls.len()
-    }
-
-    /// Drops the calls with the slot at `slot`, which has another return address by now.
-    pub(super) fn drop_calls(&self, slot: u64) {
-        self.calls.lock().retain(|call| call.slot != slot);
-    }
-
-    /// Where the call with the slot at `slot` returns to. `None` if it is not followed.
-    pub(super) fn return_address(&self, slot: u64) -> Option<u64> {
-        let calls = self.calls.lock();
-        // The calls of one slot have the same address.
-        let call = calls.iter().rfind(|call| call.slot == slot)?;
-        Some(call.return_address)
     }
 
     pub(super) fn step(&self) -> Option<Step> {
@@ -493,10 +446,7 @@ impl SpaceProbes {
         if ip < self.slots_start.load(Relaxed) || ip >= self.slots_end.load(Relaxed) {
             return ip;
         }
-        let Some(table) = self.table() else {
-            return ip;
-        };
-        for entry in &table.entries {
+        for entry in &self.table().entries {
             // SAFETY: a place that was stored is there for good.
             let place = unsafe { entry.place.load(Acquire).as_ref() };
             if let Some(place) = place
@@ -516,21 +466,13 @@ impl SpaceProbes {
         if found != self.trampoline() {
             return found;
         }
-        let Some(calls) = self.calls.try_lock() else {
-            return found;
-        };
-        for call in &*calls {
-            if call.slot == slot {
-                return call.return_address;
-            }
-        }
-        found
+        self.calls.return_address(slot).unwrap_or(found)
     }
 
     /// Takes over what `parent`, the running task's, has, for a program that is a copy of it and
     /// does not run yet.
     pub(super) fn copy(&self, parent: &Self) -> Result<(), OutOfMemory> {
-        if parent.trampoline() != 0 {
+        if parent.trampoline() != NO_TRAMPOLINE {
             self.set_trampoline(parent.trampoline())?;
         }
         self.set_area(parent.area());
@@ -549,10 +491,7 @@ impl SpaceProbes {
             };
             self.enter(copy)?;
         }
-        let mut calls = self.calls.lock();
-        for call in &*parent.calls.lock() {
-            push(&mut calls, call.duplicate())?;
-        }
+        self.calls.copy(&parent.calls);
         Ok(())
     }
 

@@ -18,8 +18,8 @@ use elf_program::{Executable, Segment, Symbol};
 use fallible::{collected, copied};
 
 use super::{
+    common::UserPlace,
     error::UprobeError,
-    probe::UserPlace,
     space::{Displaced, How},
 };
 use crate::{

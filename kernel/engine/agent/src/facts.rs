@@ -68,12 +68,21 @@ pub struct RunInProgram {
 /// nothing of the program in ring 3 but the registers. Only a [`RunInProgram`] has one, and keeps
 /// it alive.
 #[derive(Clone, Copy, Debug)]
-pub struct RoutineInProgram(pub(crate) u64);
+pub struct RoutineInProgram {
+    pub(crate) address: u64,
+    pub(crate) asks_the_place: bool,
+}
 
 impl RoutineInProgram {
     /// Where it is.
     pub fn address(self) -> u64 {
-        self.0
+        self.address
+    }
+
+    /// Whether it looks at the words of the frame that say where the hit is: `ip`, `orig_ax`, `cs`
+    /// and `ss`. What is in them does not matter if not.
+    pub fn asks_the_place(self) -> bool {
+        self.asks_the_place
     }
 }
 

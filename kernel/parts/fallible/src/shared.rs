@@ -13,6 +13,7 @@
 use alloc::boxed::Box;
 use core::{
     marker::PhantomData,
+    mem::{ManuallyDrop, offset_of},
     ops::Deref,
     ptr::NonNull,
     sync::atomic::{AtomicUsize, Ordering, fence},
@@ -20,6 +21,7 @@ use core::{
 
 use crate::{OutOfMemory, try_box};
 
+#[repr(C)]
 struct Inner<T> {
     holders: AtomicUsize,
     value: T,
@@ -54,6 +56,33 @@ impl<T> Shared<T> {
     fn inner(&self) -> &Inner<T> {
         // SAFETY: live while there is a holder, and this is one.
         unsafe { self.inner.as_ref() }
+    }
+
+    /// How many bytes behind the value the count of its holders is, which is less than 0. Code that
+    /// holds the value already may raise the count by one, as [`Shared::clone`] does, and lower it
+    /// again while another one holds it.
+    pub const HOLDERS: isize =
+        offset_of!(Inner<T>, holders) as isize - offset_of!(Inner<T>, value) as isize;
+
+    /// Leaves the holder to [`Shared::from_raw`].
+    pub fn into_raw(self) -> NonNull<T> {
+        let inner = ManuallyDrop::new(self).inner;
+        // SAFETY: live, as this is a holder.
+        unsafe { NonNull::new_unchecked(&raw mut (*inner.as_ptr()).value) }
+    }
+
+    /// Takes a holder back.
+    ///
+    /// # Safety
+    /// 1. The pointer came from [`Shared::into_raw`], and is taken back as often as that was
+    ///    called, and as the count was raised by other code.
+    pub unsafe fn from_raw(value: NonNull<T>) -> Self {
+        // SAFETY: the value is part of an `Inner`, by (1).
+        let inner = unsafe { value.byte_offset(Self::HOLDERS) };
+        Self {
+            inner: inner.cast(),
+            owns: PhantomData,
+        }
     }
 
     /// Whether both are holders of the same value.

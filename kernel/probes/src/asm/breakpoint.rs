@@ -61,7 +61,8 @@
 /// - `other`, in place of `owner`: where a breakpoint goes that is not in the table, for kernels
 ///   that ask [`Hits::on_breakpoint`](crate::hit::Hits::on_breakpoint) themselves. On arrival the
 ///   stack holds `ax`, `cx`, `dx`, `si`, `di` and -1, from its top on, and then what the processor
-///   has pushed. These five registers are free. GS is as the code had it.
+///   has pushed. These five registers are free. `rdx` is the trap's ip; `rsi` and `rdi` and GS are
+///   as the code had them.
 /// - `clear_ac`: an instruction that clears RFLAGS.AC, or does nothing where the processor has no
 ///   SMAP.
 /// - `per_cpu`: as for [`entry_points!`](crate::entry_points!).

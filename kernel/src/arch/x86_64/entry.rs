@@ -45,11 +45,12 @@ use super::{
     gdt::{USER_CS, USER_DS},
     idt::vector,
     percpu, traps,
+    user_breakpoint::user_breakpoint_stub,
 };
 use crate::{
     mm::{paging, user_space::UserSpace},
     task::Task,
-    uprobes::space::layout,
+    uprobes::{probe::layout as probe, space::layout as space},
 };
 use core::{arch::global_asm, mem::offset_of, slice};
 use x86_64::{VirtAddr, registers::debug::Dr6Flags};
@@ -60,6 +61,9 @@ const _: () = assert!(
 );
 const _: () = assert!(size_of::<PtRegs>() == 0xa8 && offset_of!(PtRegs, orig_ax) == 0x78);
 
+/// What the frame of a `PtRegs` has below `ax`, which `kprobe_breakpoint` has not saved.
+const EARLY: usize = offset_of!(PtRegs, ax);
+
 global_asm!(
     r#"
     .pushsection .entry.text, "ax", @progbits
@@ -68,6 +72,14 @@ global_asm!(
 # no-operation.
 .macro clac_if_smap
 77: .byte 0x0f, 0x1f, 0x00
+    .pushsection .clac_sites, "a", @progbits
+    .quad 77b
+    .popsection
+.endm
+
+# The same with `stac`.
+.macro stac_if_smap
+77: .byte 0x0f, 0x1f, 0x01
     .pushsection .clac_sites, "a", @progbits
     .quad 77b
     .popsection
@@ -230,110 +242,9 @@ begin_stub exception_common
     jmp exception_return
 end_stub exception_common
 
-# Has a Rust function serve a breakpoint of ring 3 with the whole frame, and goes back.
-.macro serve_user_breakpoint function
-    save_r8_to_r15
-    call_with_frame \function
-    test al, al
-    jnz return_to_user_by_iret
-    jmp exception_return
-.endm
-
-# The assembler's adjustments forget what a `.cfi_restore_state` has restored.
-.macro restore_state_at_other
-    .cfi_restore_state
-    .cfi_def_cfa_offset 88
-.endm
-
-# A breakpoint that is no probe's, from `kprobe_breakpoint`. The five registers that it has saved
-# are free. One of a user probe goes back the short way, if nothing else is to be done before ring 3
-# runs.
-begin_stub asm_breakpoint_other
-    begin_frame 11
-    .cfi_offset rdi, -56
-    .cfi_offset rsi, -64
-    .cfi_offset rdx, -72
-    .cfi_offset rcx, -80
-    .cfi_offset rax, -88
-    .cfi_remember_state
-    cld
-    clac_if_smap
-    test byte ptr [rsp + {early_cs}], 3
-    jz 8f
-    swapgs
-    # As `uprobes::hit::on_breakpoint`, where the program has a place at its address with nothing
-    # but an action that wants no more registers. A task of ring 3 has memory (TASK-3).
-    mov rsi, gs:[{current}]
-    mov rsi, [rsi + {own_space}]
-    mov rsi, [rsi + {table}]
-    test rsi, rsi
-    jz 7f
-    mov rax, [rsp + {early_ip}]
-    dec rax
-    mov rcx, rax
-    shr rcx, 4
-    xor rcx, rax
-    and rcx, [rsi + {mask}]
-    shl rcx, {entry_bits}
-    add rcx, [rsi + {entries}]
-    cmp [rcx], rax
-    jne 4f
-    # rcx: the place; rdi: its only probe.
-    mov rcx, [rcx + {entry_place}]
-    mov rdi, [rcx + {lone}]
-    test rdi, rdi
-    jz 3f
-    mov rax, [rdi + {action}]
-    test rax, rax
-    jz 3f
-    cmp byte ptr [rdi + {state}], {registered}
-    jne 3f
-    lock inc qword ptr [rdi + {hits}]
-    push rcx
-    .cfi_adjust_cfa_offset 8
-    call rax
-    pop rcx
-    .cfi_adjust_cfa_offset -8
-    mov rax, [rcx + {slot}]
-    mov [rsp + {early_ip}], rax
-    cmp byte ptr gs:[{need_resched}], 0
-    jne 6f
-    mov rax, gs:[{current}]
-    cmp byte ptr [rax + {interrupted}], 0
-    jne 6f
-    swapgs
-    restore rax
-    restore rcx
-    restore rdx
-    restore rsi
-    restore rdi
-    add rsp, 8
-    .cfi_adjust_cfa_offset -8
-    iretq
-    restore_state_at_other
-    .cfi_remember_state
-3:  mov rsi, rcx
-    serve_user_breakpoint {user_place}
-    restore_state_at_other
-    .cfi_remember_state
-    # Either nothing is there, or a place whose turn comes later.
-4:  cmp qword ptr [rcx], 0
-    jne 7f
-    serve_user_breakpoint {other_user_breakpoint}
-    restore_state_at_other
-    .cfi_remember_state
-    # Something else is to be done first.
-6:  save_r8_to_r15
-    jmp exception_return
-    restore_state_at_other
-    .cfi_remember_state
-7:  serve_user_breakpoint {user_breakpoint}
-    restore_state_at_other
-8:  save_r8_to_r15
-    call_with_frame {do_breakpoint}
-    jmp exception_return
-end_stub asm_breakpoint_other
-
+    "#,
+    user_breakpoint_stub!(),
+    r#"
 # A watched word that was touched takes the short way.
 begin_stub asm_debug
     begin_frame 5
@@ -609,23 +520,42 @@ exception_stubs:
     .popsection
     "#,
     cs = const offset_of!(PtRegs, cs),
-    early_ip = const offset_of!(PtRegs, ip) - offset_of!(PtRegs, ax),
-    early_cs = const offset_of!(PtRegs, cs) - offset_of!(PtRegs, ax),
+    early_ip = const offset_of!(PtRegs, ip) - EARLY,
+    early_cs = const offset_of!(PtRegs, cs) - EARLY,
+    early_sp = const offset_of!(PtRegs, sp) - EARLY,
+    early_ss = const offset_of!(PtRegs, ss) - EARLY,
+    early_orig_ax = const offset_of!(PtRegs, orig_ax) - EARLY,
     current = const percpu::CURRENT,
     need_resched = const percpu::NEED_RESCHED,
     own_space = const Task::OWN_SPACE_OFFSET,
     interrupted = const Task::INTERRUPTED_OFFSET,
-    table = const UserSpace::PROBES_OFFSET + layout::TABLE,
-    mask = const layout::MASK,
-    entries = const layout::ENTRIES,
-    entry_bits = const layout::ENTRY_BITS,
-    entry_place = const layout::ENTRY_PLACE,
-    lone = const layout::PLACE_LONE,
-    slot = const layout::PLACE_SLOT,
-    action = const layout::PROBE_ACTION,
-    state = const layout::PROBE_STATE,
-    hits = const layout::PROBE_HITS,
-    registered = const layout::REGISTERED,
+    table = const UserSpace::PROBES_OFFSET + space::TABLE,
+    trampoline = const UserSpace::PROBES_OFFSET + space::TRAMPOLINE,
+    next_call = const UserSpace::PROBES_OFFSET + space::NEXT_CALL,
+    end_of_calls = const UserSpace::PROBES_OFFSET + space::END_OF_CALLS,
+    mask = const space::MASK,
+    entries = const space::ENTRIES,
+    entry_bits = const space::ENTRY_BITS,
+    entry_place = const space::ENTRY_PLACE,
+    served_by = const space::PLACE_SERVED_BY,
+    slot = const space::PLACE_SLOT,
+    serve = const probe::SERVE,
+    state = const probe::STATE,
+    hits = const probe::HITS,
+    action = const probe::ACTION,
+    serve_return = const probe::SERVE_RETURN,
+    return_action = const probe::RETURN_ACTION,
+    left = const probe::LEFT,
+    holders = const probe::HOLDERS,
+    keeps_di = const probe::KEEPS_DI,
+    registered = const probe::REGISTERED,
+    call_bytes = const probe::CALL_BYTES,
+    call_probe = const probe::CALL_PROBE,
+    call_followed = const probe::CALL_FOLLOWED,
+    call_function = const probe::CALL_FUNCTION,
+    call_slot = const probe::CALL_SLOT,
+    call_return = const probe::CALL_RETURN,
+    call_di = const probe::CALL_DI,
     orig_ax = const offset_of!(PtRegs, orig_ax),
     first_interrupt = const vector::FIRST_INTERRUPT,
     user_rsp = const percpu::USER_RSP,
@@ -686,10 +616,11 @@ unsafe extern "C" {
     static __clac_sites_end: [u64; 0];
 }
 
-/// The instruction `clac` (Intel SDM vol. 2A).
+/// The instruction `clac`; one more in its last byte makes it `stac` (Intel SDM vol. 2A and 2B). The
+/// last bytes of the no-operations in the stubs are 0 and 1.
 const CLAC: [u8; 3] = [0x0f, 0x01, 0xca];
 
-/// Writes `clac` into the stubs where the processor has SMAP. Call once, on the CPU that boots,
+/// Writes `clac` and `stac` into the stubs where the processor has SMAP. Call once, on the CPU that boots,
 /// before another CPU can run the stubs.
 #[unsafe(link_section = ".init.text")]
 #[inline(never)]
@@ -704,9 +635,11 @@ pub fn apply_processor_features() {
     for &site in sites {
         for (offset, byte) in (0..).zip(CLAC) {
             let alias = paging::text_alias(VirtAddr::new(site + offset));
+            // SAFETY: the alias of live text may be read.
+            let is_stac = offset == 2 && unsafe { alias.read_volatile() } == 1;
             // SAFETY: the site holds a no-operation of this length. No other CPU runs, and this one
             // is not inside a stub.
-            unsafe { alias.write_volatile(byte) };
+            unsafe { alias.write_volatile(byte + u8::from(is_stac)) };
         }
     }
 }

@@ -30,6 +30,7 @@ pub mod start_up;
 pub mod switch;
 pub mod syscall;
 pub mod traps;
+mod user_breakpoint;
 
 /// The registers of interrupted code, as the entry stubs save them: the trap frame of this machine.
 pub use ::probes::PtRegs;

@@ -10,7 +10,10 @@
 use alloc::vec::Vec;
 use core::cell::Cell;
 
-use bpf::{Helper, Insn, MapIndex, ProgramKind, USER_STACK, Verified, verifier::verify};
+use bpf::{
+    Fact, Helper, Insn, MapIndex, Memory, ProgramKind, USER_STACK, Verified, context::Register,
+    verifier::verify,
+};
 use bpf_compiler::{
     Base, Calls, Code, CompileError, Constants, Form, Machine, PidTgid, Routine, compile,
 };
@@ -251,11 +254,25 @@ impl<A: Agent> Program<A> {
     pub fn in_program(program: &Shared<Self>) -> Result<RunInProgram, OutOfMemory> {
         let asks = |insn: &Insn| matches!(insn, Insn::Call { helper } if helper.asks_the_program());
         let asks = program.source().insns.iter().any(asks);
+        let is_place = |fact: &Fact| {
+            let Some(Memory::Context { offset }) = fact.memory else {
+                return false;
+            };
+            [Register::OrigAx, Register::Ip, Register::Cs, Register::Ss]
+                .iter()
+                .any(|register| offset & !7 == register.offset())
+        };
+        let asks_the_place = program.verified.facts().iter().any(is_place);
         let breakpoint = program.action.map(|action| action.breakpoint);
         let program = program.clone();
         Ok(RunInProgram {
             run: try_box(move |regs: &mut PtRegs| _ = program.run_at_hit(regs))?,
-            routine: breakpoint.filter(|_| !asks).map(RoutineInProgram),
+            routine: breakpoint
+                .filter(|_| !asks)
+                .map(|address| RoutineInProgram {
+                    address,
+                    asks_the_place,
+                }),
         })
     }
 
