@@ -27,7 +27,10 @@
 //! off, on the empty kernel stack. No lock is held by the interrupted code, so this may take those
 //! that no NMI takes.
 
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::{
+    ptr,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 use ::probes::insn::ResumeIp;
 use x86_64::{
@@ -36,7 +39,7 @@ use x86_64::{
 };
 
 use super::{
-    probe::{MAX_CALLS, ProbeRef, Uretprobe, UserCall, UserProbe},
+    probe::{MAX_CALLS, ProbeRef, Uprobe, Uretprobe, UserCall, UserProbe},
     space::{How, ProbedPlace, Step},
     target,
 };
@@ -124,6 +127,28 @@ pub fn on_place(regs: &mut PtRegs, place: &ProbedPlace) {
         }
     }
     regs.ip = place.slot.start;
+}
+
+/// Runs the handler of `probe`, which is alone at its place, where `regs` are. The stub has counted
+/// the hit.
+// Not inlined, because the hit path of the kernel's probes ends here.
+#[inline(never)]
+pub(crate) extern "C" fn run_user_handler(probe: &Uprobe, regs: &mut PtRegs) -> PreVerdict {
+    probe.run(regs)
+}
+
+/// Runs the handler of the return of `call`, which the stub has taken from the calls that are
+/// followed, and has counted.
+///
+/// # Safety
+/// 1. The call is not used any more.
+#[inline(never)]
+pub(crate) unsafe extern "C" fn run_user_return(call: &mut UserCall, regs: &mut PtRegs) {
+    let (ip, sp) = (regs.ip, regs.sp);
+    call.leave(regs);
+    (regs.ip, regs.sp) = (ip, sp);
+    // SAFETY: (1).
+    unsafe { ptr::drop_in_place(call) };
 }
 
 /// Serves a breakpoint at `place`, where regs are, in the general case.

@@ -49,8 +49,9 @@ pub type UretprobeHandler = fn(&mut UserCall, &mut PtRegs);
 // Of the breakpoint's stub.
 unsafe extern "C" {
     fn asm_user_action();
+    fn asm_user_handler();
     fn asm_user_call();
-    fn asm_user_return();
+    fn asm_user_return_handler();
     fn asm_user_return_action();
     fn asm_user_return_action_in_place();
 }
@@ -228,13 +229,18 @@ impl Uprobe {
     /// any more. Nothing changes if the probe has a post handler or is for one process. What keeps
     /// the code is kept by the probe's handler.
     pub(crate) fn set_action(&self, routine: Option<RoutineInProgram>) {
-        if self.post.is_none() && self.common.only.is_none() {
+        if self.is_plain() {
             set_routine(
-                (&self.common.serve, IN_RUST),
+                (&self.common.serve, asm_user_handler as *mut ()),
                 &self.action,
                 routine.map(|routine| (routine, asm_user_action as *mut ())),
             );
         }
+    }
+
+    /// Nothing is to be done but to run the handler, in any process.
+    fn is_plain(&self) -> bool {
+        self.post.is_none() && self.common.only.is_none()
     }
 
     /// Runs the handler before the instruction. Without one the instruction is executed.
@@ -286,7 +292,7 @@ impl Uretprobe {
     pub const fn new() -> Self {
         Self {
             common: Common::new(),
-            serve_return: AtomicPtr::new(asm_user_return as *mut ()),
+            serve_return: AtomicPtr::new(asm_user_return_handler as *mut ()),
             action: AtomicU64::new(0),
             left: AtomicI32::new(0),
             entry: None,
@@ -375,7 +381,7 @@ impl Uretprobe {
             false => asm_user_return_action as *mut (),
         };
         set_routine(
-            (&self.serve_return, asm_user_return as *mut ()),
+            (&self.serve_return, asm_user_return_handler as *mut ()),
             &self.action,
             // The assembly counts the holders itself.
             routine
@@ -437,6 +443,11 @@ impl UserProbe {
                 probe
                     .common
                     .begin(site, matches!(probe, ProbeRef::Shared(_)));
+                let server = match probe.is_plain() {
+                    true => asm_user_handler as *mut (),
+                    false => IN_RUST,
+                };
+                probe.common.serve.store(server, Release);
             }
             Self::Return(probe) => {
                 let is_shared = matches!(probe, ProbeRef::Shared(_));
@@ -585,6 +596,8 @@ impl UserCall {
         static NOBODY: Uretprobe = Uretprobe::new();
         let mut call = Self::new(&ProbeRef::Static(&NOBODY), 0, 0, 0);
         call.lowest_slot = lowest_slot;
+        // No state of the probe.
+        call.followed = 1;
         call
     }
 

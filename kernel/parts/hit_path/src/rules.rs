@@ -24,7 +24,7 @@ pub const PROBES: Rules<'static> = Rules {
 /// The rules for this kernel's closure.
 pub const KERNEL: Rules<'static> = Rules {
     roots: &joined::<31, 57, 88>(PROBES_ROOTS, ROOTS),
-    ends: &joined::<7, 10, 17>(PROBES_ENDS, ENDS),
+    ends: &joined::<7, 12, 19>(PROBES_ENDS, ENDS),
     callers: &joined::<28, 4, 32>(PROBES_CALLERS, CALLERS),
     stack_switchers: &joined::<1, 4, 5>(PROBES_STACK_SWITCHERS, STACK_SWITCHERS),
 };
@@ -237,7 +237,7 @@ const PROBES_ENDS: [Named; 7] = [
 
 /// The ends of the closure. After them either there was no hit and the kernel has taken over, or
 /// the kernel is at its end. None of them may be inlined into the code before it.
-const ENDS: [Named; 10] = [
+const ENDS: [Named; 12] = [
     (
         "kernel::task::scheduler::preempt_before_breakpoint",
         "another task runs before the hit begins",
@@ -268,6 +268,14 @@ const ENDS: [Named; 10] = [
     ),
     (
         "kernel::arch::x86_64::traps::user_place",
+        "a breakpoint of a program, which was interrupted without a lock",
+    ),
+    (
+        "kernel::uprobes::hit::run_user_handler",
+        "a breakpoint of a program, which was interrupted without a lock",
+    ),
+    (
+        "kernel::uprobes::hit::run_user_return",
         "a breakpoint of a program, which was interrupted without a lock",
     ),
     (

@@ -50,7 +50,7 @@ use super::{
 use crate::{
     mm::{paging, user_space::UserSpace},
     task::Task,
-    uprobes::{probe::layout as probe, space::layout as space},
+    uprobes::{hit, probe::layout as probe, space::layout as space},
 };
 use core::{arch::global_asm, mem::offset_of, slice};
 use x86_64::{VirtAddr, registers::debug::Dr6Flags};
@@ -557,6 +557,11 @@ exception_stubs:
     call_return = const probe::CALL_RETURN,
     call_di = const probe::CALL_DI,
     orig_ax = const offset_of!(PtRegs, orig_ax),
+    ip = const offset_of!(PtRegs, ip),
+    flags = const offset_of!(PtRegs, flags),
+    ss = const offset_of!(PtRegs, ss),
+    user_flags = const traps::USER_FLAGS.bits() as u32,
+    own_flags = const traps::OWN_FLAGS,
     first_interrupt = const vector::FIRST_INTERRUPT,
     user_rsp = const percpu::USER_RSP,
     kernel_stack_top = const percpu::KERNEL_STACK_TOP,
@@ -569,6 +574,8 @@ exception_stubs:
     user_breakpoint = sym traps::user_breakpoint,
     other_user_breakpoint = sym traps::other_user_breakpoint,
     user_place = sym traps::user_place,
+    run_user_handler = sym hit::run_user_handler,
+    run_user_return = sym hit::run_user_return,
     do_debug = sym traps::do_debug,
     enter_match = sym traps::enter_match,
     matched = const Dr6Flags::TRAP.bits() as u8,

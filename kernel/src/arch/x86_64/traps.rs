@@ -94,8 +94,7 @@ fn after_user_breakpoint(regs: &mut PtRegs, served: bool) -> bool {
 /// Gives `regs` the selectors of ring 3, and the flags that it may have.
 #[inline(always)]
 fn make_user(regs: &mut PtRegs) {
-    let flags = RFlags::from_bits_retain(regs.flags) & USER_FLAGS | RFlags::INTERRUPT_FLAG;
-    regs.flags = flags.bits() | 0b10;
+    regs.flags = regs.flags & USER_FLAGS.bits() | OWN_FLAGS;
     regs.cs = USER_CS.into();
     regs.ss = USER_DS.into();
 }
@@ -427,8 +426,11 @@ pub(super) extern "C" fn exit_to_user(regs: &mut PtRegs) -> bool {
     regs.cx == regs.ip && regs.r11 == regs.flags && regs.flags & RFlags::RESUME_FLAG.bits() == 0
 }
 
+/// The flags that are set in ring 3: IF, and the bit that is always set.
+pub(super) const OWN_FLAGS: u64 = RFlags::INTERRUPT_FLAG.bits() | 0b10;
+
 /// The flags that ring 3 may set freely.
-const USER_FLAGS: RFlags = RFlags::CARRY_FLAG
+pub(super) const USER_FLAGS: RFlags = RFlags::CARRY_FLAG
     .union(RFlags::PARITY_FLAG)
     .union(RFlags::AUXILIARY_CARRY_FLAG)
     .union(RFlags::ZERO_FLAG)

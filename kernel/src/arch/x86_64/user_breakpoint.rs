@@ -7,12 +7,13 @@
 //!   kprobe_breakpoint ─► asm_breakpoint_other
 //!      │ a place of the program      ─► what its probe names:
 //!      │    ├─ asm_user_action       call the action; to the slot
+//!      │    ├─ asm_user_handler      call the handler with the whole frame; to the slot
 //!      │    ├─ asm_user_call         enter a call, borrow its return address; to the slot
-//!      │    └─ asm_user_place        Rust: handlers, several probes, data, one process only
+//!      │    └─ asm_user_place        Rust: several probes, post and entry handlers, one process
 //!      │ the trampoline, and the newest call has returned ─► what its probe names:
-//!      │    ├─ asm_user_return_action[_in_place]   give the call back, call the action; to the
-//!      │    │                                      true return address
-//!      │    └─ asm_user_return                     Rust: handlers
+//!      │    ├─ asm_user_return_action[_in_place]   give the call back, call the action
+//!      │    └─ asm_user_return_handler             call the handler with the whole frame; both
+//!      │                                           to the true return address
 //!      └ anything else               ─► Rust
 //! ```
 //!
@@ -89,11 +90,16 @@ macro_rules! user_breakpoint_stub {
     .popsection
 .endm
 
-# The newest call is over: it goes, is counted, and gives its rights back. The place of the probe
-# still holds it, because a probe is taken from there before this CPU is asked for an answer.
-.macro end_newest_call
+# The newest call is over, and counted.
+.macro take_newest_call
     sub qword ptr [rax + {next_call}], {call_bytes}
     lock inc qword ptr [rdi + {hits}]
+.endm
+
+# The same, and it gives its rights back. The place of the probe still holds it, because a probe is
+# taken from there before this CPU is asked for an answer.
+.macro end_newest_call
+    take_newest_call
     lock inc dword ptr [rdi + {left}]
     lock dec qword ptr [rdi + {holders}]
 .endm
@@ -150,6 +156,41 @@ asm_user_action:
     mov rax, [rcx + {slot}]
     mov [rsp + {early_ip}], rax
     back_to_user_or_kernel
+
+    .globl asm_user_handler
+asm_user_handler:
+    cmp byte ptr [rsi + {state}], {registered}
+    jne asm_user_place
+    lock inc qword ptr [rsi + {hits}]
+    mov [rsp + {early_ip}], rdx
+    save_r8_to_r15
+    mov rdi, rsi
+    mov rsi, rsp
+    push rcx
+    .cfi_adjust_cfa_offset 8
+    call {run_user_handler}
+    pop rcx
+    .cfi_adjust_cfa_offset -8
+    # Where a handler has said where to go on, that may be no address of a program.
+    test al, al
+    jnz exception_return
+    mov rax, [rcx + {slot}]
+    mov [rsp + {ip}], rax
+.Luser_handled:
+    # What a handler may have changed, as `make_user` of `traps.rs`.
+    mov eax, [rsp + {flags}]
+    and eax, {user_flags}
+    or eax, {own_flags}
+    mov [rsp + {flags}], rax
+    mov qword ptr [rsp + {cs}], {user_cs}
+    mov qword ptr [rsp + {ss}], {user_ds}
+    cmp byte ptr gs:[{need_resched}], 0
+    jne exception_return
+    mov rax, gs:[{current}]
+    cmp byte ptr [rax + {interrupted}], 0
+    jne exception_return
+    jmp return_to_user_by_iret
+    restore_state_at_other
 
     .globl asm_user_call
 asm_user_call:
@@ -214,12 +255,28 @@ asm_user_place:
     mov rsi, [rsp + {early_sp}]
     sub rsi, 8
     cmp [rcx - {call_bytes} + {call_slot}], rsi
-    jne asm_user_return
+    jne .Luser_return
     mov rdi, [rcx - {call_bytes} + {call_probe}]
     mov rdx, [rcx - {call_bytes} + {call_followed}]
     cmp rdx, [rdi + {state}]
-    jne asm_user_return
+    jne .Luser_return
     jmp [rdi + {serve_return}]
+
+    .globl asm_user_return_handler
+asm_user_return_handler:
+    mov rdx, [rcx - {call_bytes} + {call_return}]
+    mov [rsp + {early_ip}], rdx
+    take_newest_call
+    lea rdi, [rcx - {call_bytes}]
+    save_r8_to_r15
+    mov rsi, rsp
+    push rdi
+    .cfi_adjust_cfa_offset 8
+    call {run_user_return}
+    add rsp, 8
+    .cfi_adjust_cfa_offset -8
+    jmp .Luser_handled
+    restore_state_at_other
 
     .globl asm_user_return_action
 asm_user_return_action:
@@ -252,8 +309,7 @@ asm_user_return_action_in_place:
 .Luser_elsewhere:
     cmp qword ptr [rcx], 0
     jne .Luser_anew
-    .globl asm_user_return
-asm_user_return:
+.Luser_return:
     serve_user_breakpoint {other_user_breakpoint}
     restore_state_at_other
 

@@ -77,7 +77,7 @@ fn loads_stack_pointer(instruction: &Instruction) -> bool {
 
 /// Functions that may be probed although refused ones lead to them: there a hit is over, or the
 /// kernel is, or an entry stub has saved the registers and goes on as ordinary code.
-const ENDS: [&str; 20] = [
+const ENDS: [&str; 22] = [
     "do_syscall",
     "kernel::arch::x86_64::traps::do_double_fault",
     "do_interrupt",
@@ -90,6 +90,8 @@ const ENDS: [&str; 20] = [
     "kernel::arch::x86_64::traps::other_user_breakpoint",
     "kernel::arch::x86_64::traps::user_breakpoint",
     "kernel::arch::x86_64::traps::user_place",
+    "kernel::uprobes::hit::run_user_handler",
+    "kernel::uprobes::hit::run_user_return",
     "kernel::uprobes::hit::on_debug",
     "kernel::uprobes::hit::bring_in_for_action",
     "<kernel::probes::platform::Kernel as probes::platform::Platform>::fatal",
