@@ -53,8 +53,8 @@ pub(super) struct Common {
     pub(super) starts_disabled: bool,
     pub(super) hits: AtomicU64,
     pub(super) nmissed: AtomicU64,
-    /// [`REGISTERED`] and [`DISABLED`], and from [`FLAG_BITS`] on how often a registration has begun
-    /// or ended: one word, because each hit asks for all.
+    /// [`REGISTERED`] and [`DISABLED`], and from [`FLAG_BITS`] on how often a registration has
+    /// begun or ended: one word, because each hit asks for all.
     pub(super) state: AtomicU64,
     /// Its holders share it.
     pub(super) is_shared: AtomicBool,

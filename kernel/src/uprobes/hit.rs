@@ -9,9 +9,9 @@
 //!   int3 of the trampoline ─► the call is found by its slot, handlers, on to the true address
 //! ```
 //!
-//! Where nothing but a program of the tracer is at a place, and it asks nothing of the user program
-//! but its registers, the stub of the breakpoint calls its code and goes to the slot by itself
-//! (`asm_breakpoint_other`, `arch/x86_64/entry.rs`). It also looks places up for what is here.
+//! Most of it is done by the stub of the breakpoint (`arch/x86_64/user_breakpoint.rs`): where one
+//! probe is alone at a place, it runs its handler or its action, or enters the call. Where the
+//! newest call returns, it runs that one's. Here is the general case, which does the same.
 //!
 //! A breakpoint costs one trap. The replacement of an instruction uses no stack below the program's
 //! stack pointer (its red zone), except where the instruction itself is a call.

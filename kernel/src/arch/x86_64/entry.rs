@@ -623,12 +623,12 @@ unsafe extern "C" {
     static __clac_sites_end: [u64; 0];
 }
 
-/// The instruction `clac`; one more in its last byte makes it `stac` (Intel SDM vol. 2A and 2B). The
-/// last bytes of the no-operations in the stubs are 0 and 1.
+/// The instruction `clac`; one more in its last byte makes it `stac` (Intel SDM vol. 2A and 2B).
+/// The last bytes of the no-operations in the stubs are 0 and 1.
 const CLAC: [u8; 3] = [0x0f, 0x01, 0xca];
 
-/// Writes `clac` and `stac` into the stubs where the processor has SMAP. Call once, on the CPU that boots,
-/// before another CPU can run the stubs.
+/// Writes `clac` and `stac` into the stubs where the processor has SMAP. Call once, on the CPU that
+/// boots, before another CPU can run the stubs.
 #[unsafe(link_section = ".init.text")]
 #[inline(never)]
 pub fn apply_processor_features() {

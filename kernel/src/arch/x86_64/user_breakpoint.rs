@@ -35,8 +35,8 @@
 //!
 //! # The way back
 //! A request to run another task or to end this one may come from an action, and is then served
-//! first. One from another CPU comes with an interrupt, or waits for the next tick: so the stub asks
-//! only where it has called something.
+//! first. One from another CPU comes with an interrupt, or waits for the next tick: so the stub
+//! asks only where it has called something.
 
 /// The text of the stub, for the assembly of the entry stubs, whose macros it uses.
 macro_rules! user_breakpoint_stub {

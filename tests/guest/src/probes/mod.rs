@@ -25,4 +25,5 @@ mod several_returns;
 mod shortage;
 mod stores_to_text;
 mod user_probes;
+mod user_returns;
 pub mod watchpoints;

@@ -120,7 +120,7 @@ fn last_report() -> String {
 }
 
 /// The address of a function of the exercise.
-fn address(name: &str) -> u64 {
+pub fn address(name: &str) -> u64 {
     let bytes = file(EXERCISE);
     let mut functions = elf_program::functions(&bytes);
     functions
@@ -621,7 +621,7 @@ fn faults_and_own_breakpoints_are_the_programs() {
     // The trampoline is a breakpoint like another for code that jumps to it without a call.
     let own_return = return_probe(return_of("probed_own_return").handler(note_result));
     assert_eq!(
-        exercise(&["probed_forge"]),
+        exercise(&["probed_forge", "own"]),
         WaitStatus::killed(signal::TRAP)
     );
     assert_eq!((own_return.hits(), own_return.active()), (1, 0));

@@ -69,7 +69,9 @@ fn main(mut args: Args) -> i32 {
         ("probed_fork", 0) => probed::fork(),
         ("probed_wait", 0) => probed::wait(),
         ("probed_forever", 0) => return probed::forever(),
-        ("probed_forge", 0) => return probed::forge(),
+        ("probed_forge", 1) => return probed::forge(args),
+        ("probed_stacks", 0) => probed::stacks(),
+        ("probed_wild_return", 1) => return probed::wild_return(args),
         (_, given) => {
             eprintln!("exercise: there is no exercise {name:?} with {given} arguments");
             return 2;

@@ -5,6 +5,7 @@
 use crate::SURVIVED;
 use core::{
     arch::{asm, naked_asm},
+    cell::UnsafeCell,
     hint::black_box,
     sync::atomic::{AtomicU16, Ordering},
 };
@@ -89,6 +90,9 @@ functions! {
         "/* {value} */";
     /// Reads at an address.
     probed_read(_address): "nop", "mov rax, [rdi]", "ret", "/* {value} */";
+    /// 9. It goes on at r11, if that is not 0.
+    probed_anywhere():
+        "mov eax, 9", "test r11, r11", "jnz 2f", "ret", "2: jmp r11", "/* {value} */";
     /// Its return address, as it is on the stack.
     probed_own_return(): "mov rax, [rsp]", "ret", "/* {value} */";
 }
@@ -219,11 +223,133 @@ pub fn forever() -> i32 {
     }
 }
 
-/// Jumps to the address that a call would return to, without a call.
-pub fn forge() -> i32 {
+/// Jumps to the address that a call would return to, without a call, with a stack pointer that is
+/// its `own` or right behind the memory that a program can have.
+pub fn forge(mut args: Args) -> i32 {
     let trampoline = probed_own_return();
-    // SAFETY: none. The program is ended there.
-    unsafe { asm!("jmp {}", in(reg) trampoline, options(noreturn)) }
+    if args.next_str() == Some("own") {
+        // SAFETY: none. The program is ended there.
+        unsafe { asm!("jmp {}", in(reg) trampoline, options(noreturn)) }
+    }
+    // SAFETY: as above.
+    unsafe {
+        asm!(
+            "mov rsp, {}",
+            "jmp {}",
+            in(reg) MEMORY_END + 1,
+            in(reg) trampoline,
+            options(noreturn)
+        )
+    }
+}
+
+/// No program has memory from here on.
+const MEMORY_END: u64 = 0x7fff_ffff_f000;
+
+/// Has [`probed_anywhere`] find `sp` as its stack pointer, where its return address is; or goes on
+/// without a look at the stack, if it `leaves`.
+#[unsafe(naked)]
+extern "C" fn enter_at(_sp: u64, _leaves: bool) -> u64 {
+    naked_asm!(
+        "push rbx",
+        "push rbp",
+        "mov rbx, rsp",
+        "xor r11d, r11d",
+        "test sil, sil",
+        "jz 2f",
+        "lea r11, [rip + probed_way_back]",
+        "2: mov rsp, rdi",
+        "jmp probed_anywhere",
+        ".globl probed_way_back",
+        ".type probed_way_back, @function",
+        "probed_way_back:",
+        "mov rsp, rbx",
+        "pop rbp",
+        "pop rbx",
+        "ret",
+        ".pushsection .rodata",
+        ".balign 8",
+        ".globl PROBED_READ_ONLY",
+        "PROBED_READ_ONLY: .quad probed_way_back",
+        ".popsection",
+        ".pushsection .data",
+        ".balign 8",
+        ".globl PROBED_WRITABLE",
+        "PROBED_WRITABLE: .quad probed_way_back",
+        ".popsection",
+    )
+}
+
+unsafe extern "C" {
+    static PROBED_READ_ONLY: u64;
+    static PROBED_WRITABLE: u64;
+    fn probed_way_back();
+}
+
+/// A stack that nothing else touches.
+#[repr(align(4096))]
+struct OtherStack(UnsafeCell<[u8; 8192]>);
+
+// SAFETY: there is one task.
+unsafe impl Sync for OtherStack {}
+
+static OTHER_STACK: OtherStack = OtherStack(UnsafeCell::new([0; 8192]));
+
+/// The address of byte number `at` of the other stack, where `word` is then.
+fn on_other_stack(at: usize, word: u64) -> u64 {
+    // SAFETY: it is inside, and nothing refers to it.
+    unsafe {
+        let place = OTHER_STACK.0.get().cast::<u8>().add(at);
+        place.cast::<u64>().write_unaligned(word);
+        place.addr() as u64
+    }
+}
+
+/// Enters a function on stacks of all kinds: four that can be written, the last one in the parent
+/// and the child of a `fork`, and seven that cannot.
+pub fn stacks() {
+    let back = probed_way_back as *const () as u64;
+    for odd_or_across_pages in [131, 4093] {
+        assert_eq!(
+            enter_at(on_other_stack(odd_or_across_pages, back), false),
+            9
+        );
+    }
+    assert_eq!(
+        enter_at((&raw const PROBED_READ_ONLY).addr() as u64, false),
+        9
+    );
+    for nowhere in [
+        0,
+        8,
+        MEMORY_END - 4,
+        MEMORY_END,
+        0x8000_0000_0000_0000,
+        0xffff_8000_0000_0000,
+    ] {
+        assert_eq!(enter_at(nowhere, true), 9);
+    }
+    // The page is the program's own, so that both have a copy of it.
+    PROBED_SEMAPHORE.fetch_add(0, Ordering::Relaxed);
+    let writable = (&raw const PROBED_WRITABLE).addr() as u64;
+    match syscall::fork().expect("there is room for a child") {
+        0 => syscall::exit(enter_at(writable, false) as i32),
+        child => {
+            let (_, status) = syscall::wait4(child as i32, 0).expect("wait4");
+            assert_eq!(status.code(), Some(9));
+        }
+    }
+    assert_eq!(enter_at(writable, false), 9);
+}
+
+/// Returns to an address of the kernel, or to one that is none.
+pub fn wild_return(mut args: Args) -> i32 {
+    let address: u64 = match args.next_str() {
+        Some("kernel") => 0xffff_ffff_8000_0000,
+        _ => 0x8000_0000_0000_0000,
+    };
+    enter_at(on_other_stack(128, address), false);
+    SURVIVED
 }
 
 /// Measures what calls cost, and reports it to whoever has a probe on `probed_report`.
