@@ -4,6 +4,7 @@
 //! without probes, and leaves the hit as it found it.
 
 pub mod between_instructions;
+mod between_user_instructions;
 mod debugger;
 mod disturbed_hits;
 mod interrupts_and_nmis;

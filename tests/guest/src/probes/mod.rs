@@ -24,6 +24,6 @@ mod regressions;
 mod several_returns;
 mod shortage;
 mod stores_to_text;
-mod user_probes;
-mod user_returns;
+pub mod user_probes;
+pub mod user_returns;
 pub mod watchpoints;

@@ -34,17 +34,27 @@ fn return_probe(
     RegisteredUserProbe::new(probe.handler(handler)).expect("the function is there")
 }
 
-/// A compiled action at the returns of a function, and its counters.
-struct Action {
+/// A compiled action at a function or its returns, and its counters.
+pub struct Action {
     attached: alloc::boxed::Box<dyn InProgram>,
     program: Shared<Program>,
     counters: MapIndex,
 }
 
 impl Action {
-    /// Attaches what `build` makes, which counts in as many `counters`.
+    /// Attaches what `build` makes, which counts in as many `counters`, at the returns of a
+    /// function.
     fn at_returns_of(
         symbol: &str,
+        counters: u32,
+        build: impl FnOnce(&mut Builder, MapIndex),
+    ) -> Self {
+        Self::at(symbol, true, counters, build)
+    }
+
+    fn at(
+        symbol: &str,
+        returns: bool,
         counters: u32,
         build: impl FnOnce(&mut Builder, MapIndex),
     ) -> Self {
@@ -60,7 +70,7 @@ impl Action {
             function: Some(symbol),
             offset: 0,
             counter: None,
-            returns: true,
+            returns,
         };
         let attached = Kernel::attach_to_program(run, &place).expect("the function is there");
         Self {
@@ -70,10 +80,31 @@ impl Action {
         }
     }
 
-    /// One that counts.
-    fn counting(symbol: &str) -> Self {
+    /// One that counts returns.
+    pub fn counting(symbol: &str) -> Self {
         Self::at_returns_of(symbol, 1, |builder, map| {
             builder.add(map, 0, 1);
+        })
+    }
+
+    /// One that counts hits of the function.
+    pub fn counting_hits(symbol: &str) -> Self {
+        Self::at(symbol, false, 1, |builder, map| {
+            builder.add(map, 0, 1);
+        })
+    }
+
+    /// One that counts the returns that are of the function.
+    pub fn looking_at_the_function(symbol: &str) -> Self {
+        let function = super::user_probes::address(symbol);
+        Self::at_returns_of(symbol, 1, |builder, map| {
+            let other = builder.label();
+            builder
+                .load_register(Reg::R6, Register::OrigAx)
+                .set(Reg::R7, function as i64)
+                .branch(Condition::NotEqual, Reg::R6, Reg::R7, other)
+                .add(map, 0, 1)
+                .place(other);
         })
     }
 
@@ -82,7 +113,7 @@ impl Action {
     }
 
     /// Takes it away. Returns how many it counted first, and how many were missed.
-    fn end(self) -> (u64, u64) {
+    pub fn end(self) -> (u64, u64) {
         let missed = self.attached.detach();
         (self.program.counter(self.counters, 0), missed)
     }

@@ -9,3 +9,4 @@ pub mod numbered_targets;
 pub mod own_code;
 pub mod preserved_registers;
 pub mod stepping;
+pub mod user_stepping;

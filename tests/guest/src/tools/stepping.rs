@@ -44,7 +44,7 @@ use x86_64::{
 };
 
 /// The gates of all vectors (Intel SDM vol. 3A, figure 6-8).
-type Gates = [[u8; 16]; 256];
+pub type Gates = [[u8; 16]; 256];
 
 /// A table of interrupts.
 #[repr(align(16))]
@@ -138,7 +138,7 @@ unsafe extern "C" {
 }
 
 /// Has the gate of `vector` lead to `entry`.
-fn set_entry(gates: &mut Gates, vector: u8, entry: *const ()) {
+pub fn set_entry(gates: &mut Gates, vector: u8, entry: *const ()) {
     let (gate, address) = (
         &mut gates[usize::from(vector)],
         (entry.addr() as u64).to_le_bytes(),
@@ -188,9 +188,10 @@ extern "C" fn on_step(regs: &mut PtRegs) {
     clear_single_step(Dr6::read_raw());
 }
 
-const POPF: u8 = 0x9d;
-const REX_W: u8 = 0x48;
-const IRET: u8 = 0xcf;
+pub const POPF: u8 = 0x9d;
+/// In front of [`IRET`].
+pub const REX_W: u8 = 0x48;
+pub const IRET: u8 = 0xcf;
 
 /// Where #DB comes in.
 ///
