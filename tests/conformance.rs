@@ -34,7 +34,7 @@ const GROUPS: [(char, usize); 15] = [
     ('L', 36),
     ('W', 15),
     ('F', 18),
-    ('U', 24),
+    ('U', 25),
 ];
 
 /// How many items say that something is missing. The number is exact, so that each change is seen.

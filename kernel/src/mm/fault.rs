@@ -28,23 +28,28 @@ pub fn fix_up(regs: &mut PtRegs) -> bool {
     uaccess::fix_up(regs)
 }
 
-/// Handles a page fault. Interrupts are off at the call and at the return. False: a bug of the
-/// kernel.
-pub fn page_fault(regs: &mut PtRegs, error_code: u64, address: u64) -> bool {
+/// How a page fault ends.
+pub enum PageFault {
+    /// The code goes on.
+    Resolved,
+    /// The program may not do what it did: [`kill_for_page_fault`].
+    Program(FaultError),
+    /// It is a bug of the kernel.
+    Kernel,
+}
+
+/// Handles a page fault. Interrupts are off at the call and at the return.
+pub fn page_fault(regs: &mut PtRegs, error_code: u64, address: u64) -> PageFault {
     let outcome = if address < USER_END && (regs.user_mode() || uaccess::may_fault(regs.ip)) {
         resolve(regs, error_code, address)
     } else {
         Err(FaultError::Forbidden)
     };
     match outcome {
-        Ok(()) => true,
-        Err(error) if regs.user_mode() => {
-            interrupts::enable();
-            kill_for_page_fault(regs, error_code, address, error);
-            interrupts::disable();
-            true
-        }
-        Err(_) => uaccess::fix_up(regs),
+        Ok(()) => PageFault::Resolved,
+        Err(error) if regs.user_mode() => PageFault::Program(error),
+        Err(_) if uaccess::fix_up(regs) => PageFault::Resolved,
+        Err(_) => PageFault::Kernel,
     }
 }
 
@@ -71,7 +76,8 @@ fn resolve(regs: &PtRegs, error_code: u64, address: u64) -> Result<(), FaultErro
     outcome
 }
 
-fn kill_for_page_fault(regs: &PtRegs, error_code: u64, address: u64, error: FaultError) {
+/// Makes the running user task end, because of a page fault that ended with `error`. Interrupts on.
+pub fn kill_for_page_fault(regs: &PtRegs, error_code: u64, address: u64, error: FaultError) {
     let task = task::current();
     let verb = match access(error_code) {
         Access::Read => "read",

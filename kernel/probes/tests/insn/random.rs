@@ -63,6 +63,7 @@ fn differential(seed: u64, count: u64) {
         holes: &holes,
         is_mapped: &is_mapped,
         ring0: false,
+        emulated: false,
     };
     let (mut executed, mut completed) = (0, 0);
     let mut classes = BTreeMap::<String, u32>::new();

@@ -25,7 +25,11 @@ use super::{
 };
 use crate::{
     console::{self, Interruption},
-    mm::{fault, kernel_stack, paging::USER_END},
+    mm::{
+        fault::{self, PageFault},
+        kernel_stack,
+        paging::USER_END,
+    },
     panic, pr_err, pr_warn,
     probes::{PROBES, hooks, preempt_at_breakpoint},
     task::{self, exit::exit_if_requested, scheduler, sleepers},
@@ -156,14 +160,23 @@ pub(super) extern "C" fn enter_page_fault(regs: &mut PtRegs, error_code: u64, ad
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn do_page_fault(regs: &mut PtRegs, error_code: u64, address: u64) {
-    if fault::page_fault(regs, error_code, address) {
-        return;
-    }
     let exception = Exception {
         vector: vector::PAGE_FAULT,
         error_code,
         address,
     };
+    match fault::page_fault(regs, error_code, address) {
+        PageFault::Resolved => return,
+        PageFault::Program(error) => {
+            interrupts::enable();
+            if !is_taken_from_program(regs, &exception) {
+                fault::kill_for_page_fault(regs, error_code, address, error);
+            }
+            interrupts::disable();
+            return;
+        }
+        PageFault::Kernel => {}
+    }
     if is_taken(regs, &exception) {
         return;
     }
@@ -180,16 +193,18 @@ pub extern "C" fn do_page_fault(regs: &mut PtRegs, error_code: u64, address: u64
 #[cold]
 #[inline(never)]
 fn unclaimed(regs: &mut PtRegs, vector: u8) {
-    if regs.user_mode() {
-        interrupts::enable();
-        fault::user_exception(regs, vector);
-        return;
-    }
     let exception = Exception {
         vector,
         error_code: regs.orig_ax,
         address: 0,
     };
+    if regs.user_mode() {
+        interrupts::enable();
+        if !is_taken_from_program(regs, &exception) {
+            fault::user_exception(regs, vector);
+        }
+        return;
+    }
     if is_taken(regs, &exception) {
         return;
     }
@@ -222,7 +237,7 @@ impl<F: Copy> Hook<F> {
     }
 }
 
-/// An exception that the kernel would end by.
+/// An exception that the kernel or a program would end by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exception {
     /// Its vector (Intel SDM vol. 3A, table 6-1).
@@ -244,6 +259,20 @@ static EXCEPTION_HANDLER: Hook<ExceptionHandler> = Hook::new();
 /// `regs` say where to go on.
 pub fn set_exception_handler(handler: Option<ExceptionHandler>) {
     EXCEPTION_HANDLER.set(handler);
+}
+
+static PROGRAM_EXCEPTION_HANDLER: Hook<ExceptionHandler> = Hook::new();
+
+/// Sets a handler that is asked before an exception ends a program; `None` takes it back. It is
+/// asked with interrupts on, as a system call is served, and says by `regs` where the program goes
+/// on, if it returns true.
+pub fn set_program_exception_handler(handler: Option<ExceptionHandler>) {
+    PROGRAM_EXCEPTION_HANDLER.set(handler);
+}
+
+fn is_taken_from_program(regs: &mut PtRegs, exception: &Exception) -> bool {
+    let handler = PROGRAM_EXCEPTION_HANDLER.get();
+    handler.is_some_and(|handler| handler(regs, exception))
 }
 
 fn is_taken(regs: &mut PtRegs, exception: &Exception) -> bool {

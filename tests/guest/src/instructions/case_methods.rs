@@ -79,7 +79,8 @@ impl Seen {
         }
     }
 
-    fn note(&self, regs: &PtRegs) {
+    /// Notes what a handler sees.
+    pub fn note(&self, regs: &PtRegs) {
         if self.count.fetch_add(1, Relaxed) == 0 {
             // SAFETY: handlers do not nest.
             unsafe { *self.regs.get() = *regs };

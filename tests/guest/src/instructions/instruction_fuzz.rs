@@ -42,7 +42,7 @@ const FIRST_OFFSET: u64 = 20;
 /// So many cases that differ are enough.
 const MOST_FAILURES: usize = 12;
 /// A no-operation as long as a jump, after the code of each case.
-const NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0, 0];
+pub const NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0, 0];
 
 /// Writable memory where a displacement reaches it.
 #[repr(C, align(64))]
@@ -161,6 +161,7 @@ impl Fuzz {
                 paging::translate_kernel(VirtAddr::new_truncate(address)).is_some()
             },
             ring0: true,
+            emulated: true,
         };
         let mut random = Random::of_case(self.seed, number);
         let mut refused = 0;
@@ -463,7 +464,7 @@ impl Fuzz {
 }
 
 /// A number of the command line.
-fn parameter(name: &str) -> Option<u64> {
+pub fn parameter(name: &str) -> Option<u64> {
     let text = cmdline::get(name)?;
     let number = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),

@@ -273,7 +273,8 @@ fn an_nmi_may_come_anywhere_in_a_breakpoint_of_a_program() {
 }
 
 /// The instructions of the stub at which no NMI came, but for those that serve breakpoints of ring
-/// 0, to which the first branch leads, and that where a fault goes on, whose handler is not stepped.
+/// 0, to which the first branch leads, and that where a fault goes on, whose handler is not
+/// stepped.
 fn unseen() -> Vec<String> {
     let (start, size) = (START.load(SeqCst), SIZE.load(SeqCst));
     // SAFETY: text of the kernel.

@@ -1,5 +1,8 @@
 //! Returns of a program's functions, by handlers and by compiled actions: what the stub of the
 //! breakpoint serves by itself, and what it leaves to Rust. Both see the same, and count the same.
+//!
+//! The program is `/bin/exercise`. It knows the results of its functions, and enters one of them
+//! with stacks and return addresses that no compiler makes.
 
 use abi::{WaitStatus, signal};
 use bpf::{AluOp, Builder, Condition, MapDef, MapIndex, ProgramKind, Reg, Size, context::Register};

@@ -69,7 +69,7 @@ impl Case {
         }
         tame_immediate(&mut code, ground.at);
         let instruction = decode_plainly(&code, ground.at)?;
-        if ground.ring0 && emulator::errs(&instruction, &code) {
+        if ground.emulated && emulator::errs(&instruction, &code) {
             return None;
         }
         let mut case = Self {

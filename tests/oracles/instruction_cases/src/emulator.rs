@@ -2,8 +2,8 @@
 //!
 //! The result of such an instruction depends on more than its operands, or its length is not that
 //! of the bytes. So its executions cannot be compared. Real kernels do not contain such
-//! instructions, because they would not run on this emulator. They are left out in ring 0, where
-//! the cases run in the emulator.
+//! instructions, because they would not run on this emulator. They are left out where the cases run
+//! in the emulator.
 
 use iced_x86::{Code as C, Instruction};
 

@@ -27,6 +27,8 @@ pub struct Ground<'a> {
     pub is_mapped: &'a dyn Fn(u64) -> bool,
     /// Whether the case runs in ring 0, where nothing protects the machine from it.
     pub ring0: bool,
+    /// Whether it runs in the emulator, which gets some instructions wrong.
+    pub emulated: bool,
 }
 
 /// The kind of memory at an address.

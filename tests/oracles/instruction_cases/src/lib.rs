@@ -2,8 +2,8 @@
 //! harm.
 //!
 //! The tests execute one instruction in several ways and compare the results: on the host in a
-//! process, in the guest in ring 0. Both use these cases, so that a case of one can be repeated in
-//! the other.
+//! process, in the guest in ring 0 and in programs. All use these cases, so that a case of one can
+//! be repeated in another.
 //!
 //! ```text
 //!   Random ─► encoding::draw   15 bytes, of a theme: branches, strings, the stack, …
