@@ -2,10 +2,10 @@
 //!
 //! An address from a user program is only a number until it is checked, and its page may be missing
 //! at any time. So the kernel touches user memory at few instructions only: the `rep movsb` of
-//! `copy_user`, and the moves of one word for the hits of user probes, here and in the stub of their
+//! `copy_user`, and the moves of one word for hits of user probes, here and in the stub of their
 //! breakpoint, after the range was found to lie in the user's half. A fault there is first resolved
-//! like a fault of the program (a page of zeros, a copy on write). If that fails, control goes on at
-//! the fix-up that the exception table names, and the copy reports how much is left:
+//! like a fault of the program (a page of zeros, a copy on write). If that fails, control goes on
+//! at the fix-up that the exception table names, and the copy reports how much is left:
 //!
 //! ```text
 //!   __ex_table:  { address of an instruction that may fault, address where to go on instead } …
