@@ -15,7 +15,8 @@
 //! CALLS-1. The calls belong to the task that runs the program. Only it changes them: in the stub
 //!     of its breakpoints with interrupts off, or in here. So nobody waits for the lock, and the
 //!     assembly does not take it.
-//! CALLS-2. A call with a `lowest_slot` has it below the slots of all older calls.
+//! CALLS-2. A call with a `lowest_slot` has it below the slots of all older calls, and returns to an
+//!     address that a program may have.
 
 use alloc::vec::Vec;
 use core::{
@@ -129,7 +130,8 @@ impl Calls {
         }
         // SAFETY: the lock is held.
         let is_lowest = unsafe { self.all() }.iter().all(|old| slot < old.slot());
-        if is_lowest && slot < USER_END - 7 {
+        // The assembly returns to any address that it finds.
+        if is_lowest && call.return_address < USER_END {
             call.lowest_slot = slot;
         }
         // SAFETY: `next` is before `end`, so there is an entry, which is no call.

@@ -31,7 +31,7 @@
 //! # What the program can do
 //! It may write its stack at any time, and come to the trampoline by any way. So the return address
 //! that was borrowed is kept here, and so is the slot that the stack pointer is compared with. The
-//! address is below the trampoline, so `iretq` takes it.
+//! address is below the trampoline, or Rust has looked at it, so `iretq` takes it.
 //!
 //! # The way back
 //! A request to run another task or to end this one may come from an action, and is then served

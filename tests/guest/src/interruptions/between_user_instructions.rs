@@ -29,7 +29,10 @@ use kernel::{
     arch::{percpu, traps},
     backtrace,
     errno::Errno,
-    mm::uaccess::{self, copy_from_user_nofault},
+    mm::{
+        paging::USER_END,
+        uaccess::{self, copy_from_user_nofault},
+    },
     pr_info,
     probes::{Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs, register},
     symbols,
@@ -56,6 +59,8 @@ static STEPS: AtomicU64 = AtomicU64::new(0);
 /// Steps whose walk did not lead to the stub, and the address of the last one.
 static LOST: AtomicU64 = AtomicU64::new(0);
 static LOST_AT: AtomicU64 = AtomicU64::new(0);
+/// Ways back to ring 3, by `iretq`, at an address that the processor may refuse.
+static WILD: AtomicU64 = AtomicU64::new(0);
 /// Another task is asked for when the stub next calls Rust, or looks whether one is.
 static RESCHEDULES: AtomicBool = AtomicBool::new(false);
 
@@ -69,6 +74,7 @@ fn in_stub(ip: u64) -> bool {
 }
 
 const CALL: u8 = 0xe8;
+const IRETQ: u16 = 0xcf48;
 const COMPARE_WITH_BYTE_OF_CPU: [u8; 4] = [0x65, 0x80, 0x3c, 0x25];
 
 fn at_each(regs: &mut PtRegs) -> bool {
@@ -92,6 +98,13 @@ fn at_each(regs: &mut PtRegs) -> bool {
             percpu::this().set_need_resched();
         }
     }
+    // SAFETY: text of the kernel, and what it is about to take from the stack.
+    let way_back = unsafe {
+        let [instruction, ip, cs] =
+            [regs.ip, regs.sp, regs.sp + 8].map(|address| (address as *const u64).read_unaligned());
+        (instruction as u16 == IRETQ && cs & 3 == 3).then_some(ip)
+    };
+    WILD.fetch_add(way_back.is_some_and(|ip| ip > USER_END).into(), Relaxed);
     is_wanted(regs.ip)
 }
 
@@ -125,7 +138,7 @@ fn case_with_another_task(name: &str, args: &[&str]) {
 
 #[track_caller]
 fn outcome(name: &str, args: &[&str]) -> WaitStatus {
-    for counter in [&HANDLED, &RIGHT, &STEPS, &LOST] {
+    for counter in [&HANDLED, &RIGHT, &STEPS, &LOST, &WILD] {
         counter.store(0, SeqCst);
     }
     forget_visits();
@@ -147,6 +160,7 @@ fn outcome(name: &str, args: &[&str]) -> WaitStatus {
     assert_eq!(RIGHT.load(SeqCst), nmis, "{name}: calls in NMIs");
     assert_eq!((hit.hits(), hit.nmissed()), (nmis, 0), "{name}");
     assert_eq!((call.hits(), call.nmissed()), (nmis, 0), "{name}");
+    assert_eq!(WILD.load(SeqCst), 0, "{name}: addresses in ring 3");
     let (lost, at) = (LOST.load(SeqCst), LOST_AT.load(SeqCst));
     assert_eq!(
         lost,
@@ -263,6 +277,11 @@ fn an_nmi_may_come_anywhere_in_a_breakpoint_of_a_program() {
     assert_eq!(call_counts(&stacks), (4, 7, 0));
     drop(stacks);
 
+    let wild = return_probe(returns_of("probed_anywhere"));
+    let ended = outcome("a return to nowhere", &["probed_wild_return", "none"]);
+    assert_eq!(ended, WaitStatus::killed(signal::SEGV));
+    assert_eq!(call_counts(&wild), (1, 0, 0));
+    drop(wild);
     let elsewhere = probe(at("probed_add"));
     let own = outcome("the program's own", &["raise", "breakpoint"]);
     assert_eq!(own, WaitStatus::killed(signal::TRAP));

@@ -346,7 +346,7 @@ pub fn stacks() {
 pub fn wild_return(mut args: Args) -> i32 {
     let address: u64 = match args.next_str() {
         Some("kernel") => 0xffff_ffff_8000_0000,
-        _ => 0x8000_0000_0000_0000,
+        _ => 0x1234_0000_0000_0000,
     };
     enter_at(on_other_stack(128, address), false);
     SURVIVED
