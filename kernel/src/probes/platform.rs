@@ -30,8 +30,8 @@ pub struct Kernel;
 pub const ACTION_PAGES: usize = 16_384;
 
 unsafe extern "C" {
-    /// The entry of a #BP that is no probe's, in `arch/x86_64/entry.rs`. The stack holds the first
-    /// words of its frame, from `ss` to `ax`.
+    /// The entry of a #BP that is no probe's, in `arch/x86_64/user_breakpoint.rs`. The stack holds
+    /// the first words of its frame, from `ss` to `ax`.
     fn asm_breakpoint_other();
 }
 

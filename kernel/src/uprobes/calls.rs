@@ -15,8 +15,8 @@
 //! CALLS-1. The calls belong to the task that runs the program. Only it changes them: in the stub
 //!     of its breakpoints with interrupts off, or in here. So nobody waits for the lock, and the
 //!     assembly does not take it.
-//! CALLS-2. A call with a `lowest_slot` has it below the slots of all older calls, and returns to an
-//!     address that a program may have.
+//! CALLS-2. A call with a `lowest_slot` has it below the slots of all older calls, and returns to
+//!     an address that a program may have.
 
 use alloc::vec::Vec;
 use core::{
