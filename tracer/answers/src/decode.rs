@@ -213,7 +213,7 @@ pub(crate) fn decode(shape: &Shape, bytes: &[u8], context: &Context) -> Value {
                     name: variant.clone(),
                     fields: fields(behind(tag), of),
                 },
-                None => Value::Bytes(bytes.to_vec()),
+                None => Value::Invalid,
             }
         }
     }

@@ -28,7 +28,7 @@ pub(crate) fn write(
         // What is not there has one text, whatever the conversion.
         _ if matches!(
             value,
-            Value::Absent | Value::Unavailable | Value::Unreadable
+            Value::Absent | Value::Unavailable | Value::Unreadable | Value::Invalid
         ) =>
         {
             write!(text, "{}", value.shown(symbols))?;

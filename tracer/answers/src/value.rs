@@ -71,6 +71,8 @@ pub enum Value {
     Deeper,
     /// A value whose memory could not be read.
     Unreadable,
+    /// Bytes that no value of the type has, such as an enum with a tag of no variant.
+    Invalid,
     Unsigned(u64),
     Signed(i64),
     /// Numbers of more than 64 bits.
@@ -403,6 +405,7 @@ impl fmt::Display for Shown<'_> {
             Value::Absent => f.write_char('-'),
             Value::Unavailable => f.write_str("<unavailable>"),
             Value::Unreadable => f.write_str("<unreadable>"),
+            Value::Invalid => f.write_str("<invalid>"),
             Value::Deeper => f.write_char('…'),
             Value::Unsigned(number) => write!(f, "{number}"),
             Value::Signed(number) => write!(f, "{number}"),

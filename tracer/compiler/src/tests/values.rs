@@ -284,6 +284,20 @@ fn enums_with_fields_are_keys_and_values() {
     );
 }
 
+/// Memory that was given back may have any bytes.
+#[test]
+fn an_enum_with_the_tag_of_no_variant_is_invalid() {
+    let text = "kprobe:vfs_write { print(args.shape); @[args.shape] = count(); }";
+    let mut world = World::new(text);
+    world.hit(&Hit {
+        registers: vec![(Si, 9 | 5 << 32), (Dx, 1)],
+        ..Hit::default()
+    });
+    assert_eq!(world.out, "<invalid>\n");
+    world.out.clear();
+    assert_eq!(world.maps(), "@[<invalid>]: 1\n\n");
+}
+
 #[test]
 fn arguments_are_seen_at_the_return() {
     let mut world = World::new(
