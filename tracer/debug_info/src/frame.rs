@@ -18,6 +18,11 @@ struct Row {
     offset: i64,
 }
 
+/// The expressions of frame bases that compilers write.
+const FRAME_POINTER: [u8; 1] = [gimli::DW_OP_reg6.0];
+const STACK_POINTER: [u8; 1] = [gimli::DW_OP_reg7.0];
+const ABOVE_RETURN: [u8; 1] = [gimli::DW_OP_call_frame_cfa.0];
+
 /// See the module's text.
 #[derive(Clone, Debug, Default)]
 pub struct Frames {
@@ -57,9 +62,6 @@ impl Frames {
         address: u64,
         moment: value::Moment,
     ) -> Option<Expression> {
-        const FRAME_POINTER: [u8; 1] = [gimli::DW_OP_reg6.0];
-        const STACK_POINTER: [u8; 1] = [gimli::DW_OP_reg7.0];
-        const ABOVE_RETURN: [u8; 1] = [gimli::DW_OP_call_frame_cfa.0];
         if frame_base? == FRAME_POINTER {
             self.frame_pointer(address, moment)
         } else if frame_base? == STACK_POINTER {
@@ -70,6 +72,25 @@ impl Frames {
         } else {
             None
         }
+    }
+
+    /// Where the first word above the return address is in the function's body: the register of the
+    /// frame base, if it is one, and the offset from the frame base.
+    pub fn first_argument(&self, frame_base: Option<&[u8]>) -> Option<(Option<Register>, i64)> {
+        let base = frame_base?;
+        if base == ABOVE_RETURN {
+            return Some((None, 0));
+        }
+        let register = match base {
+            _ if base == FRAME_POINTER => Register::Bp,
+            _ if base == STACK_POINTER => Register::Sp,
+            _ => return None,
+        };
+        let by_register = self
+            .rows
+            .iter()
+            .filter(|row| row.register == Some(register));
+        Some((Some(register), by_register.map(|row| row.offset).max()?))
     }
 
     /// The stack pointer that the function has in its body, where its frame is largest.
@@ -119,4 +140,39 @@ fn read<'a, S: UnwindSection<Slice<'a>>>(
         });
     }
     Some(Frames { rows })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_argument_on_the_stack_is_above_the_largest_frame() {
+        let row = |register, offset| Row {
+            start: 0,
+            end: 1,
+            register: Some(register),
+            offset,
+        };
+        let with_frame = [(Register::Sp, 8), (Register::Sp, 16), (Register::Bp, 16)];
+        let without_frame = [(Register::Sp, 8), (Register::Sp, 32), (Register::Sp, 8)];
+        let first = |rows: [(Register, i64); 3], base: &[u8]| {
+            let rows = rows
+                .into_iter()
+                .map(|(register, offset)| row(register, offset));
+            let rows = rows.collect();
+            Frames { rows }.first_argument(Some(base))
+        };
+        assert_eq!(
+            first(with_frame, &FRAME_POINTER),
+            Some((Some(Register::Bp), 16))
+        );
+        assert_eq!(
+            first(without_frame, &STACK_POINTER),
+            Some((Some(Register::Sp), 32))
+        );
+        assert_eq!(first(without_frame, &FRAME_POINTER), None);
+        assert_eq!(first(with_frame, &ABOVE_RETURN), Some((None, 0)));
+        assert_eq!(first(with_frame, &[gimli::DW_OP_reg5.0]), None);
+    }
 }

@@ -22,7 +22,7 @@ use crate::{
     index::FunctionRow,
     lines, names,
     scope::{Local, Location, Scope, ScopeKind},
-    stacked, types, value,
+    types, value,
 };
 
 impl DebugInfo {
@@ -99,9 +99,7 @@ impl DebugInfo {
                 .and_then(found);
         }
         let mut pieces = value::pieces(expression, bytes, &context).map_err(|why| unknown(&why))?;
-        let above = value::frame_slot(expression, encoding)
-            .and_then(|offset| stacked::above_return(known.frame_base.as_deref(), offset));
-        if let Some(offset) = above {
+        if let Some(offset) = value::frame_slot(expression, encoding) {
             let stacked = self.stacked((row, known), offset, bytes, pieces);
             pieces = stacked.map_err(unknown)?;
         }

@@ -51,17 +51,20 @@ pub fn sets(image: &Image, address: u64, bytes: u64, register: Register) -> bool
     false
 }
 
-/// Whether a function names a word above its return address, by the frame pointer, behind the first
-/// `words` of them.
-pub fn names_word_behind(image: &Image, address: u64, bytes: u64, words: usize) -> bool {
+/// Whether a function names memory by a register, `end` bytes behind it or more.
+pub fn names_behind(
+    image: &Image,
+    (address, bytes): (u64, u64),
+    register: Option<Register>,
+    end: i64,
+) -> bool {
     let code = image.code(address, bytes);
-    let behind = i64::try_from(words).map_or(i64::MAX, |words| 16 + 8 * words);
     let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
     decoder.iter().any(|instruction| {
         let offset = instruction.memory_displacement64().cast_signed();
-        instruction.memory_base() == iced_x86::Register::RBP
-            && is_argument(offset)
-            && offset >= behind
+        let base = instruction.memory_base();
+        let by_register = base.is_gpr64() && general(base) == register;
+        by_register && register.is_some() && (end..1 << 16).contains(&offset)
     })
 }
 

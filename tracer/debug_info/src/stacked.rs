@@ -72,19 +72,21 @@ pub fn words(session: &Session, function: &Scope) -> Option<Vec<bool>> {
 }
 
 impl DebugInfo {
-    /// The pieces of a value of which the debug information says that it lies as a whole in the
-    /// words above the return address, `offset` bytes behind the first one.
+    /// The pieces of a value of which the debug information says that it lies as a whole `offset`
+    /// bytes behind the frame base.
     pub(crate) fn stacked(
         &self,
         (row, known): (FunctionRow, &Known),
-        offset: u64,
+        offset: i64,
         bytes: u64,
         pieces: Vec<Piece>,
     ) -> Result<Vec<Piece>, &'static str> {
         let session = self.session();
-        if bytes <= 8 {
+        let first = known.frames.first_argument(known.frame_base.as_deref());
+        let Some((register, first)) = first.filter(|(_, first)| offset >= *first && bytes > 8)
+        else {
             return Ok(pieces);
-        }
+        };
         let changed = session.inherited(known.scope.entry, |found| {
             let attribute = gimli::DW_AT_calling_convention;
             found.entry.attr(attribute).map(|_| ())
@@ -94,10 +96,11 @@ impl DebugInfo {
             return Err("the compiler changed how the function is called");
         };
         // By C's convention there is more than by Rust's.
-        if prologue::names_word_behind(&self.image, row.address, row.bytes, words.len()) {
+        let end = first.saturating_add_unsigned(8 * words.len() as u64);
+        if prologue::names_behind(&self.image, (row.address, row.bytes), register, end) {
             return Ok(pieces);
         }
-        let word = usize::try_from(offset / 8)
+        let word = usize::try_from((offset - first) / 8)
             .ok()
             .and_then(|at| words.get(at));
         if word != Some(&true) {
@@ -124,16 +127,4 @@ impl DebugInfo {
             }),
         }])
     }
-}
-
-/// How many bytes behind the first word above the return address an offset from a function's frame
-/// base is. None: below it, or the frame base is none that stays.
-pub fn above_return(frame_base: Option<&[u8]>, offset: i64) -> Option<u64> {
-    // By the frame pointer, there are the saved one and the return address in front of it.
-    let first = match frame_base? {
-        [number] if *number == gimli::DW_OP_reg6.0 => 16,
-        [number] if *number == gimli::DW_OP_call_frame_cfa.0 => 0,
-        _ => return None,
-    };
-    u64::try_from(offset - first).ok()
 }
