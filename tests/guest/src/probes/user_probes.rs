@@ -40,7 +40,7 @@ fn goes_well(args: &[&str]) {
     assert_eq!(exercise(args), WaitStatus::exited(0), "{args:?}");
 }
 
-fn start(args: &[&str]) -> Pid {
+pub fn start(args: &[&str]) -> Pid {
     start_program(EXERCISE, args).expect("the program can be started")
 }
 
@@ -49,13 +49,13 @@ fn end_of(pid: Pid) -> WaitStatus {
     ended.expect("the wait waits").1
 }
 
-fn kill(pid: Pid) {
+pub fn kill(pid: Pid) {
     process::kill(pid).expect("it runs");
     assert_eq!(end_of(pid), WaitStatus::killed(signal::KILL));
 }
 
 /// Waits for `condition`, which other tasks make true in milliseconds, on a busy host.
-fn expect_soon(what: &str, mut condition: impl FnMut() -> bool) {
+pub fn expect_soon(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = ktime_get() + 20 * NSEC_PER_SEC;
     while !condition() {
         assert!(ktime_get() < deadline, "not within 20 s: {what}");

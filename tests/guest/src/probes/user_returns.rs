@@ -4,7 +4,9 @@
 //! The program is `/bin/exercise`. It knows the results of its functions, and enters one of them
 //! with stacks and return addresses that no compiler makes.
 
+use super::user_probes::{expect_soon, kill, start};
 use abi::{WaitStatus, signal};
+use alloc::vec::Vec;
 use bpf::{AluOp, Builder, Condition, MapDef, MapIndex, ProgramKind, Reg, Size, context::Register};
 use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use kernel::{
@@ -242,4 +244,24 @@ fn actions_find_the_words_of_the_call() {
     });
     goes_well(&["probed_stacks"]);
     assert_eq!((returned.counter(0), returned.counter(1)), (4, 4));
+}
+
+/// Actions and handlers come to the returns of programs that run on four CPUs, and go while calls
+/// are under way. The programs check their results.
+#[guest_test(smp = 4, timeout = 120)]
+fn returns_are_served_while_their_probes_come_and_go() {
+    let running: Vec<_> = (0..6).map(|_| start(&["probed_forever"])).collect();
+    for round in 0..40 {
+        let counted = Action::counting("probed_factorial");
+        let handled = (round % 2 == 0).then(|| return_probe("probed_add", |_, _| {}));
+        expect_soon("returns", || {
+            counted.counter(0) > 20 && handled.as_ref().is_none_or(|probe| probe.hits() > 20)
+        });
+        let (_, missed) = counted.end();
+        assert_eq!(missed, 0);
+        if let Some(handled) = handled {
+            assert_eq!(handled.nmissed(), 0);
+        }
+    }
+    running.into_iter().for_each(kill);
 }
