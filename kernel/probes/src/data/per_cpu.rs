@@ -80,6 +80,9 @@ pub struct PerCpu {
     pub debug_traps: AtomicU64,
     /// Breakpoints that were gone, or that all their probes had left, before they were looked at.
     pub stale_breakpoints: AtomicU64,
+    /// What this CPU's DR7 has been told for the probes; 0: nothing. The registers may be the
+    /// kernel's own as long as no register is in action for the probes.
+    pub(crate) watching: AtomicU64,
     /// What is interrupted on this CPU, as far as the kernel says so.
     pub(crate) interrupted: Interrupted,
 }
@@ -110,6 +113,7 @@ impl PerCpu {
             breakpoints: AtomicU64::new(0),
             debug_traps: AtomicU64::new(0),
             stale_breakpoints: AtomicU64::new(0),
+            watching: AtomicU64::new(0),
             interrupted: Interrupted::new(),
         }
     }

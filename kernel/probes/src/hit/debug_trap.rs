@@ -42,6 +42,7 @@ use crate::{
         per_cpu::{HitGuard, PerCpu, bump},
         site::{Emulated, Site},
         trap_ip::TrapIp,
+        watchpoint::Watches,
     },
     hit::{Hits, faults::is_canonical, slots::in_slot_region},
     insn::{
@@ -240,7 +241,7 @@ fn on_match<P: Platform>(
     regs: &mut PtRegs,
     dr6: u64,
 ) -> Option<bool> {
-    if !hits.watches.pause::<P>() {
+    if !Watches::pause::<P>(cpu) {
         return None;
     }
     let rest = dr6 & !MATCHED;

@@ -33,6 +33,9 @@ use crate::{
     pt_regs::PtRegs,
 };
 
+/// DR7: the bits that put registers in action.
+const IN_ACTION: u64 = 0xff;
+
 impl Watches {
     /// Makes the debug registers of this CPU what they are on the others. Interrupts off.
     pub(crate) fn load<P: Platform>(&self) {
@@ -40,7 +43,12 @@ impl Watches {
         let control = self.control.load(Acquire);
         if control != 0 {
             let numbers: [usize; MOST_WATCHPOINTS] = core::array::from_fn(|number| number);
+            let watching = &P::this_cpu().watching;
+            // An NMI may touch a word in between: a match is ours from before the first until after
+            // the last.
+            watching.store(watching.load(Relaxed) | control, Relaxed);
             P::set_debug_registers(numbers.map(|number| self.address_of(number)), control);
+            watching.store(control, Relaxed);
         }
     }
 
@@ -71,9 +79,8 @@ impl Watches {
     /// Puts the debug registers of this CPU out of action, until [`Watches::serve`]. False: they
     /// are not the probes', and nothing has changed.
     #[inline(always)]
-    pub(crate) fn pause<P: Platform>(&self) -> bool {
-        // The last watchpoint may just have gone, and this CPU has not loaded its registers since.
-        let are_ours = self.control.load(Relaxed) != 0;
+    pub(crate) fn pause<P: Platform>(cpu: &PerCpu) -> bool {
+        let are_ours = cpu.watching.load(Relaxed) & IN_ACTION != 0;
         if are_ours {
             P::set_debug_control(ALL_OFF);
         }
@@ -110,9 +117,9 @@ impl Watches {
             }
         }
         P::clear_debug_status(matched);
-        // Another CPU may have changed them meanwhile, and its work waits for this CPU. Under QEMU
-        // the next #DB would name these matches once more if they were not set anew.
-        P::set_debug_control(self.control.load(Acquire));
+        // Another CPU may want others meanwhile, and its work waits for this CPU. Under QEMU the next
+        // #DB would name these matches once more if they were not set anew.
+        P::set_debug_control(cpu.watching.load(Relaxed));
     }
 }
 

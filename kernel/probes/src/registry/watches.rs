@@ -28,7 +28,7 @@ use core::{
 use crate::{
     data::{
         per_cpu::{PerCpu, bump},
-        watchpoint::{ALL_OFF, AimedAt, MOST_WATCHPOINTS, WatchAccess, Watchpoint, value},
+        watchpoint::{ALL_OFF, AimedAt, MOST_WATCHPOINTS, WatchAccess, Watches, Watchpoint, value},
     },
     error::{AimError, ProbeError},
     hit::Hits,
@@ -261,7 +261,7 @@ impl<'p, P: Host> Watchpoints<'p, P> {
         const MATCHED: u64 = 0b1111;
         let cpu = P::this_cpu();
         bump(&cpu.debug_traps);
-        let are_ours = self.0.watches.pause::<P>();
+        let are_ours = Watches::pause::<P>(cpu);
         if are_ours {
             self.0.watches.serve(self.0, cpu, regs, dr6 & MATCHED);
         }
