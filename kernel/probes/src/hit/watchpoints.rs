@@ -117,7 +117,8 @@ impl Watches {
             }
         }
         P::clear_debug_status(matched);
-        // Another CPU may want others meanwhile, and its work waits for this CPU. Under QEMU the next
+        // Another CPU may want others meanwhile, and its work waits for this CPU. Under QEMU the
+        // next
         // #DB would name these matches once more if they were not set anew.
         P::set_debug_control(cpu.watching.load(Relaxed));
     }

@@ -60,12 +60,14 @@ fn address(offset: usize) -> *mut u32 {
     (REGISTERS.load(Ordering::Relaxed) as usize + offset) as *mut u32
 }
 
+#[inline(always)]
 fn read(offset: usize) -> u32 {
     // SAFETY: `init` mapped the registers for ever. Reading those of `register` has no effect on
     // memory.
     unsafe { address(offset).read_volatile() }
 }
 
+#[inline(always)]
 fn write(offset: usize, value: u32) {
     // SAFETY: as in `read`. The values that the functions below write make the APIC access no
     // memory.
@@ -161,7 +163,8 @@ pub fn take_error() -> u32 {
     read(register::ERROR_STATUS)
 }
 
-#[inline(never)]
+// Each sender has its own copy, because that of hits may not be probed.
+#[inline(always)]
 fn command(apic_id: u32, low: u32) {
     without_interrupts(|| {
         while read(register::COMMAND_LOW) & DELIVERY_PENDING != 0 {
@@ -179,6 +182,7 @@ pub fn send_interrupt(apic_id: u32, vector: u8) {
 
 /// The same from any context: also in an NMI, and between any two instructions of [`command`],
 /// which finds the registers as it left them.
+#[inline(never)]
 pub fn send_interrupt_from_hit(apic_id: u32, vector: u8) {
     let interrupted = read(register::COMMAND_HIGH);
     command(apic_id, LEVEL_ASSERT | u32::from(vector));
