@@ -49,7 +49,7 @@ const STUB: &str = "asm_breakpoint_other";
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn in_nmi_of_a_program(a: u64) -> u64 {
-    black_box(a + 77)
+    black_box(a + 7177)
 }
 
 /// Calls in NMIs that returned what they should.
@@ -109,7 +109,7 @@ fn at_each(regs: &mut PtRegs) -> bool {
 }
 
 fn in_nmi(regs: &PtRegs) {
-    let is_right = in_nmi_of_a_program(black_box(1)) == 78
+    let is_right = in_nmi_of_a_program(black_box(1)) == 7178
         && copy_from_user_nofault(&mut [0; 8], UNMAPPED) == Err(Errno::EFAULT)
         && shown_return_address(regs.sp, 5) == 5;
     RIGHT.fetch_add(is_right.into(), SeqCst);
