@@ -17,8 +17,8 @@
 //! of interrupts are not, as their gates clear TF.
 //!
 //! # Invariants
-//! STEPPING-1. A CPU uses [`TABLE`] only inside [`step_through`], with interrupts off; one CPU at a
-//!     time.
+//! STEPPING-1. A CPU uses [`TABLE`] only inside [`with_entries`], one CPU at a time: with
+//!     interrupts off, or on a machine that has no other.
 
 use crate::platform::suite::flags::TF;
 use ::probes::Platform;
@@ -44,7 +44,7 @@ use x86_64::{
 };
 
 /// The gates of all vectors (Intel SDM vol. 3A, figure 6-8).
-pub type Gates = [[u8; 16]; 256];
+type Gates = [[u8; 16]; 256];
 
 /// A table of interrupts.
 #[repr(align(16))]
@@ -77,30 +77,43 @@ pub fn step_through(call: extern "C" fn(), at_each: AtEach) {
 /// it brings.
 pub fn step_through_tasks(call: extern "C" fn(), at_each: AtEach, afterwards: impl FnOnce()) {
     without_interrupts(|| {
-        let usual = sidt();
-        assert_eq!(usize::from(usual.limit) + 1, size_of::<Gates>());
         AT_EACH.store(at_each as *mut (), SeqCst);
-        // SAFETY: the table that this CPU uses, which stays; and ours, which no CPU uses, by
-        // STEPPING-1.
-        let (from, to) = unsafe { (&*usual.base.as_ptr::<Gates>(), &mut *TABLE.0.get()) };
-        to.copy_from_slice(from);
-        set_entry(to, vector::DEBUG, step_debug as *const ());
-        set_entry(to, vector::BREAKPOINT, step_breakpoint as *const ());
-        let ours = DescriptorTablePointer {
-            limit: (size_of_val(to) - 1) as u16,
-            base: VirtAddr::from_ptr(to),
-        };
-        // SAFETY: each gate names an entry that expects its vector, also that of #DB, which is
-        // raised until the call is over. The called function keeps to the C ABI.
-        unsafe {
-            lidt(&ours);
-            run_stepped(call);
+        let run = || {
+            // SAFETY: #DB, which is raised until the call is over, has its entry. The called
+            // function keeps to the C ABI.
+            unsafe { run_stepped(call) };
             IS_ASKED.store(true, SeqCst);
             afterwards();
             IS_ASKED.store(false, SeqCst);
-            lidt(&usual);
-        }
+        };
+        // SAFETY: each entry expects its vector. Interrupts are off, so STEPPING-1 holds.
+        unsafe { with_entries(step_debug as *const (), step_breakpoint as *const (), run) };
     });
+}
+
+/// Does `run` while #DB and #BP come in at these entries on this CPU.
+///
+/// # Safety
+/// Each entry expects its vector. STEPPING-1: no other CPU does this meanwhile, and the caller
+/// stays on its CPU.
+pub unsafe fn with_entries(debug: *const (), breakpoint: *const (), run: impl FnOnce()) {
+    let usual = sidt();
+    assert_eq!(usize::from(usual.limit) + 1, size_of::<Gates>());
+    // SAFETY: the table that this CPU uses, which stays; and ours, which no CPU uses, by the
+    // contract.
+    let (from, to) = unsafe { (&*usual.base.as_ptr::<Gates>(), &mut *TABLE.0.get()) };
+    to.copy_from_slice(from);
+    set_entry(to, vector::DEBUG, debug);
+    set_entry(to, vector::BREAKPOINT, breakpoint);
+    let ours = DescriptorTablePointer {
+        limit: (size_of_val(to) - 1) as u16,
+        base: VirtAddr::from_ptr(to),
+    };
+    // SAFETY: each gate names an entry that expects its vector, by the contract.
+    unsafe { lidt(&ours) };
+    run();
+    // SAFETY: the table from before.
+    unsafe { lidt(&usual) };
 }
 
 /// Calls `call` with TF set.
@@ -138,7 +151,7 @@ unsafe extern "C" {
 }
 
 /// Has the gate of `vector` lead to `entry`.
-pub fn set_entry(gates: &mut Gates, vector: u8, entry: *const ()) {
+fn set_entry(gates: &mut Gates, vector: u8, entry: *const ()) {
     let (gate, address) = (
         &mut gates[usize::from(vector)],
         (entry.addr() as u64).to_le_bytes(),

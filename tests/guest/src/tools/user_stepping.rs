@@ -12,44 +12,25 @@
 //!
 //! Steps end where `iretq` goes back to ring 3, where interrupts come on, and where another task is
 //! to run. Ring 3 and the handlers of faults and interrupts are not stepped.
-//!
-//! # Invariants
-//! USERSTEPPING-1. The machine has one CPU, and uses [`TABLE`] only inside [`step_breakpoints`].
 
 use crate::{
     platform::suite::flags::TF,
-    tools::stepping::{Gates, IRET, POPF, REX_W, set_entry},
+    tools::stepping::{IRET, POPF, REX_W, with_entries},
 };
 use core::{
     arch::naked_asm,
-    cell::UnsafeCell,
-    hint,
-    mem::{self, size_of_val},
+    hint, mem,
     ptr::null_mut,
     sync::atomic::{AtomicPtr, AtomicU64, Ordering::SeqCst},
 };
 use kernel::{
-    arch::{debug::clear_single_step, idt::vector, smp},
+    arch::{debug::clear_single_step, smp},
     probes::PtRegs,
     task::schedule,
 };
-use x86_64::{
-    VirtAddr,
-    instructions::tables::{lidt, sidt},
-    registers::debug::Dr6,
-    structures::DescriptorTablePointer,
-};
+use x86_64::registers::debug::Dr6;
 
 const STI: u8 = 0xfb;
-
-/// A table of interrupts.
-#[repr(align(16))]
-struct Table(UnsafeCell<Gates>);
-
-// SAFETY: written while no CPU uses it, by USERSTEPPING-1.
-unsafe impl Sync for Table {}
-
-static TABLE: Table = Table(UnsafeCell::new([[0; 16]; 256]));
 
 /// The look of a test between two instructions, at the registers of that moment. It must do nothing
 /// that a handler of an NMI may not. True: an NMI is to come.
@@ -64,24 +45,10 @@ pub static HANDLED: AtomicU64 = AtomicU64::new(0);
 /// served meanwhile. Task context, on a machine with one CPU.
 pub fn step_breakpoints(at_each: AtEach, run: impl FnOnce()) {
     assert_eq!(smp::online_cpus(), 1, "the table is for one CPU");
-    let usual = sidt();
-    assert_eq!(usize::from(usual.limit) + 1, size_of::<Gates>());
     AT_EACH.store(at_each as *mut (), SeqCst);
-    // SAFETY: the table that this CPU uses, which stays; and ours, which no CPU uses, by
-    // USERSTEPPING-1.
-    let (from, to) = unsafe { (&*usual.base.as_ptr::<Gates>(), &mut *TABLE.0.get()) };
-    to.copy_from_slice(from);
-    set_entry(to, vector::DEBUG, step_kernel as *const ());
-    set_entry(to, vector::BREAKPOINT, step_user_breakpoint as *const ());
-    let ours = DescriptorTablePointer {
-        limit: (size_of_val(to) - 1) as u16,
-        base: VirtAddr::from_ptr(to),
-    };
-    // SAFETY: each gate names an entry that expects its vector.
-    unsafe { lidt(&ours) };
-    run();
-    // SAFETY: the table from before.
-    unsafe { lidt(&usual) };
+    let (debug, breakpoint) = (step_kernel as *const (), step_user_breakpoint as *const ());
+    // SAFETY: each entry expects its vector, and there is one CPU.
+    unsafe { with_entries(debug, breakpoint, run) };
 }
 
 /// Called by [`step_kernel`] with the frame of the interrupted code. Whether an NMI is to come.
