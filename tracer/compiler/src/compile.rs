@@ -40,7 +40,6 @@ use crate::{
     settings,
     tables::{LOOPS, MOST_OPEN_LOOPS, Tables},
     values::{Shared, Site, SiteKind, UserMoment},
-    watches,
 };
 
 /// A compiled text.
@@ -223,22 +222,9 @@ impl<'a> Compiler<'a> {
                     name,
                 )),
                 ProbeKind::Watch {
-                    what:
-                        tree::Watched::OfCall {
-                            function,
-                            memory,
-                            bytes,
-                        },
+                    what: tree::Watched::OfCall(call),
                     reads,
-                } => {
-                    let call = watches::OfCall {
-                        function,
-                        memory,
-                        bytes: *bytes,
-                        reads: *reads,
-                    };
-                    Some(places::of_call(&mut self.tables, probe, &call))
-                }
+                } => Some(places::of_call(&mut self.tables, probe, call, *reads)),
                 _ => None,
             };
             match several {

@@ -212,9 +212,10 @@ pub(crate) fn group(tables: &mut Tables<'_>, probe: &Probe) -> Lowered<Group> {
 pub(crate) fn of_call(
     tables: &mut Tables<'_>,
     probe: &Probe,
-    call: &watches::OfCall<'_>,
+    call: &tree::OfCall,
+    reads: bool,
 ) -> Lowered<Vec<Group>> {
-    let (address, watched, aim) = watches::at_call(tables, probe, call)?;
+    let (address, watched, aim) = watches::at_call(tables, probe, call, reads)?;
     let group = |site, name: String, span| Group {
         site,
         addresses: Vec::new(),
@@ -225,7 +226,7 @@ pub(crate) fn of_call(
         user: None,
         aim: None,
     };
-    let function = call.function;
+    let function = &call.function;
     let at_entry = format!("kprobe:{}", function.text);
     Ok(alloc::vec![
         group(SiteKind::Watch(watched), format!("{probe}"), probe.span),

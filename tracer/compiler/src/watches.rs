@@ -52,14 +52,6 @@ pub(crate) struct Memory {
     type_id: Option<TypeId>,
 }
 
-/// A watch as the text has it: see [`tree::Watched::OfCall`].
-pub(crate) struct OfCall<'t> {
-    pub(crate) function: &'t Name,
-    pub(crate) memory: &'t Name,
-    pub(crate) bytes: Option<u64>,
-    pub(crate) reads: bool,
-}
-
 /// The memory of a watch whose place the text tells.
 pub(crate) fn of_place(
     tables: &mut Tables<'_>,
@@ -73,9 +65,9 @@ pub(crate) fn of_place(
             reads,
             type_id: None,
         }),
-        tree::Watched::Static(name) | tree::Watched::OfCall { memory: name, .. } => {
-            watched_static(tables, name, reads)
-        }
+        tree::Watched::Static(name) => watched_static(tables, name, reads),
+        // It has groups of its own: see `at_call`.
+        tree::Watched::OfCall(call) => watched_static(tables, &call.memory, reads),
     }
 }
 
@@ -84,11 +76,10 @@ pub(crate) fn of_place(
 pub(crate) fn at_call(
     tables: &mut Tables<'_>,
     probe: &Probe,
-    call: &OfCall<'_>,
+    call: &tree::OfCall,
+    reads: bool,
 ) -> Lowered<(u64, Watched, Aim)> {
-    let OfCall {
-        function, memory, ..
-    } = *call;
+    let (function, memory) = (&call.function, &call.memory);
     let found = tables.functions(&function.text);
     let address = match found[..] {
         [] => return Err(tables.no_function(function)),
@@ -130,7 +121,7 @@ pub(crate) fn at_call(
     let watched = Watched {
         at: WatchedAt::Aimed(number),
         bytes: found.bytes as u8,
-        reads: call.reads,
+        reads,
         type_id: found.type_id,
     };
     Ok((address, watched, aim))

@@ -136,18 +136,17 @@ impl Display for Probe {
                 let access = if *reads { "rw" } else { "w" };
                 match what {
                     Watched::Static(name) => write!(f, "watch:{}", name.text)?,
-                    Watched::OfCall {
-                        function,
-                        memory,
-                        bytes: None,
-                    } => write!(f, "watch:{}({})", FunctionName(function), memory.text)?,
-                    Watched::OfCall {
-                        function,
-                        memory,
-                        bytes: Some(bytes),
-                    } => {
-                        let (name, memory) = (FunctionName(function), &memory.text);
-                        return write!(f, "watchpoint:{name}+{memory}:{bytes}:{access}");
+                    Watched::OfCall(call) => {
+                        let (function, memory) = (FunctionName(&call.function), &call.memory.text);
+                        match call.bytes {
+                            None => write!(f, "watch:{function}({memory})")?,
+                            Some(bytes) => {
+                                return write!(
+                                    f,
+                                    "watchpoint:{function}+{memory}:{bytes}:{access}"
+                                );
+                            }
+                        }
                     }
                     Watched::Memory { address, bytes } => {
                         return write!(f, "watchpoint:{address:#x}:{bytes}:{access}");

@@ -161,13 +161,17 @@ pub enum Watched {
     Memory { address: u64, bytes: u64 },
     /// A static, or a field of one, as an expression names it.
     Static(Name),
-    /// What the last call of a function leads to: what an expression names at its entry, or with
-    /// `bytes` so many from the address that the expression is.
-    OfCall {
-        function: Name,
-        memory: Name,
-        bytes: Option<u64>,
-    },
+    /// What the last call of a function leads to.
+    OfCall(OfCall),
+}
+
+/// What an expression names at a function's entry, or with `bytes` so many from the address that
+/// the expression is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfCall {
+    pub function: Name,
+    pub memory: Name,
+    pub bytes: Option<u64>,
 }
 
 /// `{ … }`.

@@ -7,9 +7,9 @@ use proptest::{collection::vec, option, prelude::*, sample::select};
 use trace_language::{
     parse,
     tree::{
-        Arm, Binary, Binding, Block, Clause, Expression, ExpressionKind, Map, Name, Pattern,
-        PatternKind, Probe, ProbeKind, ReturnPart, Span, Statement, StatementKind, Target, Tree,
-        TypeKind, TypeName, Unary, Watched,
+        Arm, Binary, Binding, Block, Clause, Expression, ExpressionKind, Map, Name, OfCall,
+        Pattern, PatternKind, Probe, ProbeKind, ReturnPart, Span, Statement, StatementKind, Target,
+        Tree, TypeKind, TypeName, Unary, Watched,
     },
 };
 
@@ -336,11 +336,11 @@ fn probe() -> impl Strategy<Value = Probe> {
                 true => ("arg1", Some(4)),
                 false => ("(*args.x).y[2]", None),
             };
-            let what = Watched::OfCall {
+            let what = Watched::OfCall(OfCall {
                 function: name("fs::File::open"),
                 memory: name(memory),
                 bytes,
-            };
+            });
             ProbeKind::Watch { what, reads }
         }),
         Just(ProbeKind::Begin),

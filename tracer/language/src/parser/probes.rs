@@ -10,7 +10,7 @@ use super::{Parsed, Parser, listed};
 use crate::{
     diagnostic::Diagnostic,
     lexer::{self, Token},
-    tree::{Name, Probe, ProbeKind, Span, UserPlace, Watched},
+    tree::{Name, OfCall, Probe, ProbeKind, Span, UserPlace, Watched},
 };
 
 /// The kinds of probes, as help texts list them.
@@ -470,11 +470,11 @@ fn watch(parser: &mut Parser<'_>, provider: &Name) -> Parsed<ProbeKind> {
     parser.end = span.end;
     let name = Name { text, span };
     let what = match parser.text[span.end..].starts_with('(') {
-        true => Watched::OfCall {
+        true => Watched::OfCall(OfCall {
             function: name,
             memory: in_brackets(parser)?,
             bytes: None,
-        },
+        }),
         false => Watched::Static(name),
     };
     let mut reads = false;
@@ -539,11 +539,11 @@ fn watchpoint(parser: &mut Parser<'_>, provider: &Name) -> Parsed<ProbeKind> {
     Ok(ProbeKind::Watch {
         what: match what {
             Err(address) => Watched::Memory { address, bytes },
-            Ok((function, memory)) => Watched::OfCall {
+            Ok((function, memory)) => Watched::OfCall(OfCall {
                 function,
                 memory,
                 bytes: Some(bytes),
-            },
+            }),
         },
         reads: access_reads(&access.text, access.span)?,
     })
