@@ -472,6 +472,14 @@ impl PerCpu {
         P::PER_CPU_GS_OFFSET + offset_of!(Self, finishing) as u32
     }
 
+    pub const fn debug_traps_gs_offset<P: Platform>() -> u32 {
+        P::PER_CPU_GS_OFFSET + offset_of!(Self, debug_traps) as u32
+    }
+
+    pub const fn watching_gs_offset<P: Platform>() -> u32 {
+        P::PER_CPU_GS_OFFSET + offset_of!(Self, watching) as u32
+    }
+
     pub const fn this_gs_offset<P: Platform>() -> u32 {
         P::PER_CPU_GS_OFFSET + offset_of!(Self, this) as u32
     }

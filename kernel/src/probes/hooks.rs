@@ -6,7 +6,7 @@ use x86_64::registers::debug::{Dr6, Dr6Flags};
 
 use super::{PROBES, WATCHPOINTS, every_cpu, platform, text_poke};
 use crate::{
-    arch::{PtRegs, debug, entry},
+    arch::{PtRegs, debug},
     symbols, trace,
 };
 
@@ -20,7 +20,7 @@ use crate::{
 #[inline(never)]
 pub fn on_debug(regs: &mut PtRegs) -> bool {
     let status = Dr6::read_raw();
-    if status & Dr6Flags::TRAP.bits() != 0 && regs.ip == entry::debug_stub() {
+    if status & Dr6Flags::TRAP.bits() != 0 && regs.ip == debug_stub() {
         return true;
     }
     let ours = PROBES.on_debug(regs, status);
@@ -35,7 +35,13 @@ pub fn on_debug(regs: &mut PtRegs) -> bool {
 #[inline(always)]
 pub fn on_match(regs: &mut PtRegs, status: u64) -> bool {
     // As in `on_debug`.
-    regs.ip == entry::debug_stub() || WATCHPOINTS.on_match(regs, status)
+    regs.ip == debug_stub() || WATCHPOINTS.on_match(regs, status)
+}
+
+/// Where the gate of #DB leads.
+#[inline(always)]
+fn debug_stub() -> u64 {
+    platform::kprobe_debug as *const () as u64
 }
 
 /// Lets the probes look at a fault first. A load of an action is mended. An ip in a slot becomes

@@ -33,6 +33,8 @@ unsafe extern "C" {
     /// The entry of a #BP that is no probe's, in `arch/x86_64/user_breakpoint.rs`. The stack holds
     /// the first words of its frame, from `ss` to `ax`.
     fn asm_breakpoint_other();
+    /// The same for a #DB that is no watchpoint's alone, in `arch/x86_64/entry.rs`.
+    fn asm_debug_other();
 }
 
 ::probes::entry_points!(Kernel, cs = gdt::KERNEL_CS, ss = gdt::KERNEL_DS);
@@ -41,6 +43,14 @@ unsafe extern "C" {
     PROBES,
     other = asm_breakpoint_other,
     // As `clac_if_smap` in the stubs of `arch/x86_64/entry.rs`.
+    clear_ac = "77: .byte 0x0f, 0x1f, 0x00; \
+        .pushsection .clac_sites, \"a\", @progbits; .quad 77b; .popsection"
+);
+
+::probes::debug_entry!(
+    Kernel,
+    PROBES,
+    other = asm_debug_other,
     clear_ac = "77: .byte 0x0f, 0x1f, 0x00; \
         .pushsection .clac_sites, \"a\", @progbits; .quad 77b; .popsection"
 );
@@ -105,7 +115,7 @@ unsafe impl Platform for Kernel {
     }
 
     fn entry_points() -> EntryPoints {
-        with_breakpoint_entry(probe_entry_points())
+        with_debug_entry(with_breakpoint_entry(probe_entry_points()))
     }
 
     fn lookup_symbol(name: &str) -> Result<u64, ProbeError> {

@@ -34,7 +34,7 @@ use fallible::{copied, written};
 use trace_maps::Map;
 use tracefs::{
     compile::{self, EventProgram},
-    definition::Definition,
+    definition::{Definition, EventKind},
     filter::Filter,
     hist::{self, Hist},
     record::Layout,
@@ -233,12 +233,16 @@ impl Event {
             let programs = self.programs(&probe.definition, Extent::Now);
             let programs = programs.map_err(ArmError::Program)?;
             let maps = &mut self.maps;
-            let hit = Program::load_sharing(programs.hit, |wanted| {
+            let shared = |wanted: &str| {
                 let mut known = maps.iter();
                 known
                     .find(|(name, _)| name == wanted)
                     .map(|(_, map)| map.clone())
-            })?;
+            };
+            let hit = match probe.definition.kind {
+                EventKind::Watch => Program::load_for_watchpoint(programs.hit, shared),
+                EventKind::Probe | EventKind::Return => Program::load_sharing(programs.hit, shared),
+            }?;
             let entry = programs.entry.map(Program::load).transpose()?;
             // The maps of a new histogram are made with the first program that has them.
             for (name, map) in hit.maps().filter(|(name, _)| is_hist_map(name)) {

@@ -70,6 +70,10 @@ pub enum Form {
     /// return address. The frame is never changed. All registers are kept but those that the frame
     /// holds.
     Breakpoint,
+    /// Called by the stub of a watchpoint's hit, with interrupts off and [`WatchpointFrame`] above
+    /// the return address. In place of `orig_ax` the program finds the value before the access, and
+    /// in place of `ss` the one after it. Else as [`Form::Breakpoint`].
+    Watchpoint,
     /// For [`ProgramKind::Entry`]. Called by the detour at a function's entry, with [`EntryFrame`]
     /// above the return address, on an aligned stack, and with DF and AC clear. All registers are
     /// kept but those that the frame holds. The result is that of [`Form::Handler`].
@@ -88,7 +92,7 @@ impl Form {
 
     /// The registers of the frame, if it has those of [`BreakpointFrame::AX`] and the like.
     fn has_frame(self) -> bool {
-        matches!(self, Self::Breakpoint | Self::Entry)
+        matches!(self, Self::Breakpoint | Self::Watchpoint | Self::Entry)
     }
 }
 
@@ -114,6 +118,17 @@ impl BreakpointFrame {
     pub const FLAGS: i32 = 0x48;
     pub const SP: i32 = 0x50;
     pub const SS: i32 = 0x58;
+}
+
+/// The frame of [`Form::Watchpoint`], counted as that of a breakpoint is. From
+/// [`WatchpointFrame::REST`] on it is laid out as that is from its beginning, but `ip` is where the
+/// code goes on.
+pub struct WatchpointFrame;
+
+impl WatchpointFrame {
+    pub const OLD: i32 = 0x08;
+    pub const NEW: i32 = 0x10;
+    pub const REST: i32 = 0x10;
 }
 
 /// The frame of [`Form::Entry`]. From [`BreakpointFrame::AX`] to [`BreakpointFrame::DI`] it is laid

@@ -23,9 +23,9 @@ pub const PROBES: Rules<'static> = Rules {
 
 /// The rules for this kernel's closure.
 pub const KERNEL: Rules<'static> = Rules {
-    roots: &joined::<31, 57, 88>(PROBES_ROOTS, ROOTS),
+    roots: &joined::<42, 57, 99>(PROBES_ROOTS, ROOTS),
     ends: &joined::<7, 12, 19>(PROBES_ENDS, ENDS),
-    callers: &joined::<28, 4, 32>(PROBES_CALLERS, CALLERS),
+    callers: &joined::<31, 4, 35>(PROBES_CALLERS, CALLERS),
     stack_switchers: &joined::<1, 4, 5>(PROBES_STACK_SWITCHERS, STACK_SWITCHERS),
 };
 
@@ -45,7 +45,7 @@ const fn joined<const A: usize, const B: usize, const ALL: usize>(
 }
 
 /// What the macros of the probes define, and why it must not need them.
-const PROBES_ROOTS: [Named; 31] = [
+const PROBES_ROOTS: [Named; 42] = [
     ("kprobe_breakpoint", "a hit begins in it"),
     ("kprobe_hit", "the site's first probe names it"),
     ("kprobe_hit_post", "the site's first probe names it"),
@@ -53,6 +53,17 @@ const PROBES_ROOTS: [Named; 31] = [
     ("kprobe_one_kretprobe", "the site's first probe names it"),
     ("kprobe_kretprobes", "the site's first probe names it"),
     ("kprobe_action", "the site's first probe names it"),
+    ("kprobe_debug", "a hit of a watchpoint begins in it"),
+    ("kprobe_watch_any", "the watchpoint names it"),
+    ("kprobe_watch_count", "the watchpoint names it"),
+    ("kprobe_watch_handler_1", "the watchpoint names it"),
+    ("kprobe_watch_handler_2", "the watchpoint names it"),
+    ("kprobe_watch_handler_4", "the watchpoint names it"),
+    ("kprobe_watch_handler_8", "the watchpoint names it"),
+    ("kprobe_watch_routine_1", "the watchpoint names it"),
+    ("kprobe_watch_routine_2", "the watchpoint names it"),
+    ("kprobe_watch_routine_4", "the watchpoint names it"),
+    ("kprobe_watch_routine_8", "the watchpoint names it"),
     (
         "kretprobe_trampoline",
         "return-probed functions return to it",
@@ -290,7 +301,7 @@ const ENDS: [Named; 12] = [
 
 /// Functions that call handlers, or jump to an address that a probe has named. The compiler inlines
 /// methods into one another, so some are here because of methods that may be inlined into them.
-const PROBES_CALLERS: [Named; 28] = [
+const PROBES_CALLERS: [Named; 31] = [
     (
         "kprobe_breakpoint",
         "jumps to the stub that the site's first probe names",
@@ -319,6 +330,12 @@ const PROBES_CALLERS: [Named; 28] = [
     ("kprobe_handle_kprobe", "jumps to a pre handler"),
     ("kprobe_handle_action", "jumps to an action"),
     ("kprobe_action", "calls an action"),
+    (
+        "kprobe_debug",
+        "jumps to the stub that the watchpoint names",
+    ),
+    ("kprobe_watch_handler_", "calls a handler of a watchpoint"),
+    ("kprobe_watch_routine_", "calls a routine of a watchpoint"),
     ("kretprobe_handle_entry", "calls an entry handler"),
     (
         "kprobe_handle_chain",

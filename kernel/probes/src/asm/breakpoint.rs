@@ -89,12 +89,15 @@ macro_rules! breakpoint_entry {
         per_cpu = $kind:tt $per_cpu:path) => {
         ::core::arch::global_asm!(
             $crate::stub_macros!(),
+            $crate::instance_macros!(),
             ".macro clear_ac",
             $clear_ac,
             ".endm",
             $crate::breakpoint_stubs!(),
             $crate::kretprobe_stubs!(),
             $crate::action_stub!(),
+            ".purgem clear_ac",
+            $crate::end_of_instance_macros!(),
             $crate::end_of_stub_macros!(),
             // Whether symbols have addresses of 32 bits.
             fixed = const <$platform as $crate::Platform>::IN_TOP_2_GIB as u8,

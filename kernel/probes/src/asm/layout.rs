@@ -12,6 +12,7 @@ use crate::{
         kprobe::{Kprobe, flags},
         kretprobe::KretprobeCore,
         site::Site,
+        watchpoint::{self, Aim, MOST_WATCHPOINTS, Touched, Watches, Watchpoint, WatchpointFrame},
     },
     limits::TABLE_BITS,
     pt_regs::PtRegs,
@@ -39,6 +40,8 @@ pub const PROBE_ACTION: usize = offset_of!(Kprobe, action);
 pub const ACTION_BREAKPOINT: usize = offset_of!(Action, breakpoint);
 /// Where a stub finds the ip of the lookup's frame.
 pub const LOOKUP_IP: usize = offset_of!(BreakpointFrame, ip) - offset_of!(BreakpointFrame, ax);
+/// The same for its cs.
+pub const LOOKUP_CS: usize = offset_of!(BreakpointFrame, cs) - offset_of!(BreakpointFrame, ax);
 pub const PROBE_NEXT: usize = offset_of!(Kprobe, next);
 pub const PROBE_SITE: usize = offset_of!(Kprobe, site);
 pub const SILENT: u32 = flags::DISABLED | flags::GONE;
@@ -57,6 +60,15 @@ pub const INSTANCE_RETURN_FRAME: usize = offset_of!(Instance, return_frame);
 pub const BELOW_SLOT: u64 = instance::BELOW_SLOT;
 pub const SHARED: u64 = instance::SHARED;
 pub const CELL_HEAD: usize = offset_of!(TaskCell, head);
+pub const WATCHES_BY_STATUS: usize = offset_of!(Watches, by_status);
+pub const WATCHES_SLOTS: usize = offset_of!(Watches, slots);
+pub const WATCH_STUB: usize = offset_of!(Watchpoint, stub);
+pub const WATCH_ROUTINE: usize = offset_of!(Watchpoint, routine);
+pub const WATCH_HANDLER: usize = offset_of!(Watchpoint, handler);
+pub const WATCH_ADDR: usize = offset_of!(Watchpoint, aim) + offset_of!(Aim, addr);
+pub const WATCH_LAST: usize = offset_of!(Watchpoint, aim) + offset_of!(Aim, last);
+pub const WATCH_HITS: usize = offset_of!(Watchpoint, hits);
+pub const WATCH_NMISSED: usize = offset_of!(Watchpoint, nmissed);
 pub const JPROBE_ENTRY: usize = offset_of!(Jprobe, entry);
 pub const JPROBE_SITE: usize = offset_of!(JprobeFrame, site);
 pub const JPROBE_KPROBE: usize = offset_of!(JprobeFrame, kprobe);
@@ -70,3 +82,19 @@ const _: () = assert!(offset_of!(KretprobeCore, kprobe) == 0 && offset_of!(Jprob
 const _: () = assert!(offset_of!(JprobeFrame, stack) == JPROBE_REGS + size_of::<PtRegs>());
 // The call frame information gives the offsets in a frame by number.
 const _: () = assert!(size_of::<PtRegs>() == 168);
+
+/// The bit of DR6 that names the last debug register.
+pub const LAST_MATCH: u32 = 1 << (MOST_WATCHPOINTS - 1);
+/// DR6 if nothing has caused the trap (Intel SDM vol. 3B, 17.2.3): bits that are always set, and
+/// bits that are clear for a cause of later processors.
+pub const NO_CAUSE: u32 = 0xffff_0ff0;
+/// DR7 with no register in action.
+pub const ALL_OFF: u32 = watchpoint::ALL_OFF as u32;
+
+// The stubs push the fields of both from the last to the first.
+const _: () = {
+    assert!(offset_of!(Touched, ip) == 0 && offset_of!(Touched, addr) == 8);
+    assert!(offset_of!(Touched, old) == 16 && offset_of!(Touched, new) == 24);
+    assert!(offset_of!(WatchpointFrame, watchpoint) == 8);
+    assert!(offset_of!(WatchpointFrame, old) == 16 && offset_of!(WatchpointFrame, new) == 24);
+};

@@ -2,8 +2,9 @@
 //! [`breakpoint_entry!`](crate::breakpoint_entry!) expand to.
 //!
 //! Both define functions in the crate that implements the platform, so that these carry plain names
-//! in backtraces and lists. `breakpoint` has what the gate of #BP leads to, `handlers` what runs
-//! the probes of a site, `returns` where control comes back without an exception, `detours` what
+//! in backtraces and lists. So does [`debug_entry!`](crate::debug_entry!), which a kernel need not
+//! expand. `breakpoint` has what the gate of #BP leads to, `watchpoints` what the gate of #DB leads
+//! to, `handlers` what runs the probes of a site, `returns` where control comes back without an exception, `detours` what
 //! the jump of an optimised probe leads to. They are written with the assembler macros of
 //! `stub_macros`, with offsets from `layout`. Each function has call frame information for every
 //! instruction, because an NMI may come at any and take a backtrace.
@@ -23,6 +24,7 @@ pub mod layout;
 mod returns;
 mod stub_macros;
 pub mod traps;
+mod watchpoints;
 
 use core::mem::ManuallyDrop;
 
@@ -37,7 +39,7 @@ pub use crate::{
     data::{
         entry_points::{
             EntryPoints, KRETPROBE_MARK, KRETPROBE_ROUTINE_MARK, Routines, SITE_MARK,
-            TRAMPOLINE_MARK, Template, Templates,
+            TRAMPOLINE_MARK, Template, Templates, WatchStubs,
         },
         jprobe::STACK_WORDS,
         per_cpu::IN_POST,
@@ -81,6 +83,7 @@ macro_rules! entry_points {
     ($platform:ty, cs = $cs:expr, ss = $ss:expr, per_cpu = $kind:tt $per_cpu:path) => {
         ::core::arch::global_asm!(
             $crate::stub_macros!(),
+            $crate::instance_macros!(),
             $crate::handlers!(),
             $crate::returns!(),
             $crate::detours!(),
@@ -92,6 +95,7 @@ kprobe_per_cpu_offset:
     .long {per_cpu}
 .popsection
 "#,
+            $crate::end_of_instance_macros!(),
             $crate::end_of_stub_macros!(),
             // A site.
             key = const $crate::asm::layout::SITE_KEY,
@@ -250,6 +254,7 @@ kprobe_per_cpu_offset:
                 one_kretprobe: 0,
                 kretprobes: 0,
                 action: 0,
+                watch: $crate::asm::WatchStubs::NONE,
             }
         }
     };

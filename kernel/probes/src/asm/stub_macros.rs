@@ -1,7 +1,8 @@
 //! The assembler macros that the stubs are written with: frames, saved registers, calls, instances.
 //!
 //! [`stub_macros!`](crate::stub_macros) defines them at the beginning of a `global_asm!`, and
-//! [`end_of_stub_macros!`](crate::end_of_stub_macros) takes them back at its end. They describe
+//! [`end_of_stub_macros!`](crate::end_of_stub_macros) takes them back at its end. Those of instances
+//! are [`instance_macros!`](crate::instance_macros). They describe
 //! each push and pop to the unwinder at once, because an NMI may take a backtrace at any
 //! instruction. A macro that changes more registers than its operands says which.
 //!
@@ -181,7 +182,18 @@ macro_rules! stub_macros {
     mov rsp, rbp
     .cfi_def_cfa_register rsp
 .endm
+"#
+        )
+    };
+}
 
+/// The definitions of those that take instances and borrow return addresses, after
+/// [`stub_macros!`](crate::stub_macros).
+#[macro_export]
+macro_rules! instance_macros {
+    () => {
+        ::core::concat!(
+            r#"
 # As `FreeList::pop`: takes an instance from `list`. Leaves rax, the instance; changes rbx, rcx and
 # rdx.
 .macro pop_instance list, on_empty
@@ -249,6 +261,15 @@ macro_rules! end_of_stub_macros {
     .irp name, push_all, pop_all, return_from_trap, resume_as_framed, call_aligned
     .purgem \name
     .endr
+"#
+    };
+}
+
+/// The end of what [`instance_macros!`](crate::instance_macros) has begun.
+#[macro_export]
+macro_rules! end_of_instance_macros {
+    () => {
+        r#"
     .irp name, pop_instance, fill_instance, borrow_return, join_newest_call
     .purgem \name
     .endr

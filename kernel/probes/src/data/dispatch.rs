@@ -216,7 +216,7 @@ mod tests {
     use crate::{
         Action, Jprobe, Kretprobe, PreVerdict, PtRegs,
         data::{
-            entry_points::{Template, Templates},
+            entry_points::{Template, Templates, WatchStubs},
             site::Emulated,
             trap_ip::TrapIp,
         },
@@ -262,6 +262,7 @@ mod tests {
         one_kretprobe: 14,
         kretprobes: 15,
         action: 16,
+        watch: WatchStubs::NONE,
     };
 
     fn handler(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {

@@ -33,6 +33,32 @@ pub struct EntryPoints {
     pub kretprobes: u64,
     /// The stub for hits of a site with one enabled kprobe, which has an action, and nothing else.
     pub action: u64,
+    /// The stubs of hits of watchpoints. All are 0 where a kernel has an entry of its own for #DB.
+    pub watch: WatchStubs,
+}
+
+/// The addresses that [`debug_entry!`](crate::debug_entry) has defined: the stubs for hits of
+/// watchpoints that have no other cause.
+#[derive(Clone, Copy, Debug)]
+pub struct WatchStubs {
+    /// Any watchpoint, in Rust.
+    pub any: u64,
+    /// One without a handler.
+    pub count: u64,
+    /// One with a handler, of 1, 2, 4 and 8 bytes.
+    pub handler: [u64; 4],
+    /// One with a routine, of these lengths.
+    pub routine: [u64; 4],
+}
+
+impl WatchStubs {
+    /// For a kernel that has none.
+    pub const NONE: Self = Self {
+        any: 0,
+        count: 0,
+        handler: [0; 4],
+        routine: [0; 4],
+    };
 }
 
 /// The addresses of the routines.

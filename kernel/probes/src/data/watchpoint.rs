@@ -31,11 +31,14 @@ use core::{
     ptr::null_mut,
     sync::atomic::{
         AtomicBool, AtomicPtr, AtomicU64,
-        Ordering::{Acquire, Relaxed},
+        Ordering::{Acquire, Relaxed, Release},
     },
 };
 
-use crate::pt_regs::PtRegs;
+use crate::{
+    data::{entry_points::WatchStubs, kprobe::function},
+    pt_regs::PtRegs,
+};
 
 /// How many watchpoints there can be at a time (Intel SDM vol. 3B, 17.2).
 pub const MOST_WATCHPOINTS: usize = 4;
@@ -51,6 +54,7 @@ pub enum WatchAccess {
 
 /// An access, as a handler is told of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct Touched {
     /// Where the code goes on: the instruction after the one that touched the word. If a probe had
     /// displaced that one, it is the address that it would have without the probe.
@@ -65,7 +69,38 @@ pub struct Touched {
 }
 
 /// Runs after the instruction. Changes to the registers are taken.
-pub type WatchHandler = fn(&Watchpoint, &mut PtRegs, &Touched);
+pub type WatchHandler = extern "C" fn(&Watchpoint, &mut PtRegs, &Touched);
+
+extern "C" fn call_touched<F: Fn(&Watchpoint, &mut PtRegs, &Touched) + Copy>(
+    watch: &Watchpoint,
+    regs: &mut PtRegs,
+    touched: &Touched,
+) {
+    function::<F>()(watch, regs, touched);
+}
+
+/// The stack of a routine that [`Watchpoints::set_routine`](crate::Watchpoints::set_routine) has
+/// set, from the return address on. `ip` is where the code goes on.
+#[repr(C)]
+pub struct WatchpointFrame {
+    pub return_address: u64,
+    pub watchpoint: u64,
+    /// As [`Touched::old`].
+    pub old: u64,
+    /// As [`Touched::new`].
+    pub new: u64,
+    pub ax: u64,
+    pub cx: u64,
+    pub dx: u64,
+    pub si: u64,
+    pub di: u64,
+    pub orig_ax: u64,
+    pub ip: u64,
+    pub cs: u64,
+    pub flags: u64,
+    pub sp: u64,
+    pub ss: u64,
+}
 
 /// A watch of 1, 2, 4 or 8 bytes of memory. See the module's text.
 pub struct Watchpoint {
@@ -79,6 +114,10 @@ pub struct Watchpoint {
     /// The address that the user gave. 0: none.
     pub(crate) given: u64,
     pub(crate) aim: Aim,
+    /// The stub that serves a hit which has no other cause.
+    pub(crate) stub: AtomicU64,
+    /// What that stub calls in place of the handler; 0: the handler.
+    pub(crate) routine: AtomicU64,
     pub(crate) hits: AtomicU64,
     pub(crate) nmissed: AtomicU64,
     pub(crate) disabled: AtomicBool,
@@ -105,6 +144,8 @@ impl Watchpoint {
             movable: false,
             given: 0,
             aim: Aim::new(),
+            stub: AtomicU64::new(0),
+            routine: AtomicU64::new(0),
             hits: AtomicU64::new(0),
             nmissed: AtomicU64::new(0),
             disabled: AtomicBool::new(false),
@@ -154,8 +195,12 @@ impl Watchpoint {
 
     /// Sets the handler: a function, or a closure that captures nothing. Without one, hits are only
     /// counted.
-    pub const fn handler(mut self, handler: WatchHandler) -> Self {
-        self.handler = Some(handler);
+    pub const fn handler<F>(mut self, handler: F) -> Self
+    where
+        F: Fn(&Watchpoint, &mut PtRegs, &Touched) + Copy + 'static,
+    {
+        let _ = handler;
+        self.handler = Some(call_touched::<F>);
         self
     }
 
@@ -210,7 +255,24 @@ impl Watchpoint {
         self.symbol_name.as_deref()
     }
 
-    /// How often it was hit since registration, and the handler ran. Any context.
+    /// Chooses the stub for its hits: see `asm/watchpoints.rs`.
+    pub(crate) fn choose_stub(&self, stubs: &WatchStubs) {
+        let by_length = |stubs: [u64; 4]| stubs[self.len.trailing_zeros() as usize % stubs.len()];
+        let stub = if self.movable {
+            stubs.any
+        } else if self.routine.load(Relaxed) != 0 {
+            by_length(stubs.routine)
+        } else if self.handler.is_some() {
+            by_length(stubs.handler)
+        } else {
+            stubs.count
+        };
+        // Release pairs with nothing but the order of the processor's stores: a stub that calls the
+        // routine is seen after it.
+        self.stub.store(stub, Release);
+    }
+
+    /// How often it was hit since registration, and the handler ran, if there is one. Any context.
     pub fn hits(&self) -> u64 {
         self.hits.load(Relaxed)
     }
@@ -259,8 +321,8 @@ impl AimedAt {
 #[repr(C, align(16))]
 pub(crate) struct Aim {
     /// The watched address; 0: none.
-    addr: AtomicU64,
-    last: AtomicU64,
+    pub(crate) addr: AtomicU64,
+    pub(crate) last: AtomicU64,
 }
 
 impl Aim {
@@ -341,7 +403,11 @@ pub(crate) const ALL_OFF: u64 = 1 << 10;
 
 /// What the debug registers hold.
 pub(crate) struct Watches {
-    pub(crate) places: [AtomicPtr<Watchpoint>; MOST_WATCHPOINTS],
+    /// By the bit of DR6 that names the register, so that a hit needs no search. Other places than
+    /// those of one bit are null.
+    pub(crate) by_status: [AtomicPtr<Watchpoint>; STATUS_PLACES],
+    /// The slot region, for the stubs: its first address, and its bytes.
+    pub(crate) slots: [AtomicU64; 2],
     /// The value of DR7, or 0 if no watchpoint was ever there.
     pub(crate) control: AtomicU64,
     /// What the register of a watchpoint watches that is aimed at nothing. Nothing touches it.
@@ -351,10 +417,27 @@ pub(crate) struct Watches {
 impl Watches {
     pub(crate) const fn new() -> Self {
         Self {
-            places: [const { AtomicPtr::new(null_mut()) }; MOST_WATCHPOINTS],
+            by_status: [const { AtomicPtr::new(null_mut()) }; STATUS_PLACES],
+            slots: [const { AtomicU64::new(0) }; 2],
             control: AtomicU64::new(0),
             nothing: 0,
         }
+    }
+}
+
+/// One more than the bit of the last register.
+const STATUS_PLACES: usize = (1 << (MOST_WATCHPOINTS - 1)) + 1;
+
+impl Watches {
+    /// The place of debug register `number`.
+    #[inline(always)]
+    pub(crate) fn place(&self, number: usize) -> Option<&AtomicPtr<Watchpoint>> {
+        self.by_status.get(1 << number)
+    }
+
+    /// The places of all registers, in order.
+    pub(crate) fn places(&self) -> impl Iterator<Item = &AtomicPtr<Watchpoint>> {
+        (0..MOST_WATCHPOINTS).filter_map(|number| self.place(number))
     }
 }
 

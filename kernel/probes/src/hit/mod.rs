@@ -167,6 +167,11 @@ impl<P: Platform> Hits<P> {
         offset_of!(Self, table) + AddressTable::entries_offset()
     }
 
+    /// Where the watchpoints are.
+    pub(crate) const fn watches_offset() -> usize {
+        offset_of!(Self, watches)
+    }
+
     /// Makes the address table ready for searches. Once, before any CPU can take a breakpoint
     /// exception.
     pub fn init_table(&self) {

@@ -54,7 +54,7 @@ impl Watches {
 
     /// What debug register `number` is to hold. Interrupts off.
     fn address_of(&self, number: usize) -> u64 {
-        let watch = self.places.get(number);
+        let watch = self.place(number);
         // SAFETY: as in `serve`.
         let watch = watch.and_then(|place| unsafe { place.load(Acquire).as_ref() });
         match watch.map(Watchpoint::addr) {
@@ -66,7 +66,7 @@ impl Watches {
 
     /// The number of the debug register of `watch`, if it is registered.
     pub(crate) fn register_of(&self, watch: &Watchpoint) -> Option<usize> {
-        let mut places = self.places.iter();
+        let mut places = self.places();
         places.position(|place| ptr::eq(place.load(Relaxed), watch))
     }
 
@@ -109,7 +109,7 @@ impl Watches {
             if control >> (2 * number) & 0b11 == 0 {
                 continue;
             }
-            let place = self.places.get(number);
+            let place = self.place(number);
             // SAFETY: a watchpoint lives until a grace period after it has left its place
             // (WATCH-2), and none ends in this handler.
             if let Some(watch) = place.and_then(|at| unsafe { at.load(Acquire).as_ref() }) {
@@ -148,14 +148,15 @@ fn serve_one<P: Platform>(
         new = unsafe { value(addr, watch.len) };
         old = watch.aim.note(new);
     }
+    let Some(handler) = watch.handler else {
+        watch.hits.fetch_add(1, Relaxed);
+        return;
+    };
     if cpu.is_busy() {
         watch.nmissed.fetch_add(1, Relaxed);
         return;
     }
     watch.hits.fetch_add(1, Relaxed);
-    let Some(handler) = watch.handler else {
-        return;
-    };
     let mut touched = Touched {
         ip: regs.ip,
         addr,

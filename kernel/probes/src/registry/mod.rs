@@ -111,6 +111,9 @@ impl<P: Host> Probes<P> {
         self.entry.set(&entry);
         site::IDLE.chain.store(entry.routines.nothing, Relaxed);
         site::IDLE.stub.store(entry.any_hit, Relaxed);
+        let slots = P::slots();
+        self.watches.slots[0].store(slots.start, Relaxed);
+        self.watches.slots[1].store(slots.end - slots.start, Relaxed);
         let mut state = self.state();
         state.cpus = (0..).take_while(|cpu| P::per_cpu(*cpu).is_some()).count();
         state.counter_origin = counter_origin::<P>(state.cpus);

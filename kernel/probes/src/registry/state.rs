@@ -157,6 +157,11 @@ impl<P: Platform> Probes<P> {
     pub const fn table_offset() -> usize {
         offset_of!(Self, hits) + Hits::<P>::table_offset()
     }
+
+    /// Where the watchpoints are, from the start of the registry.
+    pub const fn watches_offset() -> usize {
+        offset_of!(Self, hits) + Hits::<P>::watches_offset()
+    }
 }
 
 /// A handle that was dropped in an atomic context.

@@ -133,9 +133,8 @@ impl<'p, P: Host> Watchpoints<'p, P> {
             return Err(ProbeError::AlreadyRegistered { addr: watch.addr() });
         }
         let addr = self.named_address(watch)?;
-        let places = &self.0.watches.places;
-        let is_free = |place: &AtomicPtr<Watchpoint>| place.load(Relaxed).is_null();
-        let Some(number) = places.iter().position(is_free) else {
+        let is_free = |place: &&AtomicPtr<Watchpoint>| place.load(Relaxed).is_null();
+        let Some(place) = self.0.watches.places().find(is_free) else {
             let mut addrs = [0; MOST_WATCHPOINTS];
             for (number, other) in self.registered() {
                 addrs[number] = other.addr();
@@ -147,8 +146,10 @@ impl<'p, P: Host> Watchpoints<'p, P> {
         watch.hits.store(0, Relaxed);
         watch.nmissed.store(0, Relaxed);
         watch.disabled.store(watch.starts_disabled, Relaxed);
+        watch.routine.store(0, Relaxed);
+        watch.choose_stub(&P::entry_points().watch);
         watch.registered.store(true, Release);
-        places[number].store(ptr::from_ref(watch).cast_mut(), Release);
+        place.store(ptr::from_ref(watch).cast_mut(), Release);
         self.apply(&state);
         Ok(())
     }
@@ -160,12 +161,13 @@ impl<'p, P: Host> Watchpoints<'p, P> {
     /// [`ProbeError::AtomicContext`].
     pub fn unregister(self, watch: &Watchpoint) -> Result<(), ProbeError> {
         let state = self.0.lock()?;
-        let Some(number) = self.0.watches.register_of(watch) else {
+        let watches = &self.0.watches;
+        let Some(place) = watches.register_of(watch).and_then(|n| watches.place(n)) else {
             return Ok(());
         };
         watch.registered.store(false, Release);
         self.apply(&state);
-        self.0.watches.places[number].store(null_mut(), Release);
+        place.store(null_mut(), Release);
         self.0.synchronize_hits();
         Ok(())
     }
@@ -204,6 +206,41 @@ impl<'p, P: Host> Watchpoints<'p, P> {
         }
         watch.disabled.store(true, Relaxed);
         self.apply(&state);
+        Ok(())
+    }
+
+    /// Has each hit that has no other cause run `routine` in place of the handler; none: the handler
+    /// again. The handler is still called where a step ends at the same instruction, several
+    /// watchpoints have matched, the instruction is a displaced one, or the watchpoint is movable.
+    /// So both do the same. A hit with a routine is never missed. Changes nothing where the kernel
+    /// has no [`debug_entry!`](crate::debug_entry).
+    ///
+    /// # Safety
+    /// 1. The routine keeps what an action keeps at a breakpoint, and reaches no probe, as one does
+    ///    (`data/action.rs`). It finds its arguments as [`WatchpointFrame`] says.
+    /// 2. It stays until another call has replaced it, or the watchpoint was disabled or
+    ///    unregistered.
+    ///
+    /// # Errors
+    /// [`ProbeError::NotRegistered`], [`ProbeError::AtomicContext`].
+    ///
+    /// [`WatchpointFrame`]: crate::watchpoint::WatchpointFrame
+    pub unsafe fn set_routine(
+        self,
+        watch: &Watchpoint,
+        routine: Option<u64>,
+    ) -> Result<(), ProbeError> {
+        let state = self.0.lock()?;
+        if self.0.watches.register_of(watch).is_none() {
+            return Err(ProbeError::NotRegistered);
+        }
+        let stubs = P::entry_points().watch;
+        // No stub that calls a routine while there is none.
+        watch.stub.store(stubs.any, Release);
+        self.0.synchronize_hits();
+        watch.routine.store(routine.unwrap_or(0), Relaxed);
+        watch.choose_stub(&stubs);
+        drop(state);
         Ok(())
     }
 
@@ -277,7 +314,7 @@ impl<'p, P: Host> Watchpoints<'p, P> {
 
     /// The watchpoints and the numbers of their registers. Under the lock.
     fn registered(self) -> impl Iterator<Item = (usize, &'p Watchpoint)> {
-        let places = self.0.watches.places.iter().enumerate();
+        let places = self.0.watches.places().enumerate();
         places.filter_map(|(number, place)| {
             // SAFETY: a registered watchpoint lives, and it leaves its place under the lock alone.
             Some((number, unsafe { place.load(Relaxed).as_ref() }?))

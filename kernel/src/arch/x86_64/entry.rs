@@ -245,14 +245,15 @@ end_stub exception_common
     "#,
     user_breakpoint_stub!(),
     r#"
-# A watched word that was touched takes the short way.
-begin_stub asm_debug
-    begin_frame 5
-    push -1
-    .cfi_adjust_cfa_offset 8
-    save rdi
-    save rsi
-    save_rest
+# A #DB that `kprobe_debug` has not served. A watched word that was touched takes the shorter way.
+begin_stub asm_debug_other
+    begin_frame 11
+    .cfi_offset rdi, -56
+    .cfi_offset rsi, -64
+    .cfi_offset rdx, -72
+    .cfi_offset rcx, -80
+    .cfi_offset rax, -88
+    save_r8_to_r15
     enter_kernel
     mov rsi, dr6
     test sil, {matched}
@@ -264,7 +265,7 @@ begin_stub asm_debug
     jnz exception_return
 9:  call_with_frame {do_debug}
     jmp exception_return
-end_stub asm_debug
+end_stub asm_debug_other
 
 # The address must be read before anything that may fault, thus before any probe can be hit.
 begin_stub asm_page_fault
@@ -486,7 +487,7 @@ end_stub asm_double_fault
     .globl exception_stubs
 exception_stubs:
     .quad asm_divide_error
-    .quad asm_debug
+    .quad kprobe_debug
     .quad asm_nmi
     .quad kprobe_breakpoint
     .quad asm_overflow
@@ -592,7 +593,6 @@ unsafe extern "C" {
     static exception_stubs: [u64; vector::FIRST_INTERRUPT as usize];
     static interrupt_stubs: [[u8; INTERRUPT_STUB_BYTES]; 256 - vector::FIRST_INTERRUPT as usize];
     fn asm_syscall();
-    fn asm_debug();
 }
 
 const INTERRUPT_STUB_BYTES: usize = 16;
@@ -605,12 +605,6 @@ pub fn stub(vector: u8) -> VirtAddr {
         // SAFETY: only the address of the stub is taken.
         Some(n) => VirtAddr::from_ptr(unsafe { &raw const interrupt_stubs[usize::from(n)] }),
     }
-}
-
-/// The address of the stub of #DB. Any context.
-#[inline(always)]
-pub fn debug_stub() -> u64 {
-    asm_debug as *const () as u64
 }
 
 /// The address of the `syscall` stub.

@@ -7,7 +7,7 @@
 //!   #BP of ring 3 ─► step_user_breakpoint  sets TF; kprobe_breakpoint, asm_breakpoint_other, …
 //!   #DB of ring 0 ─► step_kernel           asks the test; if it wants, an NMI comes, with GS and
 //!                                          the stack as the interrupted code has them
-//!   #DB of ring 3 ─► asm_debug, as usual
+//!   #DB of ring 3 ─► kprobe_debug, as usual
 //! ```
 //!
 //! Steps end where `iretq` goes back to ring 3, where interrupts come on, and where another task is
@@ -102,7 +102,7 @@ unsafe extern "C" fn step_kernel() {
         ".cfi_offset rip, -40",
         ".cfi_offset rsp, -16",
         "test byte ptr [rsp + 8], 3",
-        "jnz asm_debug",
+        "jnz kprobe_debug",
         "push -1",
         ".cfi_adjust_cfa_offset 8",
         ::probes::push_general_registers!(),

@@ -13,7 +13,7 @@ use core::sync::atomic::{
 use super::{Cpu, share, start};
 use crate::{
     data::{
-        entry_points::{EntryPoints, Routines, Template, Templates},
+        entry_points::{EntryPoints, Routines, Template, Templates, WatchStubs},
         kprobe::{Kprobe, PreVerdict, flags},
         site::Site,
         trap_ip::TrapIp,
@@ -58,6 +58,7 @@ const ENTRY: EntryPoints = EntryPoints {
     one_kretprobe: OTHER,
     kretprobes: OTHER,
     action: OTHER,
+    watch: WatchStubs::NONE,
     routines: Routines {
         nothing: NOTHING,
         count: OTHER,

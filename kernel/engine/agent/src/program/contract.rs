@@ -6,11 +6,12 @@ use core::mem::offset_of;
 use bpf::context::Register;
 use bpf_compiler::{
     ADDRESS_BEFORE_RETURN, BreakpointFrame as Compiled, EntryFrame as CompiledEntry,
-    INSTANCE_RETURN_ADDRESS, INSTANCE_WORDS,
+    INSTANCE_RETURN_ADDRESS, INSTANCE_WORDS, WatchpointFrame as Watched,
 };
 use probes::{
     PtRegs,
     action::{self, BreakpointFrame as Promised, EntryFrame},
+    watchpoint::WatchpointFrame,
 };
 
 /// The return address of the call of an action. The compiler counts from the word above it.
@@ -29,6 +30,26 @@ const _: () = {
     assert!(offset_of!(Promised, flags) == RETURN_ADDRESS + Compiled::FLAGS as usize);
     assert!(offset_of!(Promised, sp) == RETURN_ADDRESS + Compiled::SP as usize);
     assert!(offset_of!(Promised, ss) == RETURN_ADDRESS + Compiled::SS as usize);
+};
+
+/// What the compiler says of a field of [`WatchpointFrame`] that a breakpoint's frame has, too.
+const fn watched(in_breakpoint: i32) -> usize {
+    RETURN_ADDRESS + (Watched::REST + in_breakpoint) as usize
+}
+
+const _: () = {
+    assert!(offset_of!(WatchpointFrame, return_address) == 0);
+    assert!(offset_of!(WatchpointFrame, old) == RETURN_ADDRESS + Watched::OLD as usize);
+    assert!(offset_of!(WatchpointFrame, new) == RETURN_ADDRESS + Watched::NEW as usize);
+    assert!(offset_of!(WatchpointFrame, ax) == watched(Compiled::AX));
+    assert!(offset_of!(WatchpointFrame, cx) == watched(Compiled::CX));
+    assert!(offset_of!(WatchpointFrame, dx) == watched(Compiled::DX));
+    assert!(offset_of!(WatchpointFrame, si) == watched(Compiled::SI));
+    assert!(offset_of!(WatchpointFrame, di) == watched(Compiled::DI));
+    assert!(offset_of!(WatchpointFrame, ip) == watched(Compiled::IP));
+    assert!(offset_of!(WatchpointFrame, cs) == watched(Compiled::CS));
+    assert!(offset_of!(WatchpointFrame, flags) == watched(Compiled::FLAGS));
+    assert!(offset_of!(WatchpointFrame, sp) == watched(Compiled::SP));
 };
 
 const _: () = {

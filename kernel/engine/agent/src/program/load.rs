@@ -1,8 +1,8 @@
 //! A program from its instructions to code at an address.
 //!
 //! A program of [`ProgramKind::Probe`] is compiled once for each way by which a hit comes
-//! ([`bpf_compiler::Form`]), all into one piece of [`ActionCode`]. One of an entry has two forms,
-//! one of a return has one. Nothing leads to the code before it is published to all CPUs.
+//! ([`bpf_compiler::Form`]), all into one piece of [`ActionCode`]. One of an entry or of a watchpoint
+//! has two forms, one of a return has one. Nothing leads to the code before it is published to all CPUs.
 //!
 //! # Contexts
 //! Loading: tasks that may sleep. [`Program::run`]: any task; interrupts are off meanwhile.
@@ -40,13 +40,26 @@ use crate::{
 pub struct Program<A: Agent> {
     verified: Verified,
     maps: Vec<Shared<LoadedMap>>,
-    /// The routines of a probe, in `code`.
+    /// The routines of a probe at an instruction, in `code`.
     pub(super) action: Option<Action>,
+    /// The routine of a watchpoint's hit, in `code`.
+    pub(super) at_watchpoint: Option<u64>,
+    /// That of any hit of a probe, with all registers, in `code`.
+    handler: Option<PreHandler>,
     /// The routines of an entry, in `code`.
     pub(super) entry: Option<Entry>,
     /// The routine of a return, in `code`.
     pub(super) on_return: Option<ReturnRoutine>,
     code: ActionCode<A>,
+}
+
+/// What a hit of a probe is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// An instruction.
+    Code,
+    /// A watched word.
+    Data,
 }
 
 /// See [`probes::CallAction`].
@@ -75,7 +88,19 @@ impl<A: Agent> Program<A> {
         shared: impl Fn(&str) -> Option<Shared<LoadedMap>>,
     ) -> Result<Shared<Self>, LoadError> {
         let maps = make_maps::<A>(&program, shared)?;
-        Self::load_with(program, maps)
+        Self::load_with(program, maps, Place::Code)
+    }
+
+    /// The same for a program of [`ProgramKind::Probe`] that a watchpoint runs.
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing has changed then.
+    pub fn load_for_watchpoint(
+        program: bpf::Program,
+        shared: impl Fn(&str) -> Option<Shared<LoadedMap>>,
+    ) -> Result<Shared<Self>, LoadError> {
+        let maps = make_maps::<A>(&program, shared)?;
+        Self::load_with(program, maps, Place::Data)
     }
 
     /// The same with the maps of another program, whose definitions are the same: for the two
@@ -92,12 +117,13 @@ impl<A: Agent> Program<A> {
         }
         let mut maps = try_vec(other.maps.len())?;
         maps.extend(other.maps.iter().cloned());
-        Self::load_with(program, maps)
+        Self::load_with(program, maps, Place::Code)
     }
 
     fn load_with(
         program: bpf::Program,
         maps: Vec<Shared<LoadedMap>>,
+        place: Place,
     ) -> Result<Shared<Self>, LoadError> {
         let takes_stack =
             |insn: &Insn| matches!(insn, Insn::Call { helper } if helper.walks_the_stack());
@@ -118,8 +144,19 @@ impl<A: Agent> Program<A> {
         };
         let machine = machine::<A>(&routine);
         let compiled = |form| compile(&verified, form, &runtimes, &machine);
-        let (mut action, mut entry, mut on_return) = (None, None, None);
+        let (mut action, mut at_watchpoint, mut handler) = (None, None, None);
+        let (mut entry, mut on_return) = (None, None);
         let code = match verified.program().kind {
+            ProgramKind::Probe if place == Place::Data => {
+                let codes = [compiled(Form::Watchpoint)?, compiled(Form::Handler)?];
+                let (code, starts) = write_codes::<A>(&codes)?;
+                let [routine, with_registers] = starts[..] else {
+                    return Err(LoadError::OutOfMemory);
+                };
+                at_watchpoint = Some(routine);
+                handler = Some(as_handler(with_registers));
+                code
+            }
             ProgramKind::Probe => {
                 let forms = [
                     Form::Jump {
@@ -137,24 +174,23 @@ impl<A: Agent> Program<A> {
                 for form in forms {
                     codes.push(compiled(form)?);
                 }
-                let (code, starts) = place::<A>(&codes)?;
-                let [jump, jump_keeping_flags, breakpoint, handler] = starts[..] else {
+                let (code, starts) = write_codes::<A>(&codes)?;
+                let [jump, jump_keeping_flags, breakpoint, with_registers] = starts[..] else {
                     return Err(LoadError::OutOfMemory);
                 };
-                let handler = core::ptr::with_exposed_provenance::<()>(handler as usize);
+                let with_registers = as_handler(with_registers);
                 action = Some(Action {
                     jump,
                     jump_keeping_flags,
                     breakpoint,
-                    // SAFETY: the code of the form for handlers, which takes the probe and the
-                    // registers and returns 0, `PreVerdict::Execute`.
-                    handler: unsafe { core::mem::transmute::<*const (), PreHandler>(handler) },
+                    handler: with_registers,
                 });
+                handler = Some(with_registers);
                 code
             }
             ProgramKind::Entry { .. } => {
                 let codes = [compiled(Form::Handler)?, compiled(Form::Entry)?];
-                let (code, starts) = place::<A>(&codes)?;
+                let (code, starts) = write_codes::<A>(&codes)?;
                 let [handler, by_jump] = starts[..] else {
                     return Err(LoadError::OutOfMemory);
                 };
@@ -168,7 +204,7 @@ impl<A: Agent> Program<A> {
                 code
             }
             ProgramKind::Return { .. } => {
-                let (code, starts) = place::<A>(&[compiled(Form::Handler)?])?;
+                let (code, starts) = write_codes::<A>(&[compiled(Form::Handler)?])?;
                 let start = core::ptr::with_exposed_provenance::<()>(starts[0] as usize);
                 // SAFETY: as for an entry.
                 on_return =
@@ -185,6 +221,8 @@ impl<A: Agent> Program<A> {
             verified,
             maps,
             action,
+            at_watchpoint,
+            handler,
             entry,
             on_return,
             code,
@@ -217,7 +255,7 @@ impl<A: Agent> Program<A> {
     pub fn run(&self, regs: &PtRegs) -> bool {
         /// Stands for the probe; the code does not look at it.
         static NO_PROBE: Kprobe = Kprobe::new();
-        let Some(action) = self.action else {
+        let Some(handler) = self.handler else {
             return false;
         };
         // The code takes one off `ip`, because that is after a breakpoint.
@@ -226,7 +264,7 @@ impl<A: Agent> Program<A> {
             ..*regs
         };
         // A program keeps its CPU, and no grace period ends meanwhile.
-        A::keep_cpu(&mut || _ = (action.handler)(&NO_PROBE, &mut regs));
+        A::keep_cpu(&mut || _ = handler(&NO_PROBE, &mut regs));
         true
     }
 
@@ -237,14 +275,28 @@ impl<A: Agent> Program<A> {
     pub fn run_at_hit(&self, regs: &mut PtRegs) -> bool {
         /// As in [`Self::run`].
         static NO_PROBE: Kprobe = Kprobe::new();
-        let Some(action) = self.action else {
+        let Some(handler) = self.handler else {
             return false;
         };
         // As in [`Self::run`].
         regs.ip = regs.ip.wrapping_add(1);
-        let _ = (action.handler)(&NO_PROBE, regs);
+        let _ = handler(&NO_PROBE, regs);
         regs.ip = regs.ip.wrapping_sub(1);
         true
+    }
+
+    /// The routine of a watchpoint's hit, if the hit need not say where it is.
+    pub(super) fn routine_at_watchpoint(&self) -> Option<u64> {
+        let asks = |insn: &Insn| {
+            matches!(
+                insn,
+                Insn::Call {
+                    helper: Helper::WatchedAddress
+                }
+            )
+        };
+        let asks = self.source().insns.iter().any(asks);
+        self.at_watchpoint.filter(|_| !asks)
     }
 
     /// What a hit in a program of ring 3 runs.
@@ -323,8 +375,15 @@ fn machine<A: Agent>(routine: &dyn Fn(Helper, &Constants) -> Option<Routine>) ->
     }
 }
 
+/// The code of [`Form::Handler`] at an address, for a program of [`ProgramKind::Probe`].
+fn as_handler(code: u64) -> PreHandler {
+    let code = core::ptr::with_exposed_provenance::<()>(code as usize);
+    // SAFETY: such code takes the probe and the registers and returns 0, `PreVerdict::Execute`.
+    unsafe { core::mem::transmute::<*const (), PreHandler>(code) }
+}
+
 /// Writes `codes` to memory of their own. Returns it, and where each begins.
-fn place<A: Agent>(codes: &[Code]) -> Result<(ActionCode<A>, Vec<u64>), LoadError> {
+fn write_codes<A: Agent>(codes: &[Code]) -> Result<(ActionCode<A>, Vec<u64>), LoadError> {
     const ALIGNMENT: usize = 16;
     let total = codes
         .iter()

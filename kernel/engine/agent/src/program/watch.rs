@@ -138,7 +138,13 @@ impl<A: Agent> AttachedWatch<A> {
             .store(place.watchpoint.nmissed(), Relaxed);
         let program = core::ptr::from_ref::<Program<A>>(&self.program).cast_mut();
         place.program.store(program, Release);
-        let _ = Watchpoints::of(A::probes()).enable(&place.watchpoint);
+        let watchpoints = Watchpoints::of(A::probes());
+        let routine = self.program.routine_at_watchpoint();
+        // SAFETY: code that was compiled for watchpoints, which does what `on_touch` does. This
+        // value has the program, and is not dropped before another was started or the watchpoint
+        // was disabled.
+        let _ = unsafe { watchpoints.set_routine(&place.watchpoint, routine) };
+        let _ = watchpoints.enable(&place.watchpoint);
     }
 
     /// Keeps it from firing. When this returns the program does not run; returns how many hits were

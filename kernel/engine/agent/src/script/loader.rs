@@ -178,7 +178,11 @@ impl<'s, A: Agent> Loader<'s, A> {
                 None => self.hits.get(attachment?).cloned(),
             }
         };
-        let loaded = Program::load_sharing(program, shared);
+        let attachment = attachment.and_then(|index| self.script.attachments.get(index));
+        let loaded = match attachment {
+            Some(Attachment::Watch { .. }) => Program::load_for_watchpoint(program, shared),
+            _ => Program::load_sharing(program, shared),
+        };
         loaded.map_err(|error| Refusal::load(Some(number), error))
     }
 

@@ -17,7 +17,7 @@ impl Lower<'_> {
         let form = self.env.form;
         let preserved = match form {
             Form::Jump { .. } => ALL,
-            Form::Breakpoint | Form::Entry => ALL.without(IN_FRAME),
+            Form::Breakpoint | Form::Watchpoint | Form::Entry => ALL.without(IN_FRAME),
             Form::Handler => ALL.without(CALLER_SAVED),
         };
         let flags_live = matches!(
@@ -191,7 +191,7 @@ impl Lower<'_> {
                     let count = Mem::gs(self.machine.preempt_count);
                     self.asm.step(Bytes::B4, count, false, false);
                 }
-                Form::Breakpoint => self.clear_flags(),
+                Form::Breakpoint | Form::Watchpoint => self.clear_flags(),
                 Form::Handler | Form::Entry => {}
             }
         }

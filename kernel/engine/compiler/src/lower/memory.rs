@@ -9,7 +9,7 @@ use fallible::push;
 
 use super::{Lower, Place, Refused, size_of_access};
 use crate::{
-    ADDRESS_BEFORE_RETURN, BreakpointFrame, CompileError, Form, KERNEL_MEMORY_END,
+    ADDRESS_BEFORE_RETURN, BreakpointFrame, CompileError, Form, KERNEL_MEMORY_END, WatchpointFrame,
     asm::{self, Asm, Bytes, Cc, Gpr, Mem, Op, Rm, Src},
 };
 
@@ -108,6 +108,11 @@ impl Lower<'_> {
                 let at = self.above_return(8 + BreakpointFrame::IP);
                 self.asm.mov(Bytes::B8, to, Rm::Mem(at));
                 self.asm.lea(to, Mem::at(to, -1));
+            }
+            (Form::Watchpoint, _) => {
+                let at = WatchpointFrame::REST + BreakpointFrame::IP;
+                let at = self.above_return(8 + at);
+                self.asm.mov(Bytes::B8, to, Rm::Mem(at));
             }
             (_, ProgramKind::Probe) => {
                 let at = Mem::at(self.context(), context_ip);

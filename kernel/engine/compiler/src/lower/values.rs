@@ -8,14 +8,14 @@ use bpf::{Operand, Reg, Width, context::Register};
 
 use super::{ALL, CALLER_SAVED, CONTEXT, HEAVY, LIGHT, Lower, Place, gpr_of};
 use crate::{
-    BreakpointFrame, EntryFrame, Form,
+    BreakpointFrame, EntryFrame, Form, WatchpointFrame,
     asm::{self, Bytes, Gpr, GprSet, Mem, Rm, Src},
     flow::{self, Value},
 };
 
-/// The offset of a register of the context in the frame of a breakpoint.
-fn in_breakpoint_frame(register: Register) -> Option<i32> {
-    Some(match register {
+/// The offset of a register of the context in the frame of a form that has one.
+fn in_frame(form: Form, register: Register) -> Option<i32> {
+    let offset = match register {
         Register::Ax => BreakpointFrame::AX,
         Register::Cx => BreakpointFrame::CX,
         Register::Dx => BreakpointFrame::DX,
@@ -28,6 +28,12 @@ fn in_breakpoint_frame(register: Register) -> Option<i32> {
         Register::Sp => BreakpointFrame::SP,
         Register::Ss => BreakpointFrame::SS,
         _ => return None,
+    };
+    Some(match (form, register) {
+        (Form::Watchpoint, Register::OrigAx) => WatchpointFrame::OLD,
+        (Form::Watchpoint, Register::Ss) => WatchpointFrame::NEW,
+        (Form::Watchpoint, _) => WatchpointFrame::REST + offset,
+        _ => offset,
     })
 }
 
@@ -51,10 +57,12 @@ impl Lower<'_> {
     /// Where a register of the probed code is, if it is in one place.
     pub(super) fn probed(&self, register: Register) -> Place {
         let form = self.env.form;
-        let frame = in_breakpoint_frame(register);
+        let frame = in_frame(form, register);
         Place::Rm(match (form, frame, gpr_of(register)) {
             (Form::Handler, ..) => Rm::Mem(Mem::at(self.context(), i32::from(register.offset()))),
-            (Form::Breakpoint, Some(offset), _) => Rm::Mem(self.above_return(8 + offset)),
+            (Form::Breakpoint | Form::Watchpoint, Some(offset), _) => {
+                Rm::Mem(self.above_return(8 + offset))
+            }
             (Form::Entry, Some(offset), Some(_)) => Rm::Mem(self.above_return(8 + offset)),
             (Form::Entry, ..) if register == Register::Flags => {
                 Rm::Mem(self.above_return(8 + EntryFrame::FLAGS))

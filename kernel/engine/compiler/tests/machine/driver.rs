@@ -157,7 +157,7 @@ pub(super) const DIRECTION: u64 = 0x400;
 pub(super) fn check_kept(form: Form, before: &Registers, after: &Registers, code: &Code) {
     let (lost, flags): (&[usize], u64) = match form {
         Form::Jump { flags_live, .. } => (&[], if flags_live { 0 } else { STATUS }),
-        Form::Breakpoint => (&[AX, CX, DX, SI, DI], STATUS | DIRECTION),
+        Form::Breakpoint | Form::Watchpoint => (&[AX, CX, DX, SI, DI], STATUS | DIRECTION),
         Form::Entry => (&[AX, CX, DX, SI, DI], STATUS),
         Form::Handler => (&[AX, CX, DX, SI, DI, 8, 9, 10, 11], STATUS),
     };
@@ -188,10 +188,11 @@ fn set_selectors(world: &mut TestMachine) {
 }
 
 /// Writes the frame at `top`: the five registers that each frame has, and `others`. Then nothing of
-/// the probed code is in these registers.
+/// the probed code is in these registers. `behind` is added to `ip`.
 fn write_frame(
     top: u64,
     others: &[(i32, Register)],
+    behind: u64,
     world: &TestMachine,
     registers: &mut Registers,
 ) {
@@ -203,8 +204,8 @@ fn write_frame(
         (BreakpointFrame::DI, Register::Di),
     ];
     for &(offset, register) in five.iter().chain(others) {
-        let behind = u64::from(register == Register::Ip);
-        let value = world.registers[register as usize].wrapping_add(behind);
+        let added = if register == Register::Ip { behind } else { 0 };
+        let value = world.registers[register as usize].wrapping_add(added);
         // SAFETY: inside the stack's mapping, and aligned.
         unsafe { ((top as i64 + i64::from(offset)) as *mut u64).write(value) };
     }
@@ -258,13 +259,34 @@ pub(super) fn registers(
                 (BreakpointFrame::SP, Register::Sp),
                 (BreakpointFrame::SS, Register::Ss),
             ];
-            write_frame(top, &fields, world, &mut registers);
+            write_frame(top, &fields, 1, world, &mut registers);
+            world.func_ip = world.registers[Register::Ip as usize];
+        }
+        Form::Watchpoint => {
+            registers.gpr[SP] = top;
+            registers.flags |= pattern & DIRECTION;
+            let rest = top + WatchpointFrame::REST as u64;
+            let fields = [
+                (BreakpointFrame::IP, Register::Ip),
+                (BreakpointFrame::CS, Register::Cs),
+                (BreakpointFrame::FLAGS, Register::Flags),
+                (BreakpointFrame::SP, Register::Sp),
+            ];
+            write_frame(rest, &fields, 0, world, &mut registers);
+            for (offset, register) in [
+                (WatchpointFrame::OLD, Register::OrigAx),
+                (WatchpointFrame::NEW, Register::Ss),
+            ] {
+                let value = world.registers[register as usize];
+                // SAFETY: inside the stack's mapping, and aligned.
+                unsafe { ((top + offset as u64) as *mut u64).write(value) };
+            }
             world.func_ip = world.registers[Register::Ip as usize];
         }
         Form::Entry => {
             registers.gpr[SP] = top;
             let fields = [(EntryFrame::FLAGS, Register::Flags)];
-            write_frame(top, &fields, world, &mut registers);
+            write_frame(top, &fields, 0, world, &mut registers);
             let slot = top + EntryFrame::RETURN_SLOT as u64;
             world.set_register(Register::Sp, slot);
             set_selectors(world);

@@ -29,7 +29,8 @@ use bpf::{
 };
 use bpf_compiler::{
     Array, BreakpointFrame, Calls, Code, CompileError, EntryFrame, Form, Given,
-    INSTANCE_RETURN_ADDRESS, Machine, MapRuntime, PerCpu, PidTgid, Routine, Sample, compile, mend,
+    INSTANCE_RETURN_ADDRESS, Machine, MapRuntime, PerCpu, PidTgid, Routine, Sample,
+    WatchpointFrame, compile, mend,
 };
 use bpf_interpreter::{Addresses, Environment, TestMachine};
 
@@ -40,7 +41,7 @@ use place::*;
 use world::*;
 
 /// The forms of a program of a probe.
-pub const FORMS: [Form; 6] = [
+pub const FORMS: [Form; 7] = [
     Form::Jump {
         flags_live: false,
         aligned: true,
@@ -58,6 +59,7 @@ pub const FORMS: [Form; 6] = [
         aligned: false,
     },
     Form::Breakpoint,
+    Form::Watchpoint,
     Form::Handler,
 ];
 
