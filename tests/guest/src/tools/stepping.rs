@@ -11,6 +11,9 @@
 //!                           kprobe_breakpoint
 //! ```
 //!
+//! A #DB that a watchpoint has caused, at the one place that [`step_through_touch`] is told of, goes
+//! to `kprobe_debug` in the same way as a breakpoint does to `kprobe_breakpoint`.
+//!
 //! So the handler of a breakpoint is stepped through as well, and does what it does without. Where
 //! it loads flags that it has stored before, by `popfq` or `iretq`, TF is put into them first: no
 //! instruction gets by. The test's own code at a step is not stepped; handlers of faults and
@@ -39,7 +42,7 @@ use x86_64::{
         interrupts::without_interrupts,
         tables::{lidt, sidt},
     },
-    registers::debug::Dr6,
+    registers::debug::{Dr6, Dr6Flags},
     structures::DescriptorTablePointer,
 };
 
@@ -62,6 +65,10 @@ pub type AtEach = fn(&PtRegs);
 static AT_EACH: AtomicPtr<()> = AtomicPtr::new(null_mut());
 /// The test is being asked: what it calls is not stepped.
 static IS_ASKED: AtomicBool = AtomicBool::new(false);
+/// The end of the instruction that touches a watched word; 0: there is none.
+static TOUCHED: AtomicU64 = AtomicU64::new(0);
+/// The watchpoints that have matched there, as DR6 names them, until that is cleared.
+static MATCHED: AtomicU64 = AtomicU64::new(0);
 /// Where the last instruction was.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
@@ -69,6 +76,14 @@ static LAST: AtomicU64 = AtomicU64::new(0);
 /// meanwhile. Task context.
 pub fn step_through(call: extern "C" fn(), at_each: AtEach) {
     step_through_tasks(call, at_each, || {});
+}
+
+/// The same for a call with an instruction that touches a watched word: the one that ends at
+/// `touched`. `kprobe_debug` and what it leads to are stepped through.
+pub fn step_through_touch(call: extern "C" fn(), at_each: AtEach, touched: u64) {
+    TOUCHED.store(touched, SeqCst);
+    step_through(call, at_each);
+    TOUCHED.store(0, SeqCst);
 }
 
 /// The same for a call that gives way to other tasks of this CPU, which are then stepped through,
@@ -176,9 +191,9 @@ extern "C" fn on_step(regs: &mut PtRegs) {
     if PROBES.is_stepping() && Kernel::slots().contains(&last) {
         hooks::on_debug(regs);
     }
+    keep_debug_status(last);
     if regs.ip == (&raw const end_of_stepped_call).addr() as u64 {
         regs.flags &= !TF;
-        clear_single_step(Dr6::read_raw());
         return;
     }
     IS_ASKED.store(true, SeqCst);
@@ -198,15 +213,32 @@ extern "C" fn on_step(regs: &mut PtRegs) {
         };
         *flags |= TF;
     }
-    clear_single_step(Dr6::read_raw());
 }
+
+/// Makes DR6 what it would be if nothing stepped: a hit that the test has come in between may raise
+/// a #DB itself, which is no step, and QEMU 7.2 forgets at a step which watchpoints have matched.
+/// `last` was the address of the instruction that the step has executed.
+fn keep_debug_status(last: u64) {
+    // SAFETY: code that was executed, unless this is the first step of all.
+    let code = (last != 0).then(|| unsafe { (last as *const [u8; 3]).read_unaligned() });
+    if code.is_some_and(|[first, second, third]| [first, second, third & 0xf8] == TO_DEBUG_STATUS) {
+        // It takes back what a match has set.
+        MATCHED.store(0, SeqCst);
+    }
+    let others = Dr6::read_raw() & !Dr6Flags::TRAP.bits();
+    clear_single_step(others | MATCHED.load(SeqCst));
+}
+
+/// `mov dr6, r64`, but for the number of the register.
+const TO_DEBUG_STATUS: [u8; 3] = [0x0f, 0x23, 0xf0];
 
 pub const POPF: u8 = 0x9d;
 /// In front of [`IRET`].
 pub const REX_W: u8 = 0x48;
 pub const IRET: u8 = 0xcf;
 
-/// Where #DB comes in.
+/// Where #DB comes in. QEMU 7.2 raises a second one for a stepped instruction that has touched a
+/// watched word, and it interrupts the first instruction here.
 ///
 /// ```text
 ///   rsp at the step, aligned down to 16
@@ -223,6 +255,21 @@ unsafe extern "C" fn step_debug() {
         ".cfi_def_cfa rsp, 40",
         ".cfi_offset rip, -40",
         ".cfi_offset rsp, -16",
+        "push rax",
+        ".cfi_adjust_cfa_offset 8",
+        "lea rax, [rip + {this}]",
+        "cmp rax, [rsp + 8]",
+        "je 2f",
+        "mov rax, [rip + {touched}]",
+        "cmp rax, [rsp + 8]",
+        "jne 1f",
+        "mov rax, dr6",
+        "test al, {matched}",
+        "jnz 3f",
+        "1:",
+        "pop rax",
+        ".cfi_remember_state",
+        ".cfi_adjust_cfa_offset -8",
         "push -1",
         ".cfi_adjust_cfa_offset 8",
         ::probes::push_general_registers!(),
@@ -237,8 +284,46 @@ unsafe extern "C" fn step_debug() {
         "add rsp, 8",
         ".cfi_adjust_cfa_offset -8",
         "iretq",
+        "2:",
+        ".cfi_restore_state",
+        ".cfi_def_cfa_offset 48",
+        ".cfi_remember_state",
+        "pop rax",
+        ".cfi_adjust_cfa_offset -8",
+        "iretq",
+        // As in `step_breakpoint`; DR6 as if nothing stepped.
+        "3:",
+        ".cfi_restore_state",
+        ".cfi_def_cfa_offset 48",
+        "cmp byte ptr [rip + {is_asked}], 0",
+        "jne 4f",
+        "btr rax, {step}",
+        "mov dr6, rax",
+        "and eax, {matched}",
+        "mov [rip + {kept}], rax",
+        "and dword ptr [rsp + 24], ~{tf}",
+        "pop rax",
+        ".cfi_adjust_cfa_offset -8",
+        "pushfq",
+        ".cfi_adjust_cfa_offset 8",
+        "or dword ptr [rsp], {tf}",
+        "popfq",
+        ".cfi_adjust_cfa_offset -8",
+        "jmp kprobe_debug",
+        "4:",
+        ".cfi_adjust_cfa_offset 8",
+        "pop rax",
+        ".cfi_adjust_cfa_offset -8",
+        "jmp kprobe_debug",
         ".cfi_endproc",
         on_step = sym on_step,
+        this = sym step_debug,
+        touched = sym TOUCHED,
+        kept = sym MATCHED,
+        matched = const Dr6Flags::TRAP.bits() as u8,
+        step = const Dr6Flags::STEP.bits().trailing_zeros(),
+        is_asked = sym IS_ASKED,
+        tf = const TF,
     )
 }
 
