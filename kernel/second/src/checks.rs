@@ -14,8 +14,8 @@ use core::{
 };
 
 use ::probes::{
-    Jprobe, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs, jprobe, registry::Owner,
-    self_test::Verdict,
+    Jprobe, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, ProbeError, PtRegs, Touched,
+    Watchpoint, Watchpoints, jprobe, registry::Owner, self_test::Verdict,
 };
 
 use crate::{
@@ -33,13 +33,14 @@ type Registered<O> = ::probes::Registered<Second, O>;
 
 /// Runs them all.
 pub fn run() {
-    let checks: [(&str, fn()); 14] = [
+    let checks: [(&str, fn()); 15] = [
         ("each kind of probe, by breakpoints", || kinds(false)),
         ("each kind of probe, by jumps", || kinds(true)),
         ("a hundred probes at once", hundred),
         ("a fault in a slot", fault),
         ("breakpoints of a debugger", debugged),
         ("a CPU that starts later", late),
+        ("watchpoints", watched),
         ("the probes' self-test", own_checks),
         ("the probes' self-test with jumps", || optimized(own_checks)),
         ("both CPUs in probed code that is preempted", preempted),
@@ -162,6 +163,51 @@ fn kinds(jumps: bool) {
     assert_eq!((first_byte("add"), seen()), (BREAKPOINT, 41));
     drop((kretprobe, jprobe));
     assert_eq!(seen(), 0);
+}
+
+/// Words to watch.
+#[unsafe(link_section = "watchable")]
+static WATCHED: [AtomicU64; 2] = [const { AtomicU64::new(5) }; 2];
+
+fn see_values(_: &Watchpoint, _: &mut PtRegs, touched: &Touched) {
+    SEEN.fetch_add(touched.old * 10 + touched.new, Relaxed);
+}
+
+fn watched() {
+    let watchpoints = Watchpoints::of(&PROBES);
+    let [first, second] = WATCHED.each_ref().map(|word| word.as_ptr() as u64);
+    let refused = watchpoints.register_owned(Box::new(Watchpoint::new().at(text_word())));
+    assert!(matches!(refused, Err(ProbeError::NotWatchable { .. })));
+    let told = Watchpoint::new().at(first).handler(see_values);
+    let told = watchpoints
+        .register_owned(Box::new(told))
+        .expect("it can be");
+    let counted = watchpoints.register_owned(Box::new(Watchpoint::new().at(second)));
+    let counted = counted.expect("it can be");
+    SEEN.store(0, Relaxed);
+    WATCHED[0].store(6, Relaxed);
+    WATCHED[1].store(7, Relaxed);
+    assert_eq!(
+        (SEEN.load(Relaxed), told.hits(), counted.hits()),
+        (56, 1, 1)
+    );
+    // Those of the other CPU, too.
+    spawn("check", Some(1), store_words, 8).join();
+    assert_eq!(
+        (SEEN.load(Relaxed), told.hits(), counted.hits()),
+        (124, 2, 2)
+    );
+    drop(told);
+    WATCHED.iter().for_each(|word| word.store(5, Relaxed));
+    assert_eq!((SEEN.load(Relaxed), counted.hits()), (124, 3));
+}
+
+extern "C" fn store_words(value: u64) {
+    WATCHED.iter().for_each(|word| word.store(value, Relaxed));
+}
+
+fn text_word() -> u64 {
+    symbols::text().as_ptr().addr() as u64 & !7
 }
 
 // A hundred functions of 16 bytes each.

@@ -86,6 +86,14 @@ unsafe extern "C" {
     clear_ac = "",
     per_cpu = sym probes_gs_offset
 );
+// And `kprobe_debug`, where the gate of #DB leads, so that hits of watchpoints are cheap.
+::probes::debug_entry!(
+    Second,
+    PROBES,
+    owner = traps::DEBUG_OWNER,
+    clear_ac = "",
+    per_cpu = sym probes_gs_offset
+);
 
 static CONFIG: BootloaderConfig = {
     let mut config = BootloaderConfig::new_default();

@@ -170,3 +170,15 @@ unsafe impl GlobalAlloc for LockedHeap {
         }
     }
 }
+
+unsafe extern "C" {
+    static __start_watchable: u8;
+    static __stop_watchable: u8;
+}
+
+/// Whether all of `range` are statics of the section `watchable`.
+pub fn is_watchable(range: &Range<u64>) -> bool {
+    let start = (&raw const __start_watchable).addr() as u64;
+    let end = (&raw const __stop_watchable).addr() as u64;
+    start <= range.start && range.end <= end
+}

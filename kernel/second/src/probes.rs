@@ -8,7 +8,7 @@ use crate::{
     fixups, memory, probe_entry_points, say, smp, symbols, tasks, with_breakpoint_entry,
 };
 use probes::{
-    Host, PerCpu, Platform, ProbeError, Probes,
+    Host, PerCpu, Platform, ProbeError, Probes, ReturnMethod, StepMethod,
     insn::EntryFacts,
     platform::{EntryPoints, SlotPage, Symbol, Text},
 };
@@ -38,11 +38,7 @@ static SLOTS: Slots = Slots(UnsafeCell::new([0; SLOT_BYTES]));
 /// Makes the probes ready. There are heap and symbols, and one CPU.
 pub fn init() {
     memory::make_executable(Second::slots());
-    PROBES.init(
-        probes::StepMethod::Translate,
-        probes::ReturnMethod::Asm,
-        true,
-    );
+    PROBES.init(StepMethod::Translate, ReturnMethod::Asm, true);
 }
 
 unsafe extern "C" {
@@ -93,7 +89,7 @@ unsafe impl Platform for Second {
     }
 
     fn entry_points() -> EntryPoints {
-        with_breakpoint_entry(probe_entry_points())
+        crate::with_debug_entry(with_breakpoint_entry(probe_entry_points()))
     }
 
     fn lookup_symbol(name: &str) -> Result<u64, ProbeError> {
@@ -119,6 +115,10 @@ unsafe impl Platform for Second {
         let probeable = (&raw const __start_probeable)..(&raw const __stop_probeable);
         let may_be = probeable.contains(&(addr as *const u8)) || symbols::is_of_self_test(addr);
         (!may_be).then_some("a hit may run through it")
+    }
+
+    fn not_watchable(range: Range<u64>) -> Option<&'static str> {
+        (!memory::is_watchable(&range)).then_some("it is not in the section `watchable`")
     }
 
     fn may_fault(range: Range<u64>) -> bool {

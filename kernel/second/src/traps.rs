@@ -10,7 +10,8 @@
 //! The gate of #BP leads to the probes' `kprobe_breakpoint`. It looks only at the address, so it
 //! may be entered from ring 3, with the GS of ring 3. What is not the probes' goes on to the stub
 //! that [`BREAKPOINT_OWNER`] names, as if the gate led there. Then the program is asked for ring 3,
-//! and the debugger for ring 0. The other exceptions come to this kernel's stubs, and [`exception`]
+//! and the debugger for ring 0. The gate of #DB leads to `kprobe_debug` in the same way, and
+//! [`DEBUG_OWNER`] names the stub for what is no hit of one watchpoint. The other exceptions come to this kernel's stubs, and [`exception`]
 //! offers them to the probes first.
 //!
 //! # Contexts
@@ -35,7 +36,7 @@ use crate::{
     cpu::{self, DOUBLE_FAULT_STACK, per_cpu},
     debugger, fixups,
     frame::{CALL, Frame, SPURIOUS, SYSTEM_CALL, TICK},
-    kprobe_breakpoint, self_test, smp, tasks,
+    kprobe_breakpoint, kprobe_debug, self_test, smp, tasks,
     tracing::TRACING,
     user,
 };
@@ -138,6 +139,8 @@ unsafe extern "C" fn spurious() {
 
 /// Where breakpoints go that are not the probes'.
 pub static BREAKPOINT_OWNER: GateOwner = GateOwner::of(breakpoint_gate);
+/// Where a #DB goes that one watchpoint alone has not caused.
+pub static DEBUG_OWNER: GateOwner = GateOwner::of(debug);
 
 static GATES: Lazy<InterruptDescriptorTable> = Lazy::new(|| {
     let mut gates = InterruptDescriptorTable::new();
@@ -146,7 +149,7 @@ static GATES: Lazy<InterruptDescriptorTable> = Lazy::new(|| {
     // restores all registers and leaves by `iretq`.
     unsafe {
         gates.divide_error.set_handler_addr(at(divide_error));
-        gates.debug.set_handler_addr(at(debug));
+        gates.debug.set_handler_addr(at(kprobe_debug));
         gates.non_maskable_interrupt.set_handler_addr(at(nmi));
         let gate = gates.breakpoint.set_handler_addr(at(kprobe_breakpoint));
         gate.set_privilege_level(PrivilegeLevel::Ring3);

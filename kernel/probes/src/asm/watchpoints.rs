@@ -38,12 +38,22 @@
 /// for kernels that want hits of watchpoints to be cheap. The others call
 /// [`Hits::on_debug`](crate::hit::Hits::on_debug) from an entry of their own, and expand nothing.
 ///
-/// - `other`: where all other traps go, for example those of single steps and of ring 3. That entry
-///   asks [`Hits::on_debug`](crate::hit::Hits::on_debug). On arrival the stack and the registers are
-///   as at `other` of [`breakpoint_entry!`](crate::breakpoint_entry!), but `rdx` is free.
+/// - `owner`: the path of a [`GateOwner`](crate::gates::GateOwner), the kernel's own stub for #DB. It
+///   gets all other traps as the processor left them, for example those of single steps and of
+///   ring 3, and asks [`Hits::on_debug`](crate::hit::Hits::on_debug).
+/// - `other`, in place of `owner`: where all other traps go. On arrival the stack and the registers
+///   are as at `other` of [`breakpoint_entry!`](crate::breakpoint_entry!), but `rdx` is free.
 /// - `clear_ac`, `per_cpu`: as for [`breakpoint_entry!`](crate::breakpoint_entry!).
 #[macro_export]
 macro_rules! debug_entry {
+    ($platform:ty, $probes:path, owner = $owner:path, clear_ac = $clear_ac:literal
+        $(, per_cpu = $kind:tt $per_cpu:path)?) => {
+        $crate::other_debug!($owner);
+        $crate::debug_entry!(
+            $platform, $probes, other = kprobe_other_debug, clear_ac = $clear_ac
+            $(, per_cpu = $kind $per_cpu)?
+        );
+    };
     ($platform:ty, $probes:path, other = $other:path, clear_ac = $clear_ac:literal) => {
         $crate::debug_entry!(
             $platform,
@@ -131,6 +141,44 @@ macro_rules! debug_entry {
                 },
                 ..entry
             }
+        }
+    };
+}
+
+/// Defines `kprobe_other_debug`, the way of a #DB that `kprobe_debug` has not served to the owner of
+/// the gate.
+#[macro_export]
+macro_rules! other_debug {
+    ($owner:path) => {
+        /// Where a #DB goes that is no watchpoint's alone.
+        ///
+        /// # Safety
+        /// Never called: `kprobe_debug` jumps here.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn kprobe_other_debug() {
+            ::core::arch::naked_asm!(
+                ".cfi_startproc simple",
+                ".cfi_signal_frame",
+                ".cfi_def_cfa rsp, 88",
+                ".cfi_offset rip, -40",
+                ".cfi_offset rsp, -16",
+                ".cfi_offset rdi, -56",
+                ".cfi_offset rsi, -64",
+                ".cfi_offset rdx, -72",
+                ".cfi_offset rcx, -80",
+                ".cfi_offset rax, -88",
+                ".irp register, rax, rcx, rdx, rsi, rdi",
+                "pop \\register",
+                ".cfi_adjust_cfa_offset -8",
+                ".cfi_restore \\register",
+                ".endr",
+                "add rsp, 8",
+                ".cfi_adjust_cfa_offset -8",
+                "jmp qword ptr [rip + {owner}]",
+                ".cfi_endproc",
+                owner = sym $owner,
+            )
         }
     };
 }

@@ -17,7 +17,7 @@ pub struct Part {
 }
 
 /// See the module's text.
-pub const PARTS: [Part; 22] = [
+pub const PARTS: [Part; 23] = [
     Part {
         name: "breakpoint",
         functions: &[
@@ -208,6 +208,21 @@ pub const PARTS: [Part; 22] = [
             "regressions::",
             "suite::faults::",
             "suite::handlers::",
+        ],
+        copied: false,
+    },
+    Part {
+        name: "watchpoints",
+        functions: &[
+            "kprobe_debug",
+            "kprobe_watch_",
+            "probes::hit::debug_trap::on_match",
+        ],
+        tests: &[
+            "between_watchpoint_instructions::",
+            "moved_watchpoints::",
+            "trace_files::watches::",
+            "watchpoints::",
         ],
         copied: false,
     },
