@@ -7,5 +7,5 @@ pub mod between_instructions;
 mod between_user_instructions;
 mod between_watchpoint_instructions;
 mod debugger;
-mod disturbed_hits;
+pub mod disturbed_hits;
 mod interrupts_and_nmis;

@@ -26,4 +26,5 @@ mod shortage;
 mod stores_to_text;
 pub mod user_probes;
 pub mod user_returns;
+mod watchpoint_stubs;
 pub mod watchpoints;
