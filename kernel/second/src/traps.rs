@@ -11,8 +11,8 @@
 //! may be entered from ring 3, with the GS of ring 3. What is not the probes' goes on to the stub
 //! that [`BREAKPOINT_OWNER`] names, as if the gate led there. Then the program is asked for ring 3,
 //! and the debugger for ring 0. The gate of #DB leads to `kprobe_debug` in the same way, and
-//! [`DEBUG_OWNER`] names the stub for what is no hit of one watchpoint. The other exceptions come to this kernel's stubs, and [`exception`]
-//! offers them to the probes first.
+//! [`DEBUG_OWNER`] names the stub for what is no hit of one watchpoint. The other exceptions come
+//! to this kernel's stubs, and [`exception`] offers them to the probes first.
 //!
 //! # Contexts
 //! All with interrupts off, on the stack of the interrupted code, or of its task for ring 3.

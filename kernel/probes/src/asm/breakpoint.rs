@@ -103,7 +103,7 @@ macro_rules! breakpoint_entry {
             fixed = const <$platform as $crate::Platform>::IN_TOP_2_GIB as u8,
             // The registry and its address table.
             probes = sym $probes,
-            table = const $crate::Probes::<$platform>::table_offset(),
+            table = const $crate::asm::layout::table_offset::<$platform>(),
             multiplier = const $crate::asm::layout::MULTIPLIER as i32,
             shift = const $crate::asm::layout::SHIFT,
             index_mask = const $crate::asm::layout::INDEX_MASK,

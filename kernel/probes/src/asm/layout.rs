@@ -5,7 +5,7 @@ use core::mem::offset_of;
 use crate::{
     data::{
         action::{Action, BreakpointFrame},
-        address_table,
+        address_table::{self, AddressTable},
         counters::Counter,
         instance::{self, Holder, Instance, TaskCell},
         jprobe::{Jprobe, JprobeFrame},
@@ -14,9 +14,21 @@ use crate::{
         site::Site,
         watchpoint::{self, Aim, MOST_WATCHPOINTS, Touched, Watches, Watchpoint, WatchpointFrame},
     },
+    hit::Hits,
     limits::TABLE_BITS,
     pt_regs::PtRegs,
+    registry::{Host, Probes},
 };
+
+/// Where the entries of the address table are, from the start of the registry.
+pub const fn table_offset<P: Host>() -> usize {
+    Probes::<P>::hits_offset() + offset_of!(Hits<P>, table) + AddressTable::entries_offset()
+}
+
+/// Where the watchpoints are.
+pub const fn watches_offset<P: Host>() -> usize {
+    Probes::<P>::hits_offset() + offset_of!(Hits<P>, watches)
+}
 
 pub const MULTIPLIER: u32 = address_table::MULTIPLIER;
 pub const SHIFT: u32 = address_table::SHIFT;

@@ -4,10 +4,10 @@
 //! Both define functions in the crate that implements the platform, so that these carry plain names
 //! in backtraces and lists. So does [`debug_entry!`](crate::debug_entry!), which a kernel need not
 //! expand. `breakpoint` has what the gate of #BP leads to, `watchpoints` what the gate of #DB leads
-//! to, `handlers` what runs the probes of a site, `returns` where control comes back without an exception, `detours` what
-//! the jump of an optimised probe leads to. They are written with the assembler macros of
-//! `stub_macros`, with offsets from `layout`. Each function has call frame information for every
-//! instruction, because an NMI may come at any and take a backtrace.
+//! to, `handlers` what runs the probes of a site, `returns` where control comes back without an
+//! exception, `detours` what the jump of an optimised probe leads to. They are written with the
+//! assembler macros of `stub_macros`, with offsets from `layout`. Each function has call frame
+//! information for every instruction, because an NMI may come at any and take a backtrace.
 //!
 //! They do the usual without Rust, which would cost a hit some hundred instructions. Each step that
 //! exists in Rust, too, names it.

@@ -1,10 +1,10 @@
 //! The assembler macros that the stubs are written with: frames, saved registers, calls, instances.
 //!
 //! [`stub_macros!`](crate::stub_macros) defines them at the beginning of a `global_asm!`, and
-//! [`end_of_stub_macros!`](crate::end_of_stub_macros) takes them back at its end. Those of instances
-//! are [`instance_macros!`](crate::instance_macros). They describe
-//! each push and pop to the unwinder at once, because an NMI may take a backtrace at any
-//! instruction. A macro that changes more registers than its operands says which.
+//! [`end_of_stub_macros!`](crate::end_of_stub_macros) takes them back at its end. Those of
+//! instances are [`instance_macros!`](crate::instance_macros). They describe each push and pop to
+//! the unwinder at once, because an NMI may take a backtrace at any instruction. A macro that
+//! changes more registers than its operands says which.
 //!
 //! The frame is a [`PtRegs`](crate::PtRegs), built from its end. `lookup_frame` and `whole_frame`
 //! begin a function where a part of it has been pushed already: by `kprobe_breakpoint`, or whole.

@@ -38,8 +38,8 @@
 /// for kernels that want hits of watchpoints to be cheap. The others call
 /// [`Hits::on_debug`](crate::hit::Hits::on_debug) from an entry of their own, and expand nothing.
 ///
-/// - `owner`: the path of a [`GateOwner`](crate::gates::GateOwner), the kernel's own stub for #DB. It
-///   gets all other traps as the processor left them, for example those of single steps and of
+/// - `owner`: the path of a [`GateOwner`](crate::gates::GateOwner), the kernel's own stub for #DB.
+///   It gets all other traps as the processor left them, for example those of single steps and of
 ///   ring 3, and asks [`Hits::on_debug`](crate::hit::Hits::on_debug).
 /// - `other`, in place of `owner`: where all other traps go. On arrival the stack and the registers
 ///   are as at `other` of [`breakpoint_entry!`](crate::breakpoint_entry!), but `rdx` is free.
@@ -76,9 +76,9 @@ macro_rules! debug_entry {
             fixed = const <$platform as $crate::Platform>::IN_TOP_2_GIB as u8,
             // The watchpoints.
             probes = sym $probes,
-            by_status = const $crate::Probes::<$platform>::watches_offset()
+            by_status = const $crate::asm::layout::watches_offset::<$platform>()
                 + $crate::asm::layout::WATCHES_BY_STATUS,
-            slots = const $crate::Probes::<$platform>::watches_offset()
+            slots = const $crate::asm::layout::watches_offset::<$platform>()
                 + $crate::asm::layout::WATCHES_SLOTS,
             // A watchpoint.
             stub = const $crate::asm::layout::WATCH_STUB,
@@ -145,8 +145,8 @@ macro_rules! debug_entry {
     };
 }
 
-/// Defines `kprobe_other_debug`, the way of a #DB that `kprobe_debug` has not served to the owner of
-/// the gate.
+/// Defines `kprobe_other_debug`, the way of a #DB that `kprobe_debug` has not served to the owner
+/// of the gate.
 #[macro_export]
 macro_rules! other_debug {
     ($owner:path) => {
@@ -357,7 +357,10 @@ macro_rules! watchpoint_stubs {
     watch_stubs 4
     watch_stubs 8
 
-    .irp name, clear_ac, complete_lookup_frame, debug_frame, begin_watch, end_watch, unless_displaced, note_value, watch_stubs
+    .irp name, clear_ac, complete_lookup_frame, debug_frame, begin_watch, end_watch
+    .purgem \name
+    .endr
+    .irp name, unless_displaced, note_value, watch_stubs
     .purgem \name
     .endr
 "#

@@ -10,13 +10,10 @@
 //! [`Kprobe::nmissed`].
 
 use alloc::{borrow::Cow, string::String};
-use core::{
-    ptr::NonNull,
-    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering},
-};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::{
-    data::{action::Action, counters::Counter, method::StepMethod, site::Site},
+    data::{action::Action, counters::Counter, function::function, method::StepMethod, site::Site},
     pt_regs::PtRegs,
 };
 
@@ -48,21 +45,6 @@ pub type PostHandler = extern "C" fn(&Kprobe, &mut PtRegs, u64);
 /// Runs when the probed instruction, or another handler of this probe, faults. The last argument is
 /// the vector.
 pub type FaultHandler = fn(&Kprobe, &mut PtRegs, u8) -> FaultVerdict;
-
-/// The one value of a function's own type: a function item, or a closure that captures nothing. It
-/// has no bytes, so it can be made again wherever its type is known. A handler then costs the stubs
-/// one direct call.
-pub(crate) const fn function<F: Copy>() -> F {
-    const {
-        assert!(
-            size_of::<F>() == 0,
-            "a handler is a function or a closure that captures nothing, not a function pointer"
-        );
-    }
-    // SAFETY: nothing is read for a type without bytes. It is `Copy`, and the builder was given a
-    // value of it.
-    unsafe { NonNull::<F>::dangling().read() }
-}
 
 extern "C" fn call_pre<F: Fn(&Kprobe, &mut PtRegs) -> PreVerdict + Copy>(
     probe: &Kprobe,

@@ -21,8 +21,9 @@ use core::{
 use crate::{
     data::{
         action::{CallAction, EntryRoutine, ReturnRoutine},
+        function::function,
         instance::{Holder, Instance, NO_HOLDER},
-        kprobe::{Kprobe, ProbeKind, function},
+        kprobe::{Kprobe, ProbeKind},
         method::{ReturnMethod, StepMethod},
     },
     pt_regs::PtRegs,

@@ -31,6 +31,7 @@ pub(crate) mod detour;
 pub(crate) mod dispatch;
 pub mod entry_points;
 pub(crate) mod free_list;
+pub(crate) mod function;
 pub mod instance;
 pub(crate) mod interrupted;
 pub mod jprobe;

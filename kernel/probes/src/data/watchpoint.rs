@@ -36,7 +36,7 @@ use core::{
 };
 
 use crate::{
-    data::{entry_points::WatchStubs, kprobe::function},
+    data::{entry_points::WatchStubs, function::function},
     pt_regs::PtRegs,
 };
 

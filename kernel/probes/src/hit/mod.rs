@@ -76,7 +76,6 @@ mod watchpoints;
 
 use core::{
     marker::PhantomData,
-    mem::offset_of,
     sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
@@ -160,16 +159,6 @@ impl<P: Platform> Hits<P> {
             stale_instances: AtomicU64::new(0),
             _platform: PhantomData,
         }
-    }
-
-    /// Where the entries of the address table are.
-    pub(crate) const fn table_offset() -> usize {
-        offset_of!(Self, table) + AddressTable::entries_offset()
-    }
-
-    /// Where the watchpoints are.
-    pub(crate) const fn watches_offset() -> usize {
-        offset_of!(Self, watches)
     }
 
     /// Makes the address table ready for searches. Once, before any CPU can take a breakpoint

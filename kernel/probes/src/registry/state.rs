@@ -153,14 +153,9 @@ impl<P: Platform> Probes<P> {
         }
     }
 
-    /// Where the entries of the address table are, from the start of the registry.
-    pub const fn table_offset() -> usize {
-        offset_of!(Self, hits) + Hits::<P>::table_offset()
-    }
-
-    /// Where the watchpoints are, from the start of the registry.
-    pub const fn watches_offset() -> usize {
-        offset_of!(Self, hits) + Hits::<P>::watches_offset()
+    /// Where the tables that hits read are, from the start of the registry.
+    pub(crate) const fn hits_offset() -> usize {
+        offset_of!(Self, hits)
     }
 }
 

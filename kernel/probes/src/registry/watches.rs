@@ -209,11 +209,11 @@ impl<'p, P: Host> Watchpoints<'p, P> {
         Ok(())
     }
 
-    /// Has each hit that has no other cause run `routine` in place of the handler; none: the handler
-    /// again. The handler is still called where a step ends at the same instruction, several
-    /// watchpoints have matched, the instruction is a displaced one, or the watchpoint is movable.
-    /// So both do the same. A hit with a routine is never missed. Changes nothing where the kernel
-    /// has no [`debug_entry!`](crate::debug_entry).
+    /// Has each hit that has no other cause run `routine` in place of the handler; none: the
+    /// handler again. The handler is still called where a step ends at the same instruction,
+    /// several watchpoints have matched, the instruction is a displaced one, or the watchpoint is
+    /// movable. So both do the same. A hit with a routine is never missed. Changes nothing where
+    /// the kernel has no [`debug_entry!`](crate::debug_entry).
     ///
     /// # Safety
     /// 1. The routine keeps what an action keeps at a breakpoint, and reaches no probe, as one does

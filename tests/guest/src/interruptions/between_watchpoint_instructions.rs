@@ -304,7 +304,7 @@ fn case(
 }
 
 #[guest_test(timeout = 40)]
-fn an_nmi_between_any_two_instructions_of_a_watchpoints_hit_is_a_hit_or_not_seen() {
+fn an_nmi_anywhere_in_a_hit_is_seen_or_not() {
     let watch = || Watchpoint::new().at(word());
     let told = || watch().handler(on_touch);
     let handler = "kprobe_watch_handler_8";

@@ -11,8 +11,8 @@
 //!                           kprobe_breakpoint
 //! ```
 //!
-//! A #DB that a watchpoint has caused, at the one place that [`step_through_touch`] is told of, goes
-//! to `kprobe_debug` in the same way as a breakpoint does to `kprobe_breakpoint`.
+//! A #DB that a watchpoint has caused, at the one place that [`step_through_touch`] is told of,
+//! goes to `kprobe_debug` in the same way as a breakpoint does to `kprobe_breakpoint`.
 //!
 //! So the handler of a breakpoint is stepped through as well, and does what it does without. Where
 //! it loads flags that it has stored before, by `popfq` or `iretq`, TF is put into them first: no

@@ -16,6 +16,9 @@ pub(crate) mod dispatch;
 #[allow(dead_code)]
 pub(crate) mod entry_points;
 pub(crate) mod free_list;
+#[path = "../../../../kernel/probes/src/data/function.rs"]
+#[allow(dead_code)]
+pub(crate) mod function;
 #[path = "../../../../kernel/probes/src/data/instance.rs"]
 #[allow(dead_code)]
 pub(crate) mod instance;

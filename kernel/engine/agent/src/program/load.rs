@@ -1,8 +1,9 @@
 //! A program from its instructions to code at an address.
 //!
 //! A program of [`ProgramKind::Probe`] is compiled once for each way by which a hit comes
-//! ([`bpf_compiler::Form`]), all into one piece of [`ActionCode`]. One of an entry or of a watchpoint
-//! has two forms, one of a return has one. Nothing leads to the code before it is published to all CPUs.
+//! ([`bpf_compiler::Form`]), all into one piece of [`ActionCode`]. One of an entry or of a
+//! watchpoint has two forms, one of a return has one. Nothing leads to the code before it is
+//! published to all CPUs.
 //!
 //! # Contexts
 //! Loading: tasks that may sleep. [`Program::run`]: any task; interrupts are off meanwhile.
