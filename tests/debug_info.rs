@@ -29,18 +29,19 @@ fn each_function_of_the_kernel_is_found_by_its_path_and_by_its_symbol() {
 
 /// Each is where an instruction begins, and has the byte of that instruction.
 #[test]
-fn instructions_are_found_by_their_mnemonics() {
+fn instructions_are_found_by_their_mnemonics_and_texts() {
     let info = kernel();
     let file = fs::read(&built::kernel().debug_elf).unwrap();
     let elf = object::File::parse(&*file).unwrap();
-    let byte = |address: u64| {
+    let bytes = |address: u64, count: u64| {
         let mut sections = elf.sections();
         let section = sections.find(|section| {
             (section.address()..section.address() + section.size()).contains(&address)
         });
-        let data = section.unwrap().data_range(address, 1).unwrap();
-        data.unwrap()[0]
+        let data = section.unwrap().data_range(address, count).unwrap();
+        data.unwrap().to_vec()
     };
+    let byte = |address| bytes(address, 1)[0];
     for (mnemonic, first) in [("cli", 0xfa), ("sti", 0xfb), ("hlt", 0xf4)] {
         let found = info.instructions(mnemonic).unwrap();
         assert!(found.is_sorted() && !found.is_empty(), "{mnemonic}");
@@ -56,6 +57,16 @@ fn instructions_are_found_by_their_mnemonics() {
             "{mnemonic}"
         );
     }
+    // With a blank it is the text.
+    let found = info.instructions("inc dword ptr gs:[0x24]").unwrap();
+    assert!(found.is_sorted() && found.len() > 20, "{}", found.len());
+    for address in &found {
+        let code = [0x65, 0xff, 0x04, 0x25, 0x24, 0, 0, 0];
+        assert_eq!(bytes(*address, 8), code, "{address:#x}");
+    }
+    let by_pattern = info.instructions("inc dword ptr gs:*").unwrap();
+    assert!(by_pattern.len() > found.len());
+    assert!(found.iter().all(|address| by_pattern.contains(address)));
     let reschedule = &info.functions("kernel::task::scheduler::reschedule")[0];
     let code = reschedule.address..reschedule.address + reschedule.bytes;
     let clis = info.instructions("cli").unwrap();

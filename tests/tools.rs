@@ -600,11 +600,8 @@ fn funcslower_shows_calls() {
     assert_eq!(answers.lines(&format!("{WORKLOAD} workload ")), [""; 0]);
 }
 
-/// Each stretch has both its ends. One of an interrupt is no shorter than the interrupt's work.
-#[test]
-fn irqsoff_shows_the_longest_stretches() {
-    let further = "session:handle_irq { $work = nsecs; } return { @work = max(nsecs - $work); }";
-    let said = answer(&[&programs(&["irqsoff"], further), "1000"]);
+/// The longest time of each stretch that an answer shows, by the functions of its two ends.
+fn longest_stretches(said: &str) -> BTreeMap<(String, String), u64> {
     let mut longest = BTreeMap::new();
     for stretch in said.split("@off_ns[\n").skip(1) {
         let (ends, rest) = stretch.split_once("]: ").expect(stretch);
@@ -620,27 +617,68 @@ fn irqsoff_shows_the_longest_stretches() {
         let known = longest.entry((first(from), first(to))).or_insert(0);
         *known = time.max(*known);
     }
-    let from = |name: &str| {
-        let times = longest.iter().filter(|((from, _), _)| from == name);
-        times.map(|(_, time)| *time).max()
-    };
+    longest
+}
+
+/// The longest time of those that began in a function.
+fn longest_from(stretches: &BTreeMap<(String, String), u64>, name: &str) -> Option<u64> {
+    let times = stretches.iter().filter(|((from, _), _)| from == name);
+    times.map(|(_, time)| *time).max()
+}
+
+/// The number after `@work: `.
+#[track_caller]
+fn work(said: &str) -> u64 {
     let work = said.lines().find_map(|line| line.strip_prefix("@work: "));
-    let work: u64 = work.unwrap().parse().unwrap();
-    assert!(from("do_interrupt") >= Some(work), "{said}");
+    work.unwrap().parse().unwrap()
+}
+
+#[track_caller]
+fn assert_nothing_else_is_shown(said: &str) {
+    let is_own = |line: &&str| line.starts_with("@at") || line.starts_with("@from");
+    assert_eq!(said.lines().find(is_own), None);
+}
+
+/// Each stretch has both its ends. One of an interrupt is no shorter than the interrupt's work.
+#[test]
+fn irqsoff_shows_the_longest_stretches() {
+    let further = "session:handle_irq { $work = nsecs; } return { @work = max(nsecs - $work); }";
+    let said = answer(&[&programs(&["irqsoff"], further), "1000"]);
+    let longest = longest_stretches(&said);
+    let of_interrupts = longest_from(&longest, "do_interrupt");
+    assert!(of_interrupts >= Some(work(&said)), "{said}");
     for cause in ["do_page_fault", "reschedule", "wake_one"] {
-        assert!(from(cause).is_some(), "{cause}: {said}");
+        assert!(longest_from(&longest, cause).is_some(), "{cause}: {said}");
     }
     // What ends in the same function began there, or at its gate.
     assert!(
         longest.contains_key(&("wake_one".into(), "wake_one".into())),
         "{said}"
     );
-    assert_eq!(
-        said.lines()
-            .find(|line| line.starts_with("@at") || line.starts_with("@from")),
-        None
-    );
+    assert_nothing_else_is_shown(&said);
     let few = answer(&["irqsoff", "2"]);
+    assert_eq!(few.matches("@off_ns[").count(), 2, "{few}");
+}
+
+/// Where nothing but the heap's lock keeps other tasks away, a stretch is no shorter than the work
+/// under the lock.
+#[test]
+fn preemptoff_shows_the_longest_stretches() {
+    let further = "session:block_heap::BlockHeap::allocate /
+            kernel::arch::x86_64::percpu::PERCPU[cpu].preempt_count == 1
+        / { $work = nsecs; } return { @work = max(nsecs - $work); }";
+    let said = answer(&[&programs(&["preemptoff"], further), "1000"]);
+    let longest = longest_stretches(&said);
+    assert!(
+        longest_from(&longest, "alloc") >= Some(work(&said)),
+        "{said}"
+    );
+    for function in ["alloc", "dealloc", "wake_one"] {
+        let both_ends = (function.into(), function.into());
+        assert!(longest.contains_key(&both_ends), "{function}: {said}");
+    }
+    assert_nothing_else_is_shown(&said);
+    let few = answer(&["preemptoff", "2"]);
     assert_eq!(few.matches("@off_ns[").count(), 2, "{few}");
 }
 

@@ -217,6 +217,13 @@ fn places_and_rates_that_cannot_be_are_refused_with_their_place() {
             &["vfs_write` has ", " bytes of code", "^^^"][..],
         ),
         (
+            &["insn:\"inc dword ptr gs:[0x1234]\" { @ = count(); }"],
+            &[
+                "no instruction `inc dword",
+                "did you mean inc dword ptr gs:[0x",
+            ],
+        ),
+        (
             &["insn:clii { @ = count(); }"],
             &["no instruction `clii`", "did you mean cli", "^^^^"],
         ),

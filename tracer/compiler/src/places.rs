@@ -155,13 +155,13 @@ pub(crate) fn group(tables: &mut Tables<'_>, probe: &Probe) -> Lowered<Group> {
                 ..group(SiteKind::Inside, "line:", addresses)
             }
         }
-        ProbeKind::Instruction { mnemonic } => {
-            let found = tables.types.kernel.instructions(&mnemonic.text);
+        ProbeKind::Instruction { pattern } => {
+            let found = tables.types.kernel.instructions(&pattern.text);
             let addresses = found.map_err(|unavailable| {
-                Diagnostic::new(mnemonic.span, unavailable.reason, unavailable.help)
+                Diagnostic::new(pattern.span, unavailable.reason, unavailable.help)
             })?;
             Group {
-                name: (format!("insn:{}", mnemonic.text).into(), false),
+                name: (format!("insn:{}", pattern.text).into(), false),
                 ..group(SiteKind::Inside, "insn:", addresses)
             }
         }

@@ -18,7 +18,7 @@
 //!                                    │    └─ layout     how a type comes back
 //!                                    ├─ types      what a type is made of
 //!                                    ├─ signature  how a function stands in the source
-//!                                    ├─ instructions  by their mnemonics
+//!                                    ├─ instructions  by their mnemonics, or their texts
 //!                                    ├─ callees    what a function calls by its address
 //!                                    └─ symbolise  addresses of call stacks
 //!   user programs ─► programs  names of the frames of their call stacks
@@ -344,8 +344,8 @@ impl Kernel for DebugInfo {
         self.running(self.find_inlined(pattern))
     }
 
-    fn instructions(&self, mnemonic: &str) -> Result<Vec<u64>, Unavailable> {
-        Ok(self.running(self.find_instructions(mnemonic)?))
+    fn instructions(&self, pattern: &str) -> Result<Vec<u64>, Unavailable> {
+        Ok(self.running(self.find_instructions(pattern)?))
     }
 
     fn line(&self, file: &str, line: u32) -> Result<Vec<u64>, Unavailable> {

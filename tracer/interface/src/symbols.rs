@@ -55,12 +55,13 @@ pub trait Kernel {
     fn line(&self, file: &str, line: u32) -> Result<Vec<u64>, Unavailable>;
 
     /// The addresses of the instructions whose mnemonic a pattern matches: the name in Intel's
-    /// manual in small letters, without prefixes, such as `cli` or `cmpxchg`.
+    /// manual in small letters, without prefixes, such as `cli` or `cmpxchg`. A pattern with a
+    /// blank is one of the whole text: `inc dword ptr gs:[0x24]`.
     ///
     /// # Errors
     /// [`Unavailable`], with near names, if there is none.
-    fn instructions(&self, mnemonic: &str) -> Result<Vec<u64>, Unavailable> {
-        let _ = mnemonic;
+    fn instructions(&self, pattern: &str) -> Result<Vec<u64>, Unavailable> {
+        let _ = pattern;
         Err(Unavailable {
             reason: "the kernel's code is not at hand".into(),
             help: "trace from the host: cargo run -- trace".into(),

@@ -99,9 +99,9 @@ impl Display for Predicate<'_> {
 }
 
 /// The name of a function in a probe.
-struct FunctionName<'a>(&'a Name);
+struct PatternText<'a>(&'a Name);
 
-impl Display for FunctionName<'_> {
+impl Display for PatternText<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let text = &self.0.text;
         if is_plain_pattern(text) {
@@ -116,17 +116,17 @@ impl Display for Probe {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match &self.kind {
             ProbeKind::Entry { function, offset } => {
-                write!(f, "kprobe:{}", FunctionName(function))?;
+                write!(f, "kprobe:{}", PatternText(function))?;
                 if *offset > 0 {
                     write!(f, "+{offset:#x}")?;
                 }
                 Ok(())
             }
-            ProbeKind::Return { function } => write!(f, "kretprobe:{}", FunctionName(function)),
-            ProbeKind::Session { function } => write!(f, "session:{}", FunctionName(function)),
-            ProbeKind::Inlined { function } => write!(f, "inline:{}", FunctionName(function)),
+            ProbeKind::Return { function } => write!(f, "kretprobe:{}", PatternText(function)),
+            ProbeKind::Session { function } => write!(f, "session:{}", PatternText(function)),
+            ProbeKind::Inlined { function } => write!(f, "inline:{}", PatternText(function)),
             ProbeKind::Line { file, line } => write!(f, "line:{}:{line}", file.text),
-            ProbeKind::Instruction { mnemonic } => write!(f, "insn:{}", mnemonic.text),
+            ProbeKind::Instruction { pattern } => write!(f, "insn:{}", PatternText(pattern)),
             ProbeKind::Tracepoint { group, event } => {
                 write!(f, "tracepoint:{}:{}", group.text, event.text)
             }
@@ -137,7 +137,7 @@ impl Display for Probe {
                 match what {
                     Watched::Static(name) => write!(f, "watch:{}", name.text)?,
                     Watched::OfCall(call) => {
-                        let (function, memory) = (FunctionName(&call.function), &call.memory.text);
+                        let (function, memory) = (PatternText(&call.function), &call.memory.text);
                         match call.bytes {
                             None => write!(f, "watch:{function}({memory})")?,
                             Some(bytes) => {
@@ -164,7 +164,7 @@ impl Display for Probe {
                 match place {
                     UserPlace::Offset(offset) => write!(f, "{offset:#x}"),
                     UserPlace::Function { function, offset } => {
-                        write!(f, "{}", FunctionName(function))?;
+                        write!(f, "{}", PatternText(function))?;
                         match offset {
                             0 => Ok(()),
                             offset => write!(f, "+{offset:#x}"),

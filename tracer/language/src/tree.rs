@@ -115,8 +115,9 @@ pub enum ProbeKind {
     Inlined { function: Name },
     /// `line:FILE:N`: where code of that line begins.
     Line { file: Name, line: u32 },
-    /// `insn:cli`: each instruction of that name, in small letters.
-    Instruction { mnemonic: Name },
+    /// `insn:cli`: each instruction of that name, in small letters; or of that text, if the pattern
+    /// has a blank: `insn:"inc dword ptr*"`.
+    Instruction { pattern: Name },
     /// `tracepoint:GROUP:EVENT`, each with `*` and `?`.
     Tracepoint { group: Name, event: Name },
     /// `interval:s:1`: on one CPU, at this interval of one nanosecond or more.

@@ -311,9 +311,11 @@ fn probe() -> impl Strategy<Value = Probe> {
             file: name("a/b-c.rs"),
             line
         }),
-        Just(ProbeKind::Instruction {
-            mnemonic: name("cmp?x*")
-        }),
+        prop_oneof![Just("cmp?x*"), Just("inc dword ptr gs:[0x*]"), Just("a\"b")].prop_map(
+            |text| ProbeKind::Instruction {
+                pattern: name(text)
+            }
+        ),
         Just(ProbeKind::Tracepoint {
             group: name("s*"),
             event: name("e.?x")

@@ -64,10 +64,14 @@ pub fn list_statics(pattern: &str, symbols: &DebugInfo, out: &mut impl Write) ->
     Ok(())
 }
 
-/// Writes a line for each instruction of the kernel whose mnemonic the pattern matches: the
-/// function that it is in, how far, and the line of the function.
+/// Writes a line for each instruction of the kernel whose mnemonic or text the pattern matches: the
+/// function that it is in, how far, and the line of the function. The pattern may be in quotes, as
+/// in a program.
 pub fn list_instructions(pattern: &str, symbols: &DebugInfo, out: &mut impl Write) -> Result<()> {
-    let found = symbols.instructions(pattern);
+    let unquoted = pattern
+        .strip_prefix('"')
+        .and_then(|rest| rest.strip_suffix('"'));
+    let found = symbols.instructions(unquoted.unwrap_or(pattern));
     for address in found.map_err(|unavailable| Error::msg(unavailable.to_string()))? {
         let frames = symbols.symbolise(address);
         let Some(own) = frames.last() else { continue };

@@ -77,7 +77,7 @@ fn list(pattern: &str, options: &Options, timing: &mut Timing) -> Result<(), Fai
     let out = &mut stdout().lock();
     match pattern.split_once(':') {
         Some(("watch", statics)) => list::list_statics(statics, &symbols, out)?,
-        Some(("insn", mnemonic)) => list::list_instructions(mnemonic, &symbols, out)?,
+        Some(("insn", text)) => list::list_instructions(text, &symbols, out)?,
         _ => list::list(pattern, &symbols, out)?,
     }
     Ok(())

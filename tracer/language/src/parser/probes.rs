@@ -121,7 +121,10 @@ impl Parser<'_> {
             },
             "line" => self.line(&provider)?,
             "insn" => ProbeKind::Instruction {
-                mnemonic: self.part(&provider, "insn:cli", is_event)?,
+                pattern: match self.quoted(&provider, "insn:cli")? {
+                    Some(text) => text,
+                    None => self.part(&provider, "insn:cli", is_event)?,
+                },
             },
             "tracepoint" | "t" => {
                 let group = self.part(&provider, "tracepoint:GROUP:EVENT", is_event)?;
@@ -231,17 +234,10 @@ impl Parser<'_> {
         if is_kernel && self.text[behind..].starts_with(':') {
             self.position = behind + 1;
         }
-        let start = self.position;
-        if self.text[start..].starts_with('"') {
-            let (token, span) = self.take()?;
-            if let Token::String(quoted) = token {
-                let text = lexer::string(quoted, span)?;
-                if text.is_empty() {
-                    return Err(nothing(span, &form));
-                }
-                return Ok(Name { text, span });
-            }
+        if let Some(name) = self.text_in_quotes(&form)? {
+            return Ok(name);
         }
+        let start = self.position;
         let rest = &self.text[start..];
         let length = pattern_length(rest);
         let span = Span::new(start, start + length);
@@ -259,6 +255,31 @@ impl Parser<'_> {
             ));
         }
         Ok(Name { text, span })
+    }
+
+    /// `:"TEXT"`, if that is what comes.
+    fn quoted(&mut self, provider: &Name, form: &str) -> Parsed<Option<Name>> {
+        if !self.text[self.position..].starts_with(":\"") {
+            return Ok(None);
+        }
+        self.colon(provider, form)?;
+        self.text_in_quotes(form)
+    }
+
+    /// `"TEXT"`, if that is what comes. An empty one is refused.
+    fn text_in_quotes(&mut self, form: &str) -> Parsed<Option<Name>> {
+        if !self.text[self.position..].starts_with('"') {
+            return Ok(None);
+        }
+        let (token, span) = self.take()?;
+        let Token::String(quoted) = token else {
+            return Ok(None);
+        };
+        let text = lexer::string(quoted, span)?;
+        if text.is_empty() {
+            return Err(nothing(span, form));
+        }
+        Ok(Some(Name { text, span }))
     }
 
     /// A name with the arguments of the program in place of `$1` and so on.
