@@ -95,7 +95,7 @@ pub use data::{
     per_cpu::PerCpu,
     probe::Probe,
     watchpoint,
-    watchpoint::{AimedAt, MOST_WATCHPOINTS, Touched, WatchAccess, Watchpoint},
+    watchpoint::{AimedAt, MOST_WATCHPOINTS, Touched, WatchAccess, WatchScope, Watchpoint},
 };
 pub use error::{AimError, ProbeError};
 pub use platform::Platform;

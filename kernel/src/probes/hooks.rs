@@ -7,7 +7,7 @@ use x86_64::registers::debug::{Dr6, Dr6Flags};
 use super::{PROBES, WATCHPOINTS, every_cpu, platform, text_poke};
 use crate::{
     arch::{PtRegs, debug},
-    symbols, trace,
+    symbols, trace, uprobes,
 };
 
 /// Asks the probes whether a #DB is theirs. Called first by the #DB handler, interrupts off, kernel
@@ -36,6 +36,18 @@ pub fn on_debug(regs: &mut PtRegs) -> bool {
 pub fn on_match(regs: &mut PtRegs, status: u64) -> bool {
     // As in `on_debug`.
     regs.ip == debug_stub() || WATCHPOINTS.on_match(regs, status)
+}
+
+/// Asks the probes whether a #DB of ring 3 that is more than matches of debug registers is theirs.
+/// A match is served first, because the program is still at what has matched. Not inlined, because
+/// it calls handlers.
+#[inline(never)]
+pub fn on_user_debug(regs: &mut PtRegs) -> bool {
+    let status = Dr6::read_raw();
+    if status & Dr6Flags::TRAP.bits() != 0 {
+        WATCHPOINTS.on_match(regs, status);
+    }
+    uprobes::hit::on_debug(regs)
 }
 
 /// Where the gate of #DB leads.

@@ -25,7 +25,7 @@ pub const PROBES: Rules<'static> = Rules {
 pub const KERNEL: Rules<'static> = Rules {
     roots: &joined::<42, 57, 99>(PROBES_ROOTS, ROOTS),
     ends: &joined::<7, 12, 19>(PROBES_ENDS, ENDS),
-    callers: &joined::<31, 4, 35>(PROBES_CALLERS, CALLERS),
+    callers: &joined::<31, 5, 36>(PROBES_CALLERS, CALLERS),
     stack_switchers: &joined::<1, 4, 5>(PROBES_STACK_SWITCHERS, STACK_SWITCHERS),
 };
 
@@ -393,7 +393,7 @@ const PROBES_CALLERS: [Named; 31] = [
 ];
 
 /// The same in the kernel.
-const CALLERS: [Named; 4] = [
+const CALLERS: [Named; 5] = [
     (
         "kernel::arch::x86_64::traps::enter_match",
         "calls handlers of watchpoints",
@@ -405,6 +405,10 @@ const CALLERS: [Named; 4] = [
     (
         "kernel::probes::hooks::on_debug",
         "may hold what serves a single step, because only it asks for that",
+    ),
+    (
+        "kernel::probes::hooks::on_user_debug",
+        "calls handlers of watchpoints",
     ),
     (
         "kernel::probes::hooks::on_fault",

@@ -141,8 +141,13 @@ impl<'p, P: Host> Watchpoints<'p, P> {
             }
             return Err(ProbeError::NoWatchRegister { addrs });
         };
-        // SAFETY: `named_address` has seen that it can be read.
-        watch.aim.set(addr, unsafe { value_at(addr, watch.len) });
+        let found = match watch.scope {
+            // Each CPU finds its own when a task of the scope comes.
+            Some(_) => 0,
+            // SAFETY: `named_address` has seen that it can be read.
+            None => unsafe { value_at(addr, watch.len) },
+        };
+        watch.aim.set(addr, found);
         watch.hits.store(0, Relaxed);
         watch.nmissed.store(0, Relaxed);
         watch.disabled.store(watch.starts_disabled, Relaxed);
@@ -183,9 +188,9 @@ impl<'p, P: Host> Watchpoints<'p, P> {
         }
         if watch.is_disabled() {
             let addr = watch.addr();
-            if addr != 0 {
+            if addr != 0 && watch.scope.is_none() {
                 // The memory may be gone by now.
-                self.check(addr, watch.len)?;
+                self.check(addr, watch)?;
                 // SAFETY: just checked. If it is moved meanwhile, who moves it has the value.
                 watch.aim.note_at(addr, unsafe { value(addr, watch.len) });
             }
@@ -290,6 +295,15 @@ impl<'p, P: Host> Watchpoints<'p, P> {
         self.0.watches.load::<P>();
     }
 
+    /// The running program of this CPU was replaced, or it has got memory in place of some that was
+    /// not there: watchpoints with a scope begin with what is there now. Interrupts off.
+    #[inline(always)]
+    pub fn program_changed(self) {
+        if self.0.watches.are_scoped.load(Relaxed) {
+            self.load();
+        }
+    }
+
     /// Serves a #DB whose only causes are matches of debug registers: `dr6` has none of BS, BD and
     /// BT. A kernel may call it in place of [`Hits::on_debug`], which does the same for such a #DB
     /// on a longer way. False: the registers are not the probes'. Interrupts off.
@@ -324,16 +338,22 @@ impl<'p, P: Host> Watchpoints<'p, P> {
     /// Makes the debug registers of every CPU what the registered watchpoints want. Under the lock.
     pub(super) fn apply(self, state: &State) {
         let mut control = ALL_OFF;
+        let mut are_scoped = false;
         for (number, watch) in self.registered() {
             if state.enabled && watch.is_registered() && !watch.is_disabled() {
                 control |= control_of(number, watch);
+                are_scoped |= watch.scope.is_some();
             }
         }
         if self.0.watches.control.load(Relaxed) == 0 && control == ALL_OFF {
             // No register was ever in action.
             return;
         }
-        self.0.watches.control.store(control, Release);
+        let watches = &self.0.watches;
+        // A CPU that finds only one of the two has an interrupt to come, and switches tasks after
+        // it.
+        watches.are_scoped.store(are_scoped, Relaxed);
+        watches.control.store(control, Release);
         let hits: &Hits<P> = self.0;
         P::on_every_cpu(&|| hits.watches.load::<P>());
     }
@@ -349,12 +369,17 @@ impl<'p, P: Host> Watchpoints<'p, P> {
         }
         let base = target::base::<P>(watch.symbol_name(), watch.given)?;
         let addr = base.wrapping_add(watch.offset.into());
-        self.check(addr, len)?;
+        self.check(addr, watch)?;
+        if watch.movable && watch.scope.is_some() {
+            let reason = "a watchpoint that moves is for all tasks; give it no scope";
+            return Err(ProbeError::NotWatchable { addr, reason });
+        }
         Ok(addr)
     }
 
-    /// Why the `len` bytes from `addr` on may not be watched, if they may not.
-    fn check(self, addr: u64, len: u8) -> Result<(), ProbeError> {
+    /// Why `watch` may not watch from `addr` on, if it may not.
+    fn check(self, addr: u64, watch: &Watchpoint) -> Result<(), ProbeError> {
+        let len = watch.len;
         if !addr.is_multiple_of(len.into()) {
             return Err(ProbeError::WatchUnaligned { addr, len });
         }
@@ -363,7 +388,16 @@ impl<'p, P: Host> Watchpoints<'p, P> {
             return refused("the trap itself works with it");
         }
         // A multiple of the length cannot be so near the end that this overflows, but for 0.
-        match P::not_watchable(addr..addr.saturating_add(len.into())) {
+        let range = addr..addr.saturating_add(len.into());
+        let reason = match (watch.in_programs, watch.access) {
+            (false, _) => P::not_watchable(range),
+            (true, WatchAccess::Write) => P::not_watchable_in_programs(range),
+            (true, WatchAccess::ReadWrite) => Some(
+                "a program that loads SS from it puts the trap off into the entry of a system \
+                 call, which has no stack yet; watch for writes",
+            ),
+        };
+        match reason {
             Some(reason) => refused(reason),
             None => Ok(()),
         }

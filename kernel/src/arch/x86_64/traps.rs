@@ -106,13 +106,13 @@ fn make_user(regs: &mut PtRegs) {
 /// #DB that only debug registers have caused, in the order of the bits of `status`. True: it was
 /// the probes'. The probes come first, so this may not be probed itself.
 pub(super) extern "C" fn enter_match(regs: &mut PtRegs, status: u64) -> bool {
-    !regs.user_mode() && hooks::on_match(regs, status)
+    hooks::on_match(regs, status)
 }
 
 /// #DB.
 pub(super) extern "C" fn do_debug(regs: &mut PtRegs) {
     let is_ours = match regs.user_mode() {
-        true => uprobes::hit::on_debug(regs),
+        true => hooks::on_user_debug(regs),
         false => hooks::on_debug(regs),
     };
     if is_ours {

@@ -19,6 +19,7 @@ mod moved_watchpoints;
 mod optimization;
 mod probe_files;
 pub mod program_probes;
+mod program_watchpoints;
 mod registration_errors;
 mod regressions;
 mod several_returns;
