@@ -25,7 +25,7 @@ pub const PROBES: Rules<'static> = Rules {
 pub const KERNEL: Rules<'static> = Rules {
     roots: &joined::<42, 57, 99>(PROBES_ROOTS, ROOTS),
     ends: &joined::<7, 12, 19>(PROBES_ENDS, ENDS),
-    callers: &joined::<31, 5, 36>(PROBES_CALLERS, CALLERS),
+    callers: &joined::<32, 5, 37>(PROBES_CALLERS, CALLERS),
     stack_switchers: &joined::<1, 4, 5>(PROBES_STACK_SWITCHERS, STACK_SWITCHERS),
 };
 
@@ -301,7 +301,7 @@ const ENDS: [Named; 12] = [
 
 /// Functions that call handlers, or jump to an address that a probe has named. The compiler inlines
 /// methods into one another, so some are here because of methods that may be inlined into them.
-const PROBES_CALLERS: [Named; 31] = [
+const PROBES_CALLERS: [Named; 32] = [
     (
         "kprobe_breakpoint",
         "jumps to the stub that the site's first probe names",
@@ -381,6 +381,10 @@ const PROBES_CALLERS: [Named; 31] = [
     (
         "probes::hit::debug_trap::<impl probes::hit::Hits<P>>::",
         "calls handlers of all kinds",
+    ),
+    (
+        "probes::hit::debug_trap::end_hit",
+        "calls post handlers",
     ),
     (
         "probes::hit::debug_trap::on_",

@@ -57,6 +57,10 @@ pub enum WatchAccess {
     Write,
     /// Those that read or write it.
     ReadWrite,
+    /// The instruction at the address itself: the hit is before it, and has no values. Its text
+    /// stays as it is, so this is for text that may not be changed; a kprobe costs less. The
+    /// watchpoint's length has no meaning.
+    Execute,
 }
 
 /// The tasks during which a watchpoint is in action.
@@ -93,14 +97,15 @@ impl WatchScope {
 #[repr(C)]
 pub struct Touched {
     /// Where the code goes on: the instruction after the one that touched the word. If a probe had
-    /// displaced that one, it is the address that it would have without the probe.
+    /// displaced that one, it is the address that it would have without the probe. With
+    /// [`WatchAccess::Execute`] it is the watched instruction.
     pub ip: u64,
     /// The watched address at this hit.
     pub addr: u64,
     /// What the hit before this one found; at the first hit, what the registration found. The bytes
     /// past the watched ones are zero.
     pub old: u64,
-    /// What is there now.
+    /// What is there now. With [`WatchAccess::Execute`] both values are 0.
     pub new: u64,
 }
 
@@ -297,7 +302,15 @@ impl Watchpoint {
 
     /// How many bytes are watched. Any context.
     pub fn bytes(&self) -> u8 {
-        self.len
+        match self.access {
+            WatchAccess::Execute => 1,
+            WatchAccess::Write | WatchAccess::ReadWrite => self.len,
+        }
+    }
+
+    /// Whether its hits are left to the general way: no stub knows what they need.
+    fn is_unusual(&self) -> bool {
+        self.movable || self.scope.is_some() || self.access == WatchAccess::Execute
     }
 
     /// Which instructions are watched for. Any context.
@@ -313,7 +326,7 @@ impl Watchpoint {
     /// Chooses the stub for its hits: see `asm/watchpoints.rs`.
     pub(crate) fn choose_stub(&self, stubs: &WatchStubs) {
         let by_length = |stubs: [u64; 4]| stubs[self.len.trailing_zeros() as usize % stubs.len()];
-        let stub = if self.movable || self.scope.is_some() {
+        let stub = if self.is_unusual() {
             stubs.any
         } else if self.routine.load(Relaxed) != 0 {
             by_length(stubs.routine)
@@ -467,6 +480,8 @@ pub(crate) struct Watches {
     pub(crate) control: AtomicU64,
     /// Whether a watchpoint in action has a scope, so that a switch of tasks may change DR7.
     pub(crate) are_scoped: AtomicBool,
+    /// Whether an instruction is watched, so that jumps ask which.
+    pub(crate) executes: AtomicBool,
     /// What the register of a watchpoint watches that is aimed at nothing. Nothing touches it.
     pub(crate) nothing: u64,
 }
@@ -478,6 +493,7 @@ impl Watches {
             slots: [const { AtomicU64::new(0) }; 2],
             control: AtomicU64::new(0),
             are_scoped: AtomicBool::new(false),
+            executes: AtomicBool::new(false),
             nothing: 0,
         }
     }

@@ -30,9 +30,12 @@ use core::{
 use crate::{
     data::{
         per_cpu::PerCpu,
-        watchpoint::{ALL_OFF, MOST_WATCHPOINTS, Touched, Watches, Watchpoint, in_action, value},
+        watchpoint::{
+            ALL_OFF, MOST_WATCHPOINTS, Touched, WatchAccess, Watches, Watchpoint, in_action, value,
+        },
     },
     hit::{Hits, slots::in_slot_region},
+    insn::flags::bits::RF,
     platform::Platform,
     pt_regs::PtRegs,
 };
@@ -77,7 +80,9 @@ impl Watches {
             // SAFETY: `task_switched` was told of this task, and it runs here or is about to.
             if task == 0 || !unsafe { scope.includes(task) } {
                 bits |= in_action(number);
-            } else if let Some(value) = value_of::<P>(watch) {
+            } else if watch.access != WatchAccess::Execute
+                && let Some(value) = value_of::<P>(watch)
+            {
                 found.store(value, Relaxed);
             }
         }
@@ -169,7 +174,14 @@ fn serve_one<P: Platform>(
     regs: &mut PtRegs,
 ) {
     let (addr, old, new);
-    if watch.movable {
+    if watch.access == WatchAccess::Execute {
+        if regs.ip != watch.addr() {
+            return;
+        }
+        // Else the instruction would be watched for ever.
+        regs.flags |= RF;
+        (addr, old, new) = (regs.ip, 0, 0);
+    } else if watch.movable {
         let matched_at = matched_at.and_then(|all| all.get(number));
         let matched_at = matched_at
             .copied()

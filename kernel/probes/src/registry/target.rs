@@ -89,7 +89,23 @@ impl<P: Host> Probes<P> {
         }
         let base = base::<P>(kprobe.symbol_name(), given)?;
         let mut addr = base.wrapping_add(u64::from(kprobe.offset));
-        let symbol = P::symbol_at(addr).ok_or_else(|| no_symbol_at::<P>(kprobe, base, addr))?;
+        let symbol = self.permitted(addr).map_err(|error| match error {
+            ProbeError::NoSymbolAt { .. } if P::symbol_at(addr).is_none() => {
+                no_symbol_at::<P>(kprobe, base, addr)
+            }
+            error => error,
+        })?;
+        // The landing pad of indirect branches must stay. The entry of such a function is after
+        // it.
+        if addr == symbol.start {
+            addr = self.entry_of(&symbol);
+        }
+        Ok((addr, symbol))
+    }
+
+    /// The symbol at `addr`, if code of it may be probed.
+    pub(super) fn permitted(&self, addr: u64) -> Result<Symbol, ProbeError> {
+        let symbol = P::symbol_at(addr).ok_or(ProbeError::NoSymbolAt { addr })?;
         if symbol.text == Text::No {
             return Err(ProbeError::NotText { addr });
         }
@@ -99,12 +115,7 @@ impl<P: Host> Probes<P> {
         if symbol.text == Text::Freed {
             return Err(ProbeError::NoSymbolAt { addr });
         }
-        // The landing pad of indirect branches must stay. The entry of such a function is after
-        // it.
-        if addr == symbol.start {
-            addr = self.entry_of(&symbol);
-        }
-        Ok((addr, symbol))
+        Ok(symbol)
     }
 
     /// Where a probe of the function's entry goes.

@@ -27,16 +27,18 @@ use core::{
 
 use crate::{
     data::{
+        method::StepMethod,
         per_cpu::{PerCpu, bump},
         watchpoint::{ALL_OFF, AimedAt, MOST_WATCHPOINTS, WatchAccess, Watches, Watchpoint, value},
     },
     error::{AimError, ProbeError},
     hit::Hits,
+    insn::JUMP_BYTES,
     pt_regs::PtRegs,
     registry::{
         memory::try_box,
         state::{Deferred, Host, Probes, State, defer},
-        target,
+        target::{self, Function},
     },
 };
 
@@ -44,10 +46,11 @@ use crate::{
 /// the kind of access, the length.
 fn control_of(number: usize, watch: &Watchpoint) -> u64 {
     let access = match watch.access {
+        WatchAccess::Execute => 0b00,
         WatchAccess::Write => 0b01,
         WatchAccess::ReadWrite => 0b11,
     };
-    let len = match watch.len {
+    let len = match watch.bytes() {
         1 => 0b00,
         2 => 0b01,
         4 => 0b11,
@@ -125,7 +128,7 @@ impl<'p, P: Host> Watchpoints<'p, P> {
     /// # Safety
     /// The watchpoint stays alive and in place until it is unregistered.
     unsafe fn watch(self, watch: &Watchpoint) -> Result<(), ProbeError> {
-        let state = self.0.lock()?;
+        let mut state = self.0.lock()?;
         if !state.ready {
             return Err(ProbeError::NotReady);
         }
@@ -141,11 +144,12 @@ impl<'p, P: Host> Watchpoints<'p, P> {
             }
             return Err(ProbeError::NoWatchRegister { addrs });
         };
-        let found = match watch.scope {
+        let found = match (watch.access, watch.scope) {
+            (WatchAccess::Execute, _) => 0,
             // Each CPU finds its own when a task of the scope comes.
-            Some(_) => 0,
+            (_, Some(_)) => 0,
             // SAFETY: `named_address` has seen that it can be read.
-            None => unsafe { value_at(addr, watch.len) },
+            (_, None) => unsafe { value_at(addr, watch.len) },
         };
         watch.aim.set(addr, found);
         watch.hits.store(0, Relaxed);
@@ -155,6 +159,7 @@ impl<'p, P: Host> Watchpoints<'p, P> {
         watch.choose_stub(&P::entry_points().watch);
         watch.registered.store(true, Release);
         place.store(ptr::from_ref(watch).cast_mut(), Release);
+        self.let_jumps_go_or_come(&mut state, watch);
         self.apply(&state);
         Ok(())
     }
@@ -165,7 +170,7 @@ impl<'p, P: Host> Watchpoints<'p, P> {
     /// # Errors
     /// [`ProbeError::AtomicContext`].
     pub fn unregister(self, watch: &Watchpoint) -> Result<(), ProbeError> {
-        let state = self.0.lock()?;
+        let mut state = self.0.lock()?;
         let watches = &self.0.watches;
         let Some(place) = watches.register_of(watch).and_then(|n| watches.place(n)) else {
             return Ok(());
@@ -174,6 +179,7 @@ impl<'p, P: Host> Watchpoints<'p, P> {
         self.apply(&state);
         place.store(null_mut(), Release);
         self.0.synchronize_hits();
+        self.let_jumps_go_or_come(&mut state, watch);
         Ok(())
     }
 
@@ -188,7 +194,7 @@ impl<'p, P: Host> Watchpoints<'p, P> {
         }
         if watch.is_disabled() {
             let addr = watch.addr();
-            if addr != 0 && watch.scope.is_none() {
+            if addr != 0 && watch.scope.is_none() && watch.access != WatchAccess::Execute {
                 // The memory may be gone by now.
                 self.check(addr, watch)?;
                 // SAFETY: just checked. If it is moved meanwhile, who moves it has the value.
@@ -360,7 +366,7 @@ impl<'p, P: Host> Watchpoints<'p, P> {
 
     /// What `watch` is to watch from its registration on, or why it may not. 0: nothing yet.
     fn named_address(self, watch: &Watchpoint) -> Result<u64, ProbeError> {
-        let len = watch.len;
+        let len = watch.bytes();
         if !matches!(len, 1 | 2 | 4 | 8) {
             return Err(ProbeError::WatchLength { len });
         }
@@ -374,12 +380,58 @@ impl<'p, P: Host> Watchpoints<'p, P> {
             let reason = "a watchpoint that moves is for all tasks; give it no scope";
             return Err(ProbeError::NotWatchable { addr, reason });
         }
+        if watch.movable && watch.access == WatchAccess::Execute {
+            let reason = "a watchpoint of an instruction does not move; register another";
+            return Err(ProbeError::NotWatchable { addr, reason });
+        }
         Ok(addr)
+    }
+
+    /// Jumps that would cover a watched instruction of the kernel are breakpoints while `watch` is
+    /// registered, because the copies that hits execute in its place are not watched. Called when
+    /// that has changed.
+    fn let_jumps_go_or_come(self, state: &mut State, watch: &Watchpoint) {
+        if watch.access != WatchAccess::Execute || watch.in_programs {
+            return;
+        }
+        let executes = |(_, watch): (usize, &Watchpoint)| watch.access == WatchAccess::Execute;
+        let are_any = self.registered().any(executes);
+        self.0.watches.executes.store(are_any, Relaxed);
+        let addr = watch.addr();
+        let before = 1..JUMP_BYTES as u64;
+        let covering = before.filter_map(|bytes| self.0.site_at(addr.wrapping_sub(bytes)));
+        self.0.rewrite(state, covering);
+    }
+
+    /// Whether one of the instructions from `range` on is watched. Under the lock.
+    pub(super) fn are_executed(self, range: Range<u64>) -> bool {
+        self.0.watches.executes.load(Relaxed)
+            && self.registered().any(|(_, watch)| {
+                watch.access == WatchAccess::Execute && range.contains(&watch.addr())
+            })
+    }
+
+    /// Why the instruction at `addr` may not be watched, if it may not.
+    fn check_instruction(self, addr: u64) -> Result<(), ProbeError> {
+        let symbol = self.0.permitted(addr)?;
+        if self.0.site_at(addr).is_some() {
+            return Ok(());
+        }
+        let step = StepMethod::Translate;
+        let mut function = Function::default();
+        match self.0.target(addr, &symbol, step, &mut function) {
+            // It is not displaced, so it need not be one that can be.
+            Err(ProbeError::Instruction { .. }) => Ok(()),
+            other => other.map(drop),
+        }
     }
 
     /// Why `watch` may not watch from `addr` on, if it may not.
     fn check(self, addr: u64, watch: &Watchpoint) -> Result<(), ProbeError> {
-        let len = watch.len;
+        let len = watch.bytes();
+        if watch.access == WatchAccess::Execute && !watch.in_programs {
+            return self.check_instruction(addr);
+        }
         if !addr.is_multiple_of(len.into()) {
             return Err(ProbeError::WatchUnaligned { addr, len });
         }
@@ -391,7 +443,9 @@ impl<'p, P: Host> Watchpoints<'p, P> {
         let range = addr..addr.saturating_add(len.into());
         let reason = match (watch.in_programs, watch.access) {
             (false, _) => P::not_watchable(range),
-            (true, WatchAccess::Write) => P::not_watchable_in_programs(range),
+            (true, WatchAccess::Write | WatchAccess::Execute) => {
+                P::not_watchable_in_programs(range)
+            }
             (true, WatchAccess::ReadWrite) => Some(
                 "a program that loads SS from it puts the trap off into the entry of a system \
                  call, which has no stack yet; watch for writes",

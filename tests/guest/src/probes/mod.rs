@@ -27,5 +27,6 @@ mod shortage;
 mod stores_to_text;
 pub mod user_probes;
 pub mod user_returns;
+mod watched_instructions;
 mod watchpoint_stubs;
 pub mod watchpoints;
