@@ -25,7 +25,7 @@ use crate::{
     arch::{apic, cpu, percpu, rtc, smp, switch},
     backtrace,
     mm::{kernel_stack, paging},
-    probes::{ACTION_PAGES, Kernel},
+    probes::{ACTION_PAGES, Kernel, WatchScope},
     task::{self, Task, comms, running},
     time, uprobes,
 };
@@ -138,6 +138,10 @@ unsafe impl Agent for Kernel {
         place: &PlaceInProgram<'_>,
     ) -> Result<Box<dyn InProgram>, String> {
         user::attach(run, place)
+    }
+
+    fn programs_of(path: &str) -> Result<WatchScope, String> {
+        user::programs_of(path)
     }
 
     #[inline(always)]

@@ -259,7 +259,7 @@ fn another_version_is_told() {
         kernel.wait_for(Wish::Closed);
     });
     assert!(
-        said.contains("speaks version 9 of the protocol, and this tool version 2"),
+        said.contains("speaks version 9 of the protocol, and this tool version 3"),
         "{said}"
     );
 }

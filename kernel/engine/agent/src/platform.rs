@@ -8,7 +8,7 @@ use alloc::{boxed::Box, string::String};
 use core::fmt;
 
 use bpf_compiler::Sample;
-use probes::Host;
+use probes::{Host, WatchScope};
 use unwind::fast::FastTable;
 
 use crate::{
@@ -108,6 +108,15 @@ pub unsafe trait Agent: Host {
     ) -> Result<Box<dyn InProgram>, String> {
         drop(run);
         Err("this kernel has no probes in user programs; probe the kernel's side".into())
+    }
+
+    /// The processes that run the program in the file at `path`, for watchpoints of their memory.
+    /// Task context, may sleep.
+    ///
+    /// # Errors
+    /// The reason, in words for the person who wrote the script.
+    fn programs_of(_path: &str) -> Result<WatchScope, String> {
+        Err("this kernel does not watch memory of programs; watch the kernel's".into())
     }
 
     /// The return address that the running program wrote at `slot` of its stack, where `found` is

@@ -382,10 +382,7 @@ const PROBES_CALLERS: [Named; 32] = [
         "probes::hit::debug_trap::<impl probes::hit::Hits<P>>::",
         "calls handlers of all kinds",
     ),
-    (
-        "probes::hit::debug_trap::end_hit",
-        "calls post handlers",
-    ),
+    ("probes::hit::debug_trap::end_hit", "calls post handlers"),
     (
         "probes::hit::debug_trap::on_",
         "calls handlers of watchpoints, and post handlers",

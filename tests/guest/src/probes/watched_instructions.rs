@@ -1,5 +1,7 @@
 //! Watchpoints on instructions: their text stays as it is, and each execution hits once, whatever
 //! else is at the instruction or over it.
+//!
+//! The code that is watched is that of `watchpoints`, whose first instructions a jump covers.
 
 use super::{
     user_probes::address,
@@ -203,7 +205,9 @@ fn an_instruction_of_a_program_is_watched() {
 #[guest_test]
 fn what_is_no_instruction_is_refused() {
     let start = start_of(watched_store_4);
-    let hidden = symbols::lookup_name("kprobe_debug").expect("it is there").start;
+    let hidden = symbols::lookup_name("kprobe_debug")
+        .expect("it is there")
+        .start;
     let of_instruction = |addr| Watchpoint::new().at(addr).access(WatchAccess::Execute);
     let refused = |watch: Watchpoint| {
         let error = WATCHPOINTS.register_owned(Box::new(watch)).unwrap_err();

@@ -22,12 +22,7 @@ use super::{LoadError, Program};
 use crate::Agent;
 
 /// A watchpoint of these bytes from an address on; without one it is movable, and not aimed yet.
-/// `reads`: reads count, too.
-pub fn watchpoint(address: Option<u64>, bytes: u8, reads: bool) -> Watchpoint {
-    let access = match reads {
-        true => WatchAccess::ReadWrite,
-        false => WatchAccess::Write,
-    };
+pub fn watchpoint(address: Option<u64>, bytes: u8, access: WatchAccess) -> Watchpoint {
     let watchpoint = Watchpoint::new().len(bytes).access(access);
     match address {
         Some(address) => watchpoint.at(address),

@@ -37,8 +37,8 @@ use core::{
 };
 
 use fallible::{Shared, try_box, try_vec};
-use probes::{Kprobe, PreVerdict, PtRegs, Registered, Watchpoint, platform::Text};
-use trace_interface::script::{Attachment, WatchedAt};
+use probes::{Kprobe, PreVerdict, PtRegs, Registered, WatchAccess, Watchpoint, platform::Text};
+use trace_interface::script::{Attachment, WatchedAccess, WatchedAt};
 
 use super::{loader::Loader, refusal::Refusal};
 use crate::{
@@ -128,16 +128,27 @@ pub fn load<'s, A: Agent>(
         ),
         Attachment::Watch {
             program,
+            path,
             at,
             bytes,
-            reads,
+            access,
         } => {
             let (address, number) = match *at {
                 WatchedAt::Address(address) => (Some(address), None),
                 WatchedAt::Aimed(number) => (None, Some(number)),
             };
             let loaded = loader.load_profile(*program, index)?;
-            let watchpoint = watchpoint(address, *bytes, *reads);
+            let access = match access {
+                WatchedAccess::Write => WatchAccess::Write,
+                WatchedAccess::ReadWrite => WatchAccess::ReadWrite,
+                WatchedAccess::Execute => WatchAccess::Execute,
+            };
+            let mut watchpoint = watchpoint(address, *bytes, access);
+            if let Some(path) = path {
+                let scope = A::programs_of(path);
+                watchpoint = watchpoint
+                    .in_programs(scope.map_err(|text| Refusal::new(Some(*program), text))?);
+            }
             (*program, What::Watch(loaded, watchpoint, number))
         }
         Attachment::User {

@@ -44,7 +44,7 @@ pub use host::{HostEnd, Said};
 pub use kernel::{Asked, KernelEnd};
 
 /// The version of the protocol. Both sides must have the same one.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// See STREAM-4.
 pub const SILENCE_SECONDS: u64 = 10;
