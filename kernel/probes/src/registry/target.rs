@@ -74,6 +74,21 @@ pub(super) fn base<P: Platform>(symbol_name: Option<&str>, given: u64) -> Result
     }
 }
 
+/// The symbol at `addr`, if code of it may be probed.
+pub(super) fn permitted<P: Platform>(addr: u64) -> Result<Symbol, ProbeError> {
+    let symbol = P::symbol_at(addr).ok_or(ProbeError::NoSymbolAt { addr })?;
+    if symbol.text == Text::No {
+        return Err(ProbeError::NotText { addr });
+    }
+    if let Some(reason) = P::blacklisted(addr) {
+        return Err(ProbeError::Blacklisted { addr, reason });
+    }
+    if symbol.text == Text::Freed {
+        return Err(ProbeError::NoSymbolAt { addr });
+    }
+    Ok(symbol)
+}
+
 impl<P: Host> Probes<P> {
     /// Where `kprobe` goes and the symbol there, or why it may not.
     pub(super) fn resolve(&self, kprobe: &Kprobe) -> Result<(u64, Symbol), ProbeError> {
@@ -89,7 +104,7 @@ impl<P: Host> Probes<P> {
         }
         let base = base::<P>(kprobe.symbol_name(), given)?;
         let mut addr = base.wrapping_add(u64::from(kprobe.offset));
-        let symbol = self.permitted(addr).map_err(|error| match error {
+        let symbol = permitted::<P>(addr).map_err(|error| match error {
             ProbeError::NoSymbolAt { .. } if P::symbol_at(addr).is_none() => {
                 no_symbol_at::<P>(kprobe, base, addr)
             }
@@ -101,21 +116,6 @@ impl<P: Host> Probes<P> {
             addr = self.entry_of(&symbol);
         }
         Ok((addr, symbol))
-    }
-
-    /// The symbol at `addr`, if code of it may be probed.
-    pub(super) fn permitted(&self, addr: u64) -> Result<Symbol, ProbeError> {
-        let symbol = P::symbol_at(addr).ok_or(ProbeError::NoSymbolAt { addr })?;
-        if symbol.text == Text::No {
-            return Err(ProbeError::NotText { addr });
-        }
-        if let Some(reason) = P::blacklisted(addr) {
-            return Err(ProbeError::Blacklisted { addr, reason });
-        }
-        if symbol.text == Text::Freed {
-            return Err(ProbeError::NoSymbolAt { addr });
-        }
-        Ok(symbol)
     }
 
     /// Where a probe of the function's entry goes.

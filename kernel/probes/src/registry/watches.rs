@@ -413,7 +413,7 @@ impl<'p, P: Host> Watchpoints<'p, P> {
 
     /// Why the instruction at `addr` may not be watched, if it may not.
     fn check_instruction(self, addr: u64) -> Result<(), ProbeError> {
-        let symbol = self.0.permitted(addr)?;
+        let symbol = target::permitted::<P>(addr)?;
         if self.0.site_at(addr).is_some() {
             return Ok(());
         }
