@@ -131,14 +131,15 @@ impl Watches {
     }
 
     /// Serves the watchpoints that `matched`, the low bits of DR6, names, and puts the registers
-    /// in action again. `hits` has this value.
+    /// in action again. After a step, watched instructions are left to the trap that follows.
+    /// `hits` has this value.
     #[inline(always)]
     pub(crate) fn serve<P: Platform>(
         &self,
         hits: &Hits<P>,
         cpu: &PerCpu,
         regs: &mut PtRegs,
-        matched: u64,
+        (matched, is_step): (u64, bool),
     ) {
         // The processor may note matches of registers that are not in action, too. Others may have
         // put some in action for which this CPU has not been told.
@@ -153,7 +154,9 @@ impl Watches {
             if control & in_action(number) == 0 {
                 continue;
             }
-            if let Some(watch) = self.watch(number) {
+            if let Some(watch) = self.watch(number)
+                && !(is_step && watch.access == WatchAccess::Execute)
+            {
                 serve_one(hits, cpu, (number, matched_at.as_ref()), watch, regs);
             }
         }

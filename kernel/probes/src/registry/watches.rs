@@ -311,16 +311,20 @@ impl<'p, P: Host> Watchpoints<'p, P> {
     }
 
     /// Serves a #DB whose only causes are matches of debug registers: `dr6` has none of BS, BD and
-    /// BT. A kernel may call it in place of [`Hits::on_debug`], which does the same for such a #DB
-    /// on a longer way. False: the registers are not the probes'. Interrupts off.
+    /// BT, except that a program may have been stepped, of which nothing is done here. A kernel may
+    /// call it in place of [`Hits::on_debug`], which does the same for such a #DB on a longer way.
+    /// False: the registers are not the probes'. Interrupts off.
     #[inline(always)]
     pub fn on_match(self, regs: &mut PtRegs, dr6: u64) -> bool {
         const MATCHED: u64 = 0b1111;
+        const STEP: u64 = 1 << 14;
         let cpu = P::this_cpu();
         bump(&cpu.debug_traps);
         let are_ours = Watches::pause::<P>(cpu);
         if are_ours {
-            self.0.watches.serve(self.0, cpu, regs, dr6 & MATCHED);
+            self.0
+                .watches
+                .serve(self.0, cpu, regs, (dr6 & MATCHED, dr6 & STEP != 0));
         }
         are_ours
     }
