@@ -75,6 +75,7 @@ fn main(mut args: Args) -> i32 {
         ("watched_stores", 1) => watched::stores(args),
         ("watched_forks", 0) => watched::forks(),
         ("watched_copies", 0) => watched::copies(),
+        ("watched_progress", 0) => watched::progress(),
         ("probed_wild_return", 1) => return probed::wild_return(args),
         (_, given) => {
             eprintln!("exercise: there is no exercise {name:?} with {given} arguments");

@@ -6,6 +6,9 @@
 
 use core::{
     arch::global_asm,
+    cell::Cell,
+    hint::black_box,
+    num::NonZeroU32,
     slice,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
@@ -21,6 +24,28 @@ struct Page(AtomicU64, [u8; 4088]);
 
 #[unsafe(no_mangle)]
 static WATCHED_ZERO: Page = Page(AtomicU64::new(0), [0; 4088]);
+
+/// What an exercise does.
+#[derive(Clone, Copy)]
+enum Phase {
+    Waiting,
+    Working,
+    Done,
+}
+
+/// How far an exercise is.
+struct Progress {
+    phase: Cell<Phase>,
+    left: Cell<Option<NonZeroU32>>,
+}
+
+// SAFETY: a program has one thread.
+unsafe impl Sync for Progress {}
+
+static PROGRESS: Progress = Progress {
+    phase: Cell::new(Phase::Waiting),
+    left: Cell::new(None),
+};
 
 global_asm!(
     r#"
@@ -67,6 +92,20 @@ pub fn forks() {
     let (_, status) = syscall::wait4(child as i32, 0).expect("wait4");
     assert!(status.success(), "{status:?}");
     assert_eq!(WATCHED_DATA.load(Relaxed), 19);
+}
+
+/// Two rounds of work, with values that have types.
+pub fn progress() {
+    let progress = black_box(&PROGRESS);
+    for left in [2, 1] {
+        progress.left.set(NonZeroU32::new(left));
+        progress.phase.set(Phase::Working);
+        syscall::sched_yield();
+        progress.phase.set(Phase::Waiting);
+        syscall::sched_yield();
+    }
+    progress.left.set(None);
+    progress.phase.set(Phase::Done);
 }
 
 /// Has the kernel store 0x1234 there, by reading it from a file.
