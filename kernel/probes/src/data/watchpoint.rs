@@ -283,7 +283,8 @@ impl Watchpoint {
     }
 
     /// Watches what the programs of `scope` have at the address that [`Watchpoint::at`] gives. The
-    /// kernel's own accesses there are seen, too, for example when it copies to a program.
+    /// kernel's own accesses by that address are seen, too, for example when it copies to the
+    /// running program. What it stores there by another address is not.
     pub const fn in_programs(mut self, scope: WatchScope) -> Self {
         self.in_programs = true;
         self.only_in(scope)
