@@ -513,8 +513,8 @@ pub fn shown_ip(ip: u64) -> u64 {
     running().map_or(ip, |(_, space)| space.probes().shown_ip(ip))
 }
 
-/// Where the running program goes on after the instruction that has touched memory and left `ip`. As
-/// [`shown_ip`].
+/// Where the running program goes on after the instruction that has touched memory and left `ip`.
+/// As [`shown_ip`].
 #[inline(always)]
 pub fn ip_after(ip: u64) -> u64 {
     running().map_or(ip, |(_, space)| space.probes().ip_after(ip))

@@ -14,10 +14,9 @@
 //!     its register, and has the others write theirs. Each of them writes what the words say then.
 //!     So whoever comes last, all registers end up where the watchpoint is. A CPU whose register is
 //!     elsewhere has no hit.
-//!
-//! WATCH-4. A watchpoint with a scope is in action on a CPU only while that runs a task of the scope
-//!     and has that task's memory: each switch of tasks loads the registers anew. What is set there
-//!     first is the value that the next hit takes for the old one.
+//! WATCH-4. A watchpoint with a scope is in action on a CPU only while that runs a task of the
+//!     scope and has that task's memory: each switch of tasks loads the registers anew. What is
+//!     there then is the value that the next hit takes for the old one.
 //!
 //! # Contexts
 //! The handler of #DB, interrupts off. [`Watches::load`]: interrupts off.

@@ -149,7 +149,8 @@ fn what_cannot_be_watched_in_a_program_is_refused() {
         ),
         (
             "watch:kernel::TICKS:x { @ = count(); }",
-            "`x`: a static is no instruction | write `kprobe:FUNCTION`, or `watchpoint:ADDRESS:1:x`",
+            "`x`: a static is no instruction | write `kprobe:FUNCTION`, or \
+             `watchpoint:ADDRESS:1:x`",
         ),
         (
             "watchpoint:vfs_write+arg0:8:x { @ = count(); }",
