@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use x86_64::registers::debug::{Dr6, Dr6Flags};
 
-use super::{PROBES, WATCHPOINTS, every_cpu, platform, text_poke};
+use super::{PROBES, WATCHPOINTS, every_cpu, platform, text_poke, watched_objects};
 use crate::{
     arch::{PtRegs, debug},
     symbols, trace, uprobes,
@@ -23,7 +23,17 @@ pub fn on_debug(regs: &mut PtRegs) -> bool {
     if status & Dr6Flags::TRAP.bits() != 0 && regs.ip == debug_stub() {
         return true;
     }
-    let ours = PROBES.on_debug(regs, status);
+    let is_step = status & Dr6Flags::STEP.bits() != 0;
+    let written = is_step.then(|| watched_objects::on_step(regs)).flatten();
+    let ours = match &written {
+        Some(written) if !written.is_stepped => {
+            status & Dr6Flags::TRAP.bits() == 0 || WATCHPOINTS.on_match(regs, status)
+        }
+        _ => PROBES.on_debug(regs, status),
+    };
+    if let Some(written) = written {
+        written.tell(regs);
+    }
     if ours {
         // Read again, because the probes clear the bits of watchpoints.
         debug::clear_single_step(Dr6::read_raw());

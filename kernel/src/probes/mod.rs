@@ -50,6 +50,7 @@ pub mod survey;
 pub mod text_poke;
 pub mod watch_scopes;
 mod watched_memory;
+pub mod watched_objects;
 
 pub use ::probes::{
     AimError, AimedAt, EntryVerdict, FaultVerdict, Jprobe, JprobeEntry, Kprobe, Kretprobe,

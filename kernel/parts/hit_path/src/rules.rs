@@ -25,7 +25,7 @@ pub const PROBES: Rules<'static> = Rules {
 pub const KERNEL: Rules<'static> = Rules {
     roots: &joined::<42, 57, 99>(PROBES_ROOTS, ROOTS),
     ends: &joined::<7, 12, 19>(PROBES_ENDS, ENDS),
-    callers: &joined::<32, 5, 37>(PROBES_CALLERS, CALLERS),
+    callers: &joined::<32, 6, 38>(PROBES_CALLERS, CALLERS),
     stack_switchers: &joined::<1, 4, 5>(PROBES_STACK_SWITCHERS, STACK_SWITCHERS),
 };
 
@@ -394,7 +394,7 @@ const PROBES_CALLERS: [Named; 32] = [
 ];
 
 /// The same in the kernel.
-const CALLERS: [Named; 5] = [
+const CALLERS: [Named; 6] = [
     (
         "kernel::arch::x86_64::traps::enter_match",
         "calls handlers of watchpoints",
@@ -406,6 +406,10 @@ const CALLERS: [Named; 5] = [
     (
         "kernel::probes::hooks::on_debug",
         "may hold what serves a single step, because only it asks for that",
+    ),
+    (
+        "kernel::probes::watched_objects::tell",
+        "calls handlers of watched objects",
     ),
     (
         "kernel::probes::hooks::on_user_debug",

@@ -31,7 +31,7 @@ use crate::{
         paging::USER_END,
     },
     panic, pr_err, pr_warn,
-    probes::{PROBES, hooks, preempt_at_breakpoint},
+    probes::{PROBES, hooks, preempt_at_breakpoint, watched_objects},
     task::{self, exit::exit_if_requested, scheduler, sleepers},
     terminal, test_runner, trace,
     uprobes::{self, space::ProbedPlace},
@@ -126,8 +126,11 @@ pub(super) extern "C" fn do_debug(regs: &mut PtRegs) {
 /// probed itself.
 pub(super) extern "C" fn enter_exception(regs: &mut PtRegs, vector: u64) {
     let vector = vector as u8;
-    if !regs.user_mode() && hooks::on_fault(regs, vector) {
-        return;
+    if !regs.user_mode() {
+        watched_objects::on_fault(regs, 0, 0);
+        if hooks::on_fault(regs, vector) {
+            return;
+        }
     }
     do_exception(regs, vector);
 }
@@ -145,8 +148,8 @@ extern "C" fn do_exception(regs: &mut PtRegs, vector: u8) {
 /// vol. 3A, figure 4-12.
 pub(super) extern "C" fn enter_page_fault(regs: &mut PtRegs, error_code: u64, address: u64) {
     if !regs.user_mode() {
-        let is_ours = uprobes::hit::is_reading()
-            && uprobes::hit::bring_in_for_action(error_code, address)
+        let is_ours = watched_objects::on_fault(regs, error_code, address)
+            || uprobes::hit::is_reading() && uprobes::hit::bring_in_for_action(error_code, address)
             || hooks::on_fault(regs, vector::PAGE_FAULT);
         if is_ours {
             return;

@@ -28,5 +28,6 @@ mod stores_to_text;
 pub mod user_probes;
 pub mod user_returns;
 mod watched_instructions;
+mod watched_objects;
 mod watchpoint_stubs;
 pub mod watchpoints;
