@@ -6,7 +6,7 @@ use x86_64::registers::debug::{Dr6, Dr6Flags};
 
 use super::{PROBES, WATCHPOINTS, every_cpu, platform, text_poke, watched_objects};
 use crate::{
-    arch::{PtRegs, debug},
+    arch::{PtRegs, debug, percpu},
     symbols, trace, uprobes,
 };
 
@@ -26,9 +26,7 @@ pub fn on_debug(regs: &mut PtRegs) -> bool {
     let is_step = status & Dr6Flags::STEP.bits() != 0;
     let written = is_step.then(|| watched_objects::on_step(regs)).flatten();
     let ours = match &written {
-        Some(written) if !written.is_stepped => {
-            status & Dr6Flags::TRAP.bits() == 0 || WATCHPOINTS.on_match(regs, status)
-        }
+        Some(written) if !written.is_stepped => WATCHPOINTS.on_match(regs, status),
         _ => PROBES.on_debug(regs, status),
     };
     if let Some(written) = written {
@@ -39,6 +37,24 @@ pub fn on_debug(regs: &mut PtRegs) -> bool {
         debug::clear_single_step(Dr6::read_raw());
     }
     ours
+}
+
+/// The same by the shortest way for a #DB that comes while a write to a watched object is under way.
+/// False: it may have another cause, and is left to [`on_debug`].
+#[inline(always)]
+pub fn on_object_step(regs: &mut PtRegs) -> bool {
+    let status = Dr6::read_raw();
+    let is_lone = status & (Dr6Flags::STEP | Dr6Flags::TRAP).bits() == Dr6Flags::STEP.bits();
+    if !is_lone || watched_objects::is_stepped_by_others() {
+        return false;
+    }
+    let Some(written) = watched_objects::on_step(regs) else {
+        return false;
+    };
+    debug::clear_single_step(status);
+    percpu::this().probes.count_debug_trap();
+    written.tell(regs);
+    true
 }
 
 /// The same for a #DB that only debug registers have caused, by the shortest way.

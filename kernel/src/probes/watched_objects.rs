@@ -82,6 +82,9 @@ pub type ObjectHandler = dyn Fn(&mut PtRegs, &Touched) + Send + Sync;
 pub struct ObjectWatch {
     start: u64,
     bytes: u64,
+    /// The first address of its pages, and their bytes.
+    first_page: u64,
+    paged_bytes: u64,
     handler: Box<ObjectHandler>,
     hits: AtomicU64,
     nmissed: AtomicU64,
@@ -121,9 +124,13 @@ impl fmt::Display for ObjectError {
 impl ObjectWatch {
     /// A watch of the `bytes` from `start` on.
     pub fn new(start: u64, bytes: u64, handler: Box<ObjectHandler>) -> Self {
+        let first_page = start & !(PAGE - 1);
+        let end = start.saturating_add(bytes) | (PAGE - 1);
         Self {
             start,
             bytes,
+            first_page,
+            paged_bytes: (end - first_page).saturating_add(1),
             handler,
             hits: AtomicU64::new(0),
             nmissed: AtomicU64::new(0),
@@ -152,23 +159,39 @@ impl ObjectWatch {
 
     /// The addresses of its pages.
     fn pages(&self) -> Range<u64> {
-        self.start & !(PAGE - 1)..self.end().next_multiple_of(PAGE)
+        self.first_page..self.first_page.saturating_add(self.paged_bytes)
+    }
+
+    /// Whether an address is in its pages.
+    #[inline(always)]
+    fn has_page_of(&self, addr: u64) -> bool {
+        addr.wrapping_sub(self.first_page) < self.paged_bytes
     }
 }
 
 /// What hits find. A place that is null is free.
 static WATCHES: [AtomicPtr<ObjectWatch>; MOST_WATCHES] =
     [const { AtomicPtr::new(ptr::null_mut()) }; MOST_WATCHES];
-/// How many places are taken, so that other faults look at one word.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// How many of the places are to be looked at: those behind them are free. 0: no object is watched,
+/// so that other faults look at one word.
+static USED: AtomicUsize = AtomicUsize::new(0);
 /// Held while the places or the pages change.
 static CHANGES: Mutex<()> = Mutex::new(());
 
 /// The watches, with their places.
+#[inline(always)]
 fn watches() -> impl Iterator<Item = (usize, &'static ObjectWatch)> {
-    let places = WATCHES.iter().enumerate();
+    let places = WATCHES.iter().take(USED.load(Acquire)).enumerate();
     // SAFETY: by OBJECT-3, as hits have interrupts off, and others hold `CHANGES`.
     places.filter_map(|(place, watch)| Some((place, unsafe { watch.load(Acquire).as_ref() }?)))
+}
+
+/// Sets [`USED`] as the places say. Under `CHANGES`.
+fn set_used() {
+    let last = WATCHES
+        .iter()
+        .rposition(|place| !place.load(Relaxed).is_null());
+    USED.store(last.map_or(0, |last| last + 1), Release);
 }
 
 /// A registered watch that this handle owns. Dropping it, in a task that may sleep, ends the watch.
@@ -209,7 +232,7 @@ impl RegisteredObjectWatch {
         let watch = NonNull::from(Box::leak(watch));
         // A fault that finds a page protected finds the watch.
         free.store(watch.as_ptr(), Release);
-        COUNT.fetch_add(1, Release);
+        set_used();
         let registered = Self(watch);
         for page in registered.pages().step_by(PAGE as usize) {
             paging::set_kernel_writable(VirtAddr::new(page), false);
@@ -237,7 +260,7 @@ impl Drop for RegisteredObjectWatch {
         {
             place.store(ptr::null_mut(), Release);
         }
-        COUNT.fetch_sub(1, Release);
+        set_used();
         PROBES.synchronize_hits();
         // SAFETY: leaked in `new`, no hit finds it any more, and those that had are over.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
@@ -301,7 +324,7 @@ const STEPPED: u64 = RFlags::TRAP_FLAG.bits() | RFlags::INTERRUPT_FLAG.bits();
 /// 0 for both.
 #[inline(always)]
 pub fn on_fault(regs: &mut PtRegs, error_code: u64, address: u64) -> bool {
-    COUNT.load(Relaxed) != 0 && begin_step(regs, error_code, address)
+    USED.load(Relaxed) != 0 && begin_step(regs, error_code, address)
 }
 
 #[cold]
@@ -319,8 +342,7 @@ fn begin_step(regs: &mut PtRegs, error_code: u64, address: u64) -> bool {
         step.is_active.store(false, Relaxed);
         protect_pages(true);
     }
-    let is_watched = |address| watches().any(|(_, watch)| watch.pages().contains(&address));
-    if error_code != WRITE_OF_PRESENT || !is_watched(address) {
+    if error_code != WRITE_OF_PRESENT || !watches().any(|(_, watch)| watch.has_page_of(address)) {
         return false;
     }
     // From here on no NMI can begin a step (OBJECT-2).
@@ -348,6 +370,13 @@ pub struct Written {
     pub is_stepped: bool,
 }
 
+/// Whether the code whose write is under way is being stepped by others as well. Interrupts off.
+#[inline(always)]
+pub fn is_stepped_by_others() -> bool {
+    let step = &percpu::this().object_step;
+    step.flags.load(Relaxed) & RFlags::TRAP_FLAG.bits() != 0
+}
+
 /// Asks whether the #DB of a single step that left `regs` is the end of a write to a watched page.
 /// If it is, [`Written::tell`] comes when `regs` are where the code goes on. Any context,
 /// interrupts off.
@@ -372,7 +401,7 @@ fn end_step(step: &ObjectStep, regs: &mut PtRegs) -> Written {
     let is_missed = percpu::this().probes.is_busy();
     let mut told = 0_u32;
     for (place, watch) in watches() {
-        if !watch.pages().contains(&addr) {
+        if !watch.has_page_of(addr) {
             continue;
         }
         let count = match is_written(watch, addr, &old, &new) {
@@ -399,9 +428,18 @@ fn end_step(step: &ObjectStep, regs: &mut PtRegs) -> Written {
 /// begins in front of the object has if the object has changed: how long it is, nothing tells.
 #[inline(always)]
 fn is_written(watch: &ObjectWatch, addr: u64, old: &[u64; 2], new: &[u64; 2]) -> bool {
-    if addr >= watch.start {
-        return addr < watch.end();
+    match addr >= watch.start {
+        true => addr - watch.start < watch.bytes,
+        false => {
+            watch.start - addr < OBJECT_WORDS as u64 * WORD && is_changed(watch, addr, old, new)
+        }
     }
+}
+
+/// Whether the object has changed that begins behind `addr`.
+#[cold]
+#[inline(never)]
+fn is_changed(watch: &ObjectWatch, addr: u64, old: &[u64; 2], new: &[u64; 2]) -> bool {
     let base = addr & !(WORD - 1);
     let mut bytes = 0..OBJECT_WORDS as u64 * WORD;
     bytes.any(|byte| {

@@ -23,7 +23,7 @@ pub const PROBES: Rules<'static> = Rules {
 
 /// The rules for this kernel's closure.
 pub const KERNEL: Rules<'static> = Rules {
-    roots: &joined::<42, 57, 99>(PROBES_ROOTS, ROOTS),
+    roots: &joined::<42, 58, 100>(PROBES_ROOTS, ROOTS),
     ends: &joined::<7, 12, 19>(PROBES_ENDS, ENDS),
     callers: &joined::<32, 6, 38>(PROBES_CALLERS, CALLERS),
     stack_switchers: &joined::<1, 4, 5>(PROBES_STACK_SWITCHERS, STACK_SWITCHERS),
@@ -127,7 +127,7 @@ const PROBES_ROOTS: [Named; 42] = [
 ];
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-const ROOTS: [Named; 57] = [
+const ROOTS: [Named; 58] = [
     (
         "kernel::arch::x86_64::traps::do_breakpoint",
         "a hit runs through it",
@@ -139,6 +139,10 @@ const ROOTS: [Named; 57] = [
     (
         "kernel::arch::x86_64::traps::enter_match",
         "a hit of a watchpoint runs through it",
+    ),
+    (
+        "kernel::arch::x86_64::traps::enter_object_step",
+        "a write to a watched object runs through it",
     ),
     (
         "kernel::arch::x86_64::traps::enter_exception",

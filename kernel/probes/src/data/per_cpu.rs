@@ -134,6 +134,12 @@ impl PerCpu {
             .store(core::ptr::from_ref(self).cast_mut(), Relaxed);
     }
 
+    /// Counts a #DB that the kernel has served for the probes. This CPU's own.
+    #[inline(always)]
+    pub fn count_debug_trap(&self) {
+        bump(&self.debug_traps);
+    }
+
     /// Whether a hit is with its handlers on this CPU.
     #[inline(always)]
     pub fn is_busy(&self) -> bool {

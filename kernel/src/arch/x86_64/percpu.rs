@@ -126,6 +126,8 @@ pub const CURRENT_IDS: usize = TRACING + trace_agent::PerCpu::TASK_OFFSET;
 pub const NMIS_SEEN: usize = offset_of!(PerCpu, nmis_seen);
 /// Offset of [`PerCpu::interrupt`] (one byte) from GS base.
 pub const INTERRUPT: usize = offset_of!(PerCpu, interrupt);
+/// Offset from GS base of the byte that says whether a write to a watched object is under way.
+pub const OBJECT_STEP: usize = offset_of!(PerCpu, object_step.is_active);
 /// Offset of [`PerCpu::tracing`] from GS base.
 pub const TRACING: usize = offset_of!(PerCpu, tracing);
 /// Offset of [`PerCpu::probes`] from GS base.

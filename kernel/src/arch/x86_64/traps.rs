@@ -109,6 +109,12 @@ pub(super) extern "C" fn enter_match(regs: &mut PtRegs, status: u64) -> bool {
     hooks::on_match(regs, status)
 }
 
+/// #DB while a write to a watched object is under way. True: it was the end of that, and nothing
+/// else. The probes come first, so this may not be probed itself.
+pub(super) extern "C" fn enter_object_step(regs: &mut PtRegs) -> bool {
+    hooks::on_object_step(regs)
+}
+
 /// #DB.
 pub(super) extern "C" fn do_debug(regs: &mut PtRegs) {
     let is_ours = match regs.user_mode() {
