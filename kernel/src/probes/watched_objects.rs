@@ -33,6 +33,7 @@
 use alloc::boxed::Box;
 use core::{
     fmt,
+    mem::ManuallyDrop,
     ops::{Deref, Range},
     ptr::{self, NonNull},
     sync::atomic::{
@@ -244,6 +245,18 @@ impl RegisteredObjectWatch {
 
 impl Drop for RegisteredObjectWatch {
     fn drop(&mut self) {
+        drop(self.finish());
+    }
+}
+
+impl RegisteredObjectWatch {
+    /// Ends the watch. Returns how many writes were missed. A task that may sleep.
+    pub fn end(self) -> u64 {
+        ManuallyDrop::new(self).finish().nmissed()
+    }
+
+    /// Ends the watch, once.
+    fn finish(&self) -> Box<ObjectWatch> {
         let _changes = CHANGES.lock();
         let is_other = |watch: &ObjectWatch| !ptr::eq(watch, self.0.as_ptr());
         for page in self.pages().step_by(PAGE as usize) {
@@ -262,8 +275,9 @@ impl Drop for RegisteredObjectWatch {
         }
         set_used();
         PROBES.synchronize_hits();
-        // SAFETY: leaked in `new`, no hit finds it any more, and those that had are over.
-        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+        // SAFETY: leaked in `new`, no hit finds it any more, and those that had are over. The handle
+        // is gone after this.
+        unsafe { Box::from_raw(self.0.as_ptr()) }
     }
 }
 

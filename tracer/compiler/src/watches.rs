@@ -31,6 +31,9 @@ use crate::{
     values::{Shared, Site, SiteKind, Val, Values, Watched},
 };
 
+/// The most bytes of a watched object.
+const MOST_OF_OBJECT: u64 = 1 << 20;
+
 /// The most watches of a script that calls aim: one for each debug register.
 const MOST_AIMED: u32 = 4;
 
@@ -81,7 +84,7 @@ pub(crate) fn of_place(
             return Ok(Watched {
                 space,
                 at: WatchedAt::Address(*address),
-                bytes: *bytes as u8,
+                bytes: *bytes as u32,
                 access: wanted(access),
                 type_id: None,
             });
@@ -165,7 +168,7 @@ pub(crate) fn at_call(
     let watched = Watched {
         space: Space::Kernel,
         at: WatchedAt::Aimed(number),
-        bytes: found.bytes as u8,
+        bytes: found.bytes as u32,
         access: wanted(access),
         type_id: found.type_id,
     };
@@ -311,13 +314,23 @@ fn watched_static(
     };
     let bytes = memory.bytes;
     if !matches!(bytes, 1 | 2 | 4 | 8) || !address.is_multiple_of(bytes) {
+        let is_object = space == Space::Kernel && (1..=MOST_OF_OBJECT).contains(&bytes);
+        if is_object && access == tree::Access::Write {
+            return Ok(Watched {
+                space,
+                at: WatchedAt::Object(address),
+                bytes: bytes as u32,
+                access: wanted(access),
+                type_id: None,
+            });
+        }
         let what = format!("{bytes} bytes from {address:#x} on");
         return Err(wrong_size(name, &what));
     }
     Ok(Watched {
         space,
         at: WatchedAt::Address(address),
-        bytes: bytes as u8,
+        bytes: bytes as u32,
         access: wanted(access),
         type_id: memory.type_id,
     })

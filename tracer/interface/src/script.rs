@@ -89,7 +89,7 @@ pub enum Attachment {
         program: u32,
         path: Option<String>,
         at: WatchedAt,
-        bytes: u8,
+        bytes: u32,
         access: WatchedAccess,
     },
     /// Runs a program of [`ProgramKind::Probe`] in each process that runs the file at `path`: at an
@@ -126,7 +126,11 @@ pub enum WatchedAccess {
 /// Where the memory of a watch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WatchedAt {
+    /// 1, 2, 4 or 8 bytes from there on.
     Address(u64),
+    /// An object of any size from there on, for writes. The values are those of the 8 bytes around
+    /// the first byte that was written.
+    Object(u64),
     /// Where programs aim it by this number, below 4: [`Helper::AimWatch`](bpf::Helper::AimWatch).
     /// Nowhere at first.
     Aimed(u32),

@@ -165,7 +165,7 @@ pub(crate) struct Watched {
     /// Whose memory it is.
     pub(crate) space: Space,
     pub(crate) at: WatchedAt,
-    pub(crate) bytes: u8,
+    pub(crate) bytes: u32,
     pub(crate) access: WatchedAccess,
     /// The type of what is there, if the text has named it.
     pub(crate) type_id: Option<TypeId>,

@@ -282,7 +282,7 @@ fn at_watch(watched: Watched, name: &str) -> Val {
         "addr" => {
             let address = match watched.at {
                 WatchedAt::Address(address) => Number::Constant(address),
-                WatchedAt::Aimed(_) => Number::WatchedAddress,
+                WatchedAt::Object(_) | WatchedAt::Aimed(_) => Number::WatchedAddress,
             };
             let kind = match watched.space {
                 Space::Kernel => Kind::Symbol { with_offset: true },
@@ -294,12 +294,15 @@ fn at_watch(watched: Watched, name: &str) -> Val {
         _ => Register::Ss,
     };
     let number = Number::Register(register);
-    let bytes = watched.bytes;
+    let bytes = match watched.at {
+        WatchedAt::Object(_) => 8,
+        WatchedAt::Address(_) | WatchedAt::Aimed(_) => watched.bytes,
+    };
     match watched.type_id {
         None => Val::number(
             number,
             Kind::Integer {
-                bytes,
+                bytes: bytes as u8,
                 signed: false,
             },
         ),
@@ -308,7 +311,7 @@ fn at_watch(watched: Watched, name: &str) -> Val {
             at: At::Pieces {
                 space: watched.space,
                 pieces: [Piece {
-                    bytes: bytes.into(),
+                    bytes,
                     source: Source::Value(number),
                 }]
                 .into(),

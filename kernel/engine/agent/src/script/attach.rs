@@ -33,6 +33,7 @@
 use alloc::{boxed::Box, vec::Vec};
 use core::{
     fmt,
+    ops::Range,
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering},
 };
 
@@ -45,7 +46,8 @@ use crate::{
     Agent,
     facts::{InProgram, NSEC_PER_SEC, PlaceInProgram, Source, Ticks},
     program::{
-        AttachedCalls, AttachedProbes, AttachedWatch, LoadError, Program, WatchPlace, watchpoint,
+        AttachedCalls, AttachedProbes, AttachedWatch, LoadError, Program, WatchPlace,
+        run_at_object, watchpoint,
     },
     records::read_tsc,
 };
@@ -71,6 +73,7 @@ enum What<'s, A: Agent> {
     Profile(Shared<Program<A>>, u64),
     /// With the number by which programs aim it, if they do.
     Watch(Shared<Program<A>>, Watchpoint, Option<u32>),
+    Object(Shared<Program<A>>, Range<u64>),
     User(Shared<Program<A>>, PlaceInProgram<'s>),
     /// The session runs it.
     Nothing,
@@ -133,17 +136,22 @@ pub fn load<'s, A: Agent>(
             bytes,
             access,
         } => {
+            let loaded = loader.load_profile(*program, index)?;
             let (address, number) = match *at {
                 WatchedAt::Address(address) => (Some(address), None),
                 WatchedAt::Aimed(number) => (None, Some(number)),
+                WatchedAt::Object(start) => {
+                    let end = start.saturating_add((*bytes).into());
+                    let (program, what) = (*program, What::Object(loaded, start..end));
+                    return Ok(Ready { program, what });
+                }
             };
-            let loaded = loader.load_profile(*program, index)?;
             let access = match access {
                 WatchedAccess::Write => WatchAccess::Write,
                 WatchedAccess::ReadWrite => WatchAccess::ReadWrite,
                 WatchedAccess::Execute => WatchAccess::Execute,
             };
-            let mut watchpoint = watchpoint(address, *bytes, access);
+            let mut watchpoint = watchpoint(address, *bytes as u8, access);
             if let Some(path) = path {
                 let scope = A::programs_of(path);
                 watchpoint = watchpoint
@@ -235,6 +243,13 @@ impl<A: Agent> Ready<'_, A> {
                 }
                 watch.start();
                 Ok(Attached::Watch(watch))
+            }
+            What::Object(loaded, memory) => {
+                let handler = run_at_object(loaded)?;
+                let attached = A::watch_object(memory, handler);
+                Ok(Attached::User(
+                    attached.map_err(|text| Refusal::new(program, text))?,
+                ))
             }
             What::User(loaded, place) => {
                 let run = Program::in_program(&loaded)?;

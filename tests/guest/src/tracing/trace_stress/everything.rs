@@ -15,6 +15,7 @@ use kernel::{
     probes::{
         Kprobe, PROBES, RegisteredWatchpoint, WATCHPOINTS, WatchAccess, Watchpoint, register,
         survey, watch_scopes,
+        watched_objects::{ObjectWatch, RegisteredObjectWatch},
     },
     symbols::{self, Symbol},
     task::{
@@ -293,8 +294,16 @@ fn program_watches() -> [RegisteredWatchpoint; 2] {
     })
 }
 
+/// A watch of the queue of tasks, which every switch of tasks writes.
+fn queue_watch() -> RegisteredObjectWatch {
+    let queue = symbols::lookup_name("kernel::task::scheduler::RUN_QUEUE").unwrap();
+    let watch = ObjectWatch::new(queue.start, queue.size, Box::new(|_, _| {}));
+    RegisteredObjectWatch::new(Box::new(watch)).expect("it can be watched")
+}
+
 /// A count on every function, the tracer of calls on every function, events, a watch of a word that
-/// every CPU changes, and probes and watches in programs, all at once. Each keeps its books.
+/// every CPU changes, one of the scheduler's queue, and probes and watches in programs, all at once.
+/// Each keeps its books.
 fn together(jumps: bool) {
     const ROUNDS: u64 = 10;
     const STORES: u64 = 100;
@@ -326,7 +335,7 @@ fn together(jumps: bool) {
     }
     work(|_| 0);
     let args = format!("{ROUNDS}");
-    let watches = program_watches();
+    let (watches, queue) = (program_watches(), queue_watch());
     let stores_of_program = format!("{STORES_OF_PROGRAM}");
     let programs = [
         ["probed", &args],
@@ -358,7 +367,8 @@ fn together(jumps: bool) {
         (word, instruction),
         (STORES_OF_PROGRAM, 2 * STORES_OF_PROGRAM)
     );
-    drop(watches);
+    assert!(queue.hits() > 0);
+    drop((watches, queue));
     let ((added, missed), (returned, lost)) =
         (profile_of("all", "add"), profile_of("all", "added"));
     // In each round: directly, three times by `probed_calls`, and by `probed_tail`.
