@@ -24,7 +24,8 @@ pub fn on_debug(regs: &mut PtRegs) -> bool {
         return true;
     }
     let is_step = status & Dr6Flags::STEP.bits() != 0;
-    let written = is_step.then(|| watched_objects::on_step(regs)).flatten();
+    let is_written = is_step && watched_objects::is_step_of(regs);
+    let written = is_written.then(|| watched_objects::end_step(regs));
     let ours = match &written {
         Some(written) if !written.is_stepped => WATCHPOINTS.on_match(regs, status),
         _ => PROBES.on_debug(regs, status),
@@ -45,12 +46,10 @@ pub fn on_debug(regs: &mut PtRegs) -> bool {
 pub fn on_object_step(regs: &mut PtRegs) -> bool {
     let status = Dr6::read_raw();
     let is_lone = status & (Dr6Flags::STEP | Dr6Flags::TRAP).bits() == Dr6Flags::STEP.bits();
-    if !is_lone || watched_objects::is_stepped_by_others() {
+    if !is_lone || watched_objects::is_stepped_by_others() || !watched_objects::is_step_of(regs) {
         return false;
     }
-    let Some(written) = watched_objects::on_step(regs) else {
-        return false;
-    };
+    let written = watched_objects::end_step(regs);
     debug::clear_single_step(status);
     percpu::this().probes.count_debug_trap();
     written.tell(regs);

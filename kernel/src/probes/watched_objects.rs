@@ -33,7 +33,7 @@
 use alloc::boxed::Box;
 use core::{
     fmt,
-    mem::ManuallyDrop,
+    mem::{ManuallyDrop, offset_of},
     ops::{Deref, Range},
     ptr::{self, NonNull},
     sync::atomic::{
@@ -54,11 +54,7 @@ use x86_64::{
 
 use super::{Kernel, PROBES};
 use crate::{
-    arch::{
-        gdt, percpu,
-        percpu::{OBJECT_WORDS, ObjectStep},
-        smp,
-    },
+    arch::{gdt, percpu, percpu::OBJECT_WORDS, smp},
     mm::paging::{self, HEAP_END, HEAP_START},
     symbols,
     sync::Mutex,
@@ -171,11 +167,11 @@ impl ObjectWatch {
 }
 
 /// What hits find. A place that is null is free.
-static WATCHES: [AtomicPtr<ObjectWatch>; MOST_WATCHES] =
+pub static WATCHES: [AtomicPtr<ObjectWatch>; MOST_WATCHES] =
     [const { AtomicPtr::new(ptr::null_mut()) }; MOST_WATCHES];
 /// How many of the places are to be looked at: those behind them are free. 0: no object is watched,
 /// so that other faults look at one word.
-static USED: AtomicUsize = AtomicUsize::new(0);
+pub static USED: AtomicUsize = AtomicUsize::new(0);
 /// Held while the places or the pages change.
 static CHANGES: Mutex<()> = Mutex::new(());
 
@@ -330,11 +326,19 @@ fn words_at(touched: u64) -> [u64; OBJECT_WORDS] {
     [read(at), if has_next { read(at + WORD) } else { 0 }]
 }
 
-/// The flags that a step changes.
-const STEPPED: u64 = RFlags::TRAP_FLAG.bits() | RFlags::INTERRUPT_FLAG.bits();
+/// Where the stub of the page fault finds what it asks of a watch.
+pub const FIRST_PAGE: usize = offset_of!(ObjectWatch, first_page);
+pub const PAGED_BYTES: usize = offset_of!(ObjectWatch, paged_bytes);
 
-/// Asks whether a fault of the kernel is the write of a watched page. True: resume with `regs`. Any
-/// context, interrupts off. `error_code` and `address` are those of a page fault; another fault has
+/// The error code of a write of the kernel to a page that is there (Intel SDM vol. 3A, figure
+/// 4-12).
+pub const WRITE_OF_PRESENT: u64 = 0b011;
+
+/// The flags that a step changes.
+pub const STEPPED: u64 = RFlags::TRAP_FLAG.bits() | RFlags::INTERRUPT_FLAG.bits();
+
+/// Asks whether a fault of the kernel is the write of a watched page. The stub of the page fault has
+/// begun the usual ones itself. True: resume with `regs`. Any context, interrupts off. `error_code` and `address` are those of a page fault; another fault has
 /// 0 for both.
 #[inline(always)]
 pub fn on_fault(regs: &mut PtRegs, error_code: u64, address: u64) -> bool {
@@ -344,8 +348,6 @@ pub fn on_fault(regs: &mut PtRegs, error_code: u64, address: u64) -> bool {
 #[cold]
 #[inline(never)]
 fn begin_step(regs: &mut PtRegs, error_code: u64, address: u64) -> bool {
-    /// The page is there, it is a write, and the kernel's.
-    const WRITE_OF_PRESENT: u64 = 0b011;
     let step = &percpu::this().object_step;
     if step.is_active.load(Relaxed)
         && regs.ip == step.ip.load(Relaxed)
@@ -391,21 +393,21 @@ pub fn is_stepped_by_others() -> bool {
     step.flags.load(Relaxed) & RFlags::TRAP_FLAG.bits() != 0
 }
 
-/// Asks whether the #DB of a single step that left `regs` is the end of a write to a watched page.
-/// If it is, [`Written::tell`] comes when `regs` are where the code goes on. Any context,
-/// interrupts off.
+/// Whether the #DB of a single step that left `regs` is the end of a write to a watched page. Then
+/// [`end_step`] comes. Any context, interrupts off.
 #[inline(always)]
-pub fn on_step(regs: &mut PtRegs) -> Option<Written> {
+pub fn is_step_of(regs: &PtRegs) -> bool {
     let step = &percpu::this().object_step;
     // An instruction that writes memory moves the stack pointer by a word at most. An NMI has
     // another stack.
-    (step.is_active.load(Relaxed) && regs.sp.abs_diff(step.sp.load(Relaxed)) <= WORD)
-        .then(|| end_step(step, regs))
+    step.is_active.load(Relaxed) && regs.sp.abs_diff(step.sp.load(Relaxed)) <= WORD
 }
 
-#[cold]
+/// Ends a write to a watched page: the code goes on as it would without. [`Written::tell`] comes
+/// when `regs` are where it does. Interrupts off.
 #[inline(never)]
-fn end_step(step: &ObjectStep, regs: &mut PtRegs) -> Written {
+pub fn end_step(regs: &mut PtRegs) -> Written {
+    let step = &percpu::this().object_step;
     let flags = step.flags.load(Relaxed);
     regs.flags = regs.flags & !STEPPED | flags;
     let addr = step.touched.load(Relaxed);
@@ -484,8 +486,13 @@ fn tell(written: &Written, regs: &mut PtRegs) {
     if Kernel::slots().contains(&regs.ip) {
         touched.ip = PROBES.original_position(regs.ip, regs.sp, |_| None).0;
     }
-    for (place, watch) in watches() {
-        if written.told >> place & 1 != 0 {
+    let mut told = written.told;
+    while told != 0 {
+        let place = told.trailing_zeros() as usize;
+        told &= told - 1;
+        let watch = WATCHES.get(place).map(|watch| watch.load(Acquire));
+        // SAFETY: by OBJECT-3, as interrupts are off since the place was found.
+        if let Some(watch) = watch.and_then(|watch| unsafe { watch.as_ref() }) {
             PROBES.as_handler(|| (watch.handler)(regs, &touched));
         }
     }

@@ -283,9 +283,9 @@ impl<P: Platform> Hits<P> {
             handler();
             drop(guard);
         };
-        match cpu.is_in_hit() {
-            true => self.aside(run),
-            false => run(),
+        match cpu.finishing.load(Relaxed).is_null() {
+            true => run(),
+            false => self.aside(run),
         }
     }
 

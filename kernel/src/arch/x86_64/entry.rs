@@ -49,11 +49,15 @@ use super::{
 };
 use crate::{
     mm::{paging, user_space::UserSpace},
+    probes::watched_objects,
     task::Task,
     uprobes::{hit, probe::layout as probe, space::layout as space},
 };
 use core::{arch::global_asm, mem::offset_of, slice};
-use x86_64::{VirtAddr, registers::debug::Dr6Flags};
+use x86_64::{
+    VirtAddr,
+    registers::{control::Cr0Flags, debug::Dr6Flags, rflags::RFlags},
+};
 
 const _: () = assert!(
     (size_of::<PtRegs>() + 8).is_multiple_of(16),
@@ -256,18 +260,20 @@ begin_stub asm_debug_other
     .cfi_offset rax, -88
     save_r8_to_r15
     enter_kernel
-    cmp byte ptr gs:[{object_step}], 0
-    jne 8f
     mov rsi, dr6
     test sil, {matched}
-    jz 9f
+    jz 8f
     test esi, {other_causes}
     jnz 9f
     call_with_frame {enter_match}
     test al, al
     jnz exception_return
     jmp 9f
-8:  call_with_frame {enter_object_step}
+# GS is the kernel's here. It is not at the second #DB of QEMU that `hooks::on_debug` tells of, which
+# has matches.
+8:  cmp byte ptr gs:[{object_step}], 0
+    je 9f
+    call_with_frame {enter_object_step}
     test al, al
     jnz exception_return
 9:  call_with_frame {do_debug}
@@ -277,6 +283,9 @@ end_stub asm_debug_other
 # The address must be read before anything that may fault, thus before any probe can be hit.
 begin_stub asm_page_fault
     begin_frame 6
+    cmp qword ptr [{object_places}], 0
+    jne asm_object_fault
+.Lno_object_fault:
     save rdi
     save rsi
     save_rest
@@ -286,6 +295,82 @@ begin_stub asm_page_fault
     call_with_frame {enter_page_fault}
     jmp exception_return
 end_stub asm_page_fault
+
+# A page fault while objects are watched. If it is a write of the kernel to a page of one, and no
+# other write is under way on this CPU, this does as `begin_step` in `probes/watched_objects.rs`,
+# and goes straight back.
+#
+#   rsp + 0x48  ss
+#         0x40  sp
+#         0x38  flags
+#         0x30  cs
+#         0x28  ip
+#         0x20  error code
+#         0x18  rdi, rsi, rdx
+#         0x00  rcx      <- rsp
+begin_stub asm_object_fault
+    begin_frame 6
+    save rdi
+    save rsi
+    save rdx
+    save rcx
+    cmp qword ptr [rsp + 0x20], {write_of_present}
+    jne 9f
+    cmp byte ptr gs:[{object_step}], 0
+    jne 9f
+    mov rdx, cr2
+    mov ecx, [{object_places}]
+2:  mov rdi, [{object_watches} + rcx * 8 - 8]
+    test rdi, rdi
+    jz 3f
+    mov rsi, rdx
+    sub rsi, [rdi + {object_first_page}]
+    cmp rsi, [rdi + {object_paged_bytes}]
+    jb 4f
+3:  dec ecx
+    jnz 2b
+9:  .cfi_remember_state
+    restore rcx
+    restore rdx
+    restore rsi
+    restore rdi
+    jmp .Lno_object_fault
+    .cfi_restore_state
+    .cfi_def_cfa_offset 80
+# From here on no NMI can begin a write (OBJECT-2).
+4:  mov rcx, cr0
+    btr rcx, {write_protect}
+    mov cr0, rcx
+    mov rcx, [rsp + 0x28]
+    mov gs:[{object_ip}], rcx
+    mov rcx, [rsp + 0x40]
+    mov gs:[{object_sp}], rcx
+    mov rcx, [rsp + 0x38]
+    mov esi, ecx
+    and esi, {stepped_flags}
+    mov gs:[{object_flags}], rsi
+    and ecx, ~{stepped_flags}
+    or ecx, {trap_flag}
+    mov [rsp + 0x38], rcx
+    mov gs:[{object_touched}], rdx
+    and rdx, -8
+    mov rcx, [rdx]
+    mov gs:[{object_words}], rcx
+    add rdx, 8
+    xor ecx, ecx
+    test edx, 0xfff
+    jz 5f
+    mov rcx, [rdx]
+5:  mov gs:[{object_words} + 8], rcx
+    mov byte ptr gs:[{object_step}], 1
+    restore rcx
+    restore rdx
+    restore rsi
+    restore rdi
+    add rsp, 8
+    .cfi_adjust_cfa_offset -8
+    iretq
+end_stub asm_object_fault
 
 # Sixteen bytes for each vector from 32 on.
 .macro interrupt number
@@ -588,6 +673,19 @@ exception_stubs:
     enter_match = sym traps::enter_match,
     enter_object_step = sym traps::enter_object_step,
     object_step = const percpu::OBJECT_STEP,
+    object_ip = const percpu::OBJECT_STEP_IP,
+    object_sp = const percpu::OBJECT_STEP_SP,
+    object_flags = const percpu::OBJECT_STEP_FLAGS,
+    object_touched = const percpu::OBJECT_STEP_TOUCHED,
+    object_words = const percpu::OBJECT_STEP_WORDS,
+    object_places = sym watched_objects::USED,
+    object_watches = sym watched_objects::WATCHES,
+    object_first_page = const watched_objects::FIRST_PAGE,
+    object_paged_bytes = const watched_objects::PAGED_BYTES,
+    write_of_present = const watched_objects::WRITE_OF_PRESENT,
+    stepped_flags = const watched_objects::STEPPED,
+    trap_flag = const RFlags::TRAP_FLAG.bits(),
+    write_protect = const Cr0Flags::WRITE_PROTECT.bits().trailing_zeros(),
     matched = const Dr6Flags::TRAP.bits() as u8,
     other_causes = const Dr6Flags::STEP.bits()
         | Dr6Flags::ACCESS_DETECTED.bits()

@@ -128,6 +128,12 @@ pub const NMIS_SEEN: usize = offset_of!(PerCpu, nmis_seen);
 pub const INTERRUPT: usize = offset_of!(PerCpu, interrupt);
 /// Offset from GS base of the byte that says whether a write to a watched object is under way.
 pub const OBJECT_STEP: usize = offset_of!(PerCpu, object_step.is_active);
+/// Offsets from GS base of the other fields of [`ObjectStep`].
+pub const OBJECT_STEP_IP: usize = offset_of!(PerCpu, object_step.ip);
+pub const OBJECT_STEP_SP: usize = offset_of!(PerCpu, object_step.sp);
+pub const OBJECT_STEP_FLAGS: usize = offset_of!(PerCpu, object_step.flags);
+pub const OBJECT_STEP_TOUCHED: usize = offset_of!(PerCpu, object_step.touched);
+pub const OBJECT_STEP_WORDS: usize = offset_of!(PerCpu, object_step.words);
 /// Offset of [`PerCpu::tracing`] from GS base.
 pub const TRACING: usize = offset_of!(PerCpu, tracing);
 /// Offset of [`PerCpu::probes`] from GS base.
