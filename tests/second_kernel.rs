@@ -1,6 +1,6 @@
 //! The probes on a kernel that shares nothing with ours: its own checks pass.
 
-use std::{fmt::Write as _, fs, process::Command, time::Duration};
+use std::{fmt::Write as _, fs, path::PathBuf, process::Command, time::Duration};
 
 use boot::{
     firmware::Firmware,
@@ -61,50 +61,85 @@ fn hits_cost_what_the_page_says() {
     assert_eq!(compared, 1);
 }
 
+/// The kernel, which calls functions again and again, and a socket on which tracers come.
+struct Traced {
+    kernel: Kernel,
+    guest: Guest,
+    socket: PathBuf,
+    log: String,
+}
+
+impl Traced {
+    /// Boots it with this command line. A test has a `name` of its own.
+    fn boot(cmdline: &str, name: &str) -> Self {
+        prerequisites::toolchain(Install::Allowed).unwrap();
+        let kernel = Kernel::build_second().unwrap();
+        let socket = std::env::temp_dir().join(format!("{name}.{}", std::process::id()));
+        let mut machine = Machine {
+            cmdline: cmdline.into(),
+            ..Machine::new(kernel.image(Firmware::Bios).unwrap())
+        };
+        machine.listen_at(&socket);
+        let guest = Guest::start(&machine, Install::Allowed).unwrap();
+        let log = String::new();
+        let mut traced = Self {
+            kernel,
+            guest,
+            socket,
+            log,
+        };
+        traced.read_until("a tracer may come");
+        traced
+    }
+
+    fn read_until(&mut self, words: &str) {
+        while !self.log.contains(words) {
+            match self.guest.next(None).unwrap() {
+                Event::Output(output) => self.log += &String::from_utf8_lossy(&output),
+                Event::End(_) | Event::Deadline => panic!("it has ended: {}", self.log),
+            }
+        }
+    }
+
+    /// Its end, after all of its log.
+    fn end(mut self) -> (End, String) {
+        loop {
+            match self.guest.next(None).unwrap() {
+                Event::Output(output) => self.log += &String::from_utf8_lossy(&output),
+                Event::End(end) => return (end, self.log),
+                Event::Deadline => {}
+            }
+        }
+    }
+
+    /// `trace`, attached to it.
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program_of_tracer());
+        let address = format!("unix:{}", self.socket.display());
+        command.args(["--connect", &address, "--elf"]);
+        command.arg(&self.kernel.debug_elf).args(arguments);
+        command
+    }
+
+    /// What it says, on standard output and on the other one, with that exit status.
+    fn trace(&self, arguments: &[&str], status: i32) -> (String, String) {
+        let output = self.command(arguments).output().unwrap();
+        let [said, complaints] =
+            [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        let found = output.status.code();
+        assert_eq!(found, Some(status), "{arguments:?}: {said}{complaints}");
+        (said, complaints)
+    }
+}
+
 /// The tracer comes to it while it runs, and shows values of its own types.
 #[test]
 fn a_tracer_shows_its_arguments_and_results() {
-    prerequisites::toolchain(Install::Allowed).unwrap();
-    let kernel = Kernel::build_second().unwrap();
-    let socket = std::env::temp_dir().join(format!("second.{}", std::process::id()));
-    let mut machine = Machine {
-        cmdline: "traced".into(),
-        ..Machine::new(kernel.image(Firmware::Bios).unwrap())
-    };
-    let socket_at = format!(
-        "socket,id=trace,path={},server=on,wait=off",
-        socket.display()
-    );
-    machine
-        .further
-        .extend(["-chardev", &socket_at, "-serial", "chardev:trace"].map(String::from));
-    let mut guest = Guest::start(&machine, Install::Allowed).unwrap();
-    let mut log = String::new();
-    while !log.contains("a tracer may come") {
-        match guest.next(None).unwrap() {
-            Event::Output(output) => log += &String::from_utf8_lossy(&output),
-            Event::End(_) | Event::Deadline => panic!("it has ended: {log}"),
-        }
-    }
-    let trace = |program: &str| {
-        let output = Command::new(program_of_tracer())
-            .arg("--connect")
-            .arg(format!("unix:{}", socket.display()))
-            .arg("--elf")
-            .arg(&kernel.debug_elf)
-            .arg(program)
-            .output()
-            .unwrap();
-        let [said, complaints] =
-            [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
-        assert!(output.status.success(), "{said}{complaints}");
-        said
-    };
+    let kernel = Traced::boot("traced", "second");
     // Three calls follow each other: a price, a letter in it, and nothing.
-    let said = trace(
-        "session:price { $text = str(args.text); $pieces = args.query.pieces; } \
-         return { print(($text, $pieces, retval)); @n++; if (@n >= 3) { exit() } }",
-    );
+    let program = "session:price { $text = str(args.text); $pieces = args.query.pieces; } \
+                   return { print(($text, $pieces, retval)); @n++; if (@n >= 3) { exit() } }";
+    let (said, _) = kernel.trace(&[program], 0);
     for expected in [
         "(1200, 2, Ok(2407))",
         "(12x0, 2, Err(NoDigit { letter: 120, position: 2 }))",
@@ -113,11 +148,40 @@ fn a_tracer_shows_its_arguments_and_results() {
         assert!(said.contains(expected), "{expected} is not in\n{said}");
     }
     // It has left, and comes again.
-    let said = trace("kprobe:price { printf(\"%s\\n\", comm); @n++; if (@n >= 3) { exit() } }");
+    let program = "kprobe:price { printf(\"%s\\n\", comm); @n++; if (@n >= 3) { exit() } }";
+    let (said, _) = kernel.trace(&[program], 0);
     assert!(said.lines().next() == Some("main"), "{said}");
-    drop(guest);
 }
 
+/// Its panic handler sends the rings, with the lock of the heap held.
+#[test]
+fn its_last_calls_are_shown_when_it_panics() {
+    let kernel = Traced::boot("traced dies=order", "second.order");
+    let (said, complaints) = kernel.trace(&["--record"], 1);
+    assert!(
+        complaints.contains("the kernel has died: panicked at ")
+            && complaints.contains("order 7 is too much"),
+        "{complaints}"
+    );
+    assert!(!complaints.contains("cut off"), "{complaints}");
+    // The last order, and its price: the text is the second one, with a letter in it.
+    let lines: Vec<&str> = said.lines().rev().take(2).collect();
+    let [price, order] = lines[..] else {
+        panic!("{said}");
+    };
+    assert!(order.contains(" order(number = 7, query = "), "{said}");
+    assert!(order.ends_with("  … (never returned)"), "{said}");
+    assert!(
+        price.contains(" = Err(NoDigit { letter: 120, position: 2 })  "),
+        "{said}"
+    );
+    let (_, before) = said.split_once(" order(number = 6, ").unwrap();
+    let line = before.lines().next().unwrap();
+    assert!(line.contains(") = 2407  "), "{said}");
+    let (end, log) = kernel.end();
+    assert_eq!(end, End::Failure);
+    assert!(log.contains("order 7 is too much"), "{log}");
+}
 #[test]
 fn its_glue_is_short() {
     let glue = layout::workspace().join("kernel/second/src/probes.rs");

@@ -35,7 +35,7 @@ pub fn functions(kernel: &DebugInfo, pattern: &str) -> Result<Vec<u64>, String> 
 /// What is left of a recording.
 pub struct LastCalls<'a> {
     /// That of a user's program. None: functions were recorded.
-    pub presentation: Option<Presentation>,
+    pub presentation: Option<&'a mut Presentation>,
     /// [`Frame::Started`].
     pub started: &'a Frame,
     pub rings: &'a [RingCopy],

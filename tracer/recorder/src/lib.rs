@@ -294,7 +294,7 @@ pub fn stacks_and_maps(live: &[LiveMap]) -> (Vec<Frame>, BTreeMap<u32, Vec<MapEn
 /// # Errors
 /// Those of a text that cannot grow: none.
 pub fn lines(
-    mut presentation: Presentation,
+    presentation: &mut Presentation,
     started: &Frame,
     recording: &Recording,
     live: &[LiveMap],
@@ -695,10 +695,10 @@ mod tests {
             part(0, 1, false, &[(5, &[20])]),
             part(1, 0, true, &[(1, &[0x1]), (2, &[0x2]), (3, &[0x3])]),
         ];
-        let presentation = Presentation::new(view);
+        let mut presentation = Presentation::new(view);
         let symbols = &trace_answers::NoSymbols;
         let (text, timeline) =
-            lines(presentation, &started, &recording, &live, 2, symbols).unwrap();
+            lines(&mut presentation, &started, &recording, &live, 2, symbols).unwrap();
         let shown: Vec<_> = text.split_whitespace().collect();
         assert_eq!(
             shown,

@@ -256,7 +256,7 @@ fn follow(mut trace: Trace, limit: Option<Duration>) -> Result<Ran> {
 /// options name.
 fn show(
     options: &Options,
-    presentation: Option<Presentation>,
+    mut presentation: Option<Presentation>,
     ran: Ran,
     symbols: &DebugInfo,
     has_died: bool,
@@ -268,7 +268,7 @@ fn show(
         bail!("there are no records, because the guest ended before the recorder ran");
     };
     let last_calls = LastCalls {
-        presentation,
+        presentation: presentation.as_mut(),
         started,
         rings: &ran.rings,
         maps: &ran.maps,

@@ -28,6 +28,7 @@ mod options;
 mod pictures;
 mod prepare;
 mod ready;
+mod record;
 mod report;
 mod run;
 mod session;

@@ -176,6 +176,8 @@ impl Target {
             limit: options.duration,
             maps: options.top,
             with_tracer: options.with_tracer,
+            overwrite: options.record.record,
+            ring_kib: options.record.ring,
             ..Request::default()
         };
         let install = options.build.install();

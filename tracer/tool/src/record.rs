@@ -1,0 +1,280 @@
+//! `--connect ADDRESS --record`: a flight recorder in a kernel that runs already. Its last calls, or
+//! the last lines of a program, are shown when it dies, or when the recording ends.
+//!
+//! The kernel keeps the newest records in its rings and sends none. At the end of the recording it
+//! sends the rings. A kernel that dies sends them from its panic handler, with the maps.
+//!
+//! # Invariants
+//! RECORD-1. What is shown has come whole. What has not is told: how many calls, and that the maps
+//!     are missing.
+
+use std::{
+    fs::File,
+    io::{BufWriter, Write, stdout},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use boot::progress::say;
+use clap::Args;
+use debug_info::DebugInfo;
+use pictures::text::Open;
+use recorder::LastCalls;
+use trace_answers::Presentation;
+use trace_interface::{Frame, Script};
+use trace_link::{Event, Trace};
+use trace_wire::MOST_RING_KIB;
+
+use crate::{
+    Failure,
+    options::Options,
+    prepare,
+    run::{LAST_WORDS, set_ender},
+    source::Source,
+    target::Target,
+    timing::Timing,
+};
+
+/// The options of the recorder.
+#[derive(Clone, Debug, Default, Args)]
+pub struct RecordOptions {
+    /// Keep the last calls in the rings of the kernel that --connect leads to, or the last lines of
+    /// PROGRAM, and show them when it dies or the recording ends
+    #[arg(long, requires = "connect")]
+    #[arg(conflicts_with_all = ["list", "graph", "json", "flame", "html", "expect", "source"])]
+    pub record: bool,
+    /// Which functions are recorded without a PROGRAM [default: '*']
+    #[arg(long, value_name = "GLOB", requires = "record")]
+    #[arg(conflicts_with_all = ["words", "file", "program"])]
+    functions: Option<String>,
+    /// How many calls or lines of a recording are shown [default: 60]
+    #[arg(long, value_name = "N", requires = "record")]
+    last: Option<usize>,
+    /// KiB of memory for the records of each CPU [default: as the kernel has them]
+    #[arg(long, value_name = "KIB", requires = "record")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_RING_KIB)))]
+    pub ring: Option<u32>,
+}
+
+impl RecordOptions {
+    fn functions(&self) -> &str {
+        self.functions.as_deref().unwrap_or("*")
+    }
+
+    fn last(&self) -> usize {
+        self.last.unwrap_or(60)
+    }
+}
+
+/// What is recorded.
+struct Plan {
+    script: Script,
+    /// Shows the records of a user's program.
+    presentation: Option<Presentation>,
+}
+
+/// Records until the kernel dies or the recording ends, and shows what was recorded last. Returns
+/// the exit status.
+pub fn run(options: &Options, timing: &mut Timing) -> Result<u8, Failure> {
+    let program = match options.words.is_empty() && options.file.is_none() {
+        true => None,
+        false => {
+            let source =
+                Source::of(options).map_err(|error| Failure::Refused(format!("{error:#}")))?;
+            Some((prepare::read(options, &source)?, source))
+        }
+    };
+    let target = Target::of(options, timing)?;
+    let symbols = target.symbols(options, timing)?;
+    let plan = match program {
+        Some((prepared, source)) => {
+            let plan = prepare::compile(&prepared, options, &source, &target, &symbols)?;
+            Plan {
+                script: plan.script,
+                presentation: Some(plan.presentation),
+            }
+        }
+        None => {
+            let functions = recorder::functions(&symbols, options.record.functions());
+            let functions = functions.map_err(Failure::Refused)?;
+            let script = recorder::script(&functions).map_err(anyhow::Error::from)?;
+            target.check(&script)?;
+            Plan {
+                script,
+                presentation: None,
+            }
+        }
+    };
+    if let Some(call) = recorder::unserved(&plan.script) {
+        return Err(Failure::Refused(format!(
+            "error: the program has {call}, which a recording cannot serve, because the kernel \
+             reads no records meanwhile; leave it out: all maps are shown at the end"
+        )));
+    }
+    timing.step("program compiled");
+    let trace = target.start(options, &plan.script)?;
+    set_ender(Some(trace.ender()));
+    let ran = Recording::new(trace).follow(options);
+    set_ender(None);
+    Ok(show(options, plan.presentation, ran?, &symbols)?)
+}
+
+/// A recording, as far as it has come.
+struct Recording {
+    trace: Trace,
+    /// The frame of the start.
+    started: Option<Frame>,
+    /// What the kernel has sent at the end of a program: maps and books.
+    frames: Vec<Frame>,
+    /// Why the kernel has died.
+    death: Option<String>,
+}
+
+impl Recording {
+    fn new(trace: Trace) -> Self {
+        Self {
+            trace,
+            started: None,
+            frames: Vec::new(),
+            death: None,
+        }
+    }
+
+    fn follow(mut self, options: &Options) -> Result<Self> {
+        let limit = options.machine.timeout_if_given();
+        let mut deadline = limit.map(|limit| Instant::now() + limit);
+        let mut told = false;
+        loop {
+            match self.trace.next(deadline) {
+                Event::Message(bytes) => match Frame::decode(&bytes)? {
+                    Frame::Refused { text, .. } => bail!("the kernel refused to record: {text}"),
+                    frame @ Frame::Started { .. } => self.started = Some(frame),
+                    frame => self.frames.push(frame),
+                },
+                Event::Died(why) => {
+                    say(format_args!("the kernel has died: {}", why.trim_end()));
+                    self.death = Some(why);
+                    deadline = None;
+                }
+                // A line may be slow, but it is not silent.
+                Event::Memory => deadline = later(deadline, LAST_WORDS),
+                Event::End(_) => return Ok(self),
+                Event::Failed(error) => return Err(error),
+                Event::Damaged(error) => return Err(error.into()),
+                Event::Log(_) | Event::Hung => {}
+                Event::Deadline if !told => {
+                    if !self.trace.end() {
+                        bail!("the kernel has not attached all in its time");
+                    }
+                    say("the time of --timeout is over; ending the recording");
+                    told = true;
+                    deadline = Some(Instant::now() + LAST_WORDS);
+                }
+                Event::Deadline => bail!("the kernel does not end the recording"),
+            }
+        }
+    }
+}
+
+/// A deadline, not before so long from now. None stays none.
+fn later(deadline: Option<Instant>, wait: Duration) -> Option<Instant> {
+    deadline.map(|deadline| deadline.max(Instant::now() + wait))
+}
+
+/// Shows the last calls or lines. Returns the exit status.
+fn show(
+    options: &Options,
+    mut presentation: Option<Presentation>,
+    ran: Recording,
+    symbols: &DebugInfo,
+) -> Result<u8> {
+    let Recording {
+        trace,
+        started,
+        frames,
+        death,
+    } = ran;
+    let Some(started @ Frame::Started { tsc_hz, .. }) = &started else {
+        match death {
+            Some(_) => bail!("there are no records, because it died before all was attached"),
+            None => bail!("there are no records, because the recording ended before it began"),
+        }
+    };
+    let (rings, maps) = (trace.rings(), trace.maps());
+    let has_no_maps = presentation.is_some() && maps.is_none();
+    let mut text = String::new();
+    // A kernel that lives sends its maps as frames. Their stacks come before the lines with stacks.
+    let (stacks, others): (Vec<Frame>, Vec<Frame>) = frames
+        .into_iter()
+        .partition(|frame| matches!(frame, Frame::Stack { .. }));
+    add(presentation.as_mut(), &stacks, symbols, &mut text)?;
+    let last_calls = LastCalls {
+        presentation: presentation.as_mut(),
+        started,
+        rings: &rings,
+        maps: maps.as_deref().unwrap_or_default(),
+        tsc_hz: *tsc_hz,
+        last: options.record.last(),
+        open: match death {
+            Some(_) => Open::Never,
+            None => Open::NotYet,
+        },
+        symbols,
+    };
+    let (shown, timeline) = last_calls.show()?;
+    text += &shown;
+    // Then the maps and the books.
+    let mut end = String::new();
+    add(presentation.as_mut(), &others, symbols, &mut end)?;
+    text += &presentation.map_or_else(String::new, |of| of.visible(&end).into_owned());
+    stdout()
+        .write_all(text.as_bytes())
+        .context("cannot write the last calls to standard output")?;
+    for (reason, count) in &timeline.lost {
+        say(format_args!("{count} records: {reason}"));
+    }
+    let missed: u64 = others.iter().map(missed).sum();
+    if missed > 0 {
+        say(format_args!("{missed} hits were missed"));
+    }
+    if death.is_some() && !trace.has_all() {
+        say(
+            "its last words were cut off, because the line ended or fell silent; what is shown has \
+             come whole",
+        );
+        if has_no_maps {
+            say("no map is shown, because not all of them have come");
+        }
+    }
+    if let Some(path) = &options.perfetto {
+        let cannot = || format!("cannot write {}", path.display());
+        let file = File::create(path).with_context(cannot)?;
+        pictures::perfetto::write(&timeline, BufWriter::new(file)).with_context(cannot)?;
+        say(format_args!("{}: for ui.perfetto.dev", path.display()));
+    }
+    Ok(u8::from(death.is_some()))
+}
+
+/// Adds the text of frames, if a program has some.
+fn add(
+    presentation: Option<&mut Presentation>,
+    frames: &[Frame],
+    symbols: &DebugInfo,
+    text: &mut String,
+) -> Result<()> {
+    if let Some(presentation) = presentation {
+        for frame in frames {
+            let shown = presentation.frame(frame, symbols, text);
+            shown.context("an answer of the kernel cannot be shown")?;
+        }
+    }
+    Ok(())
+}
+
+/// The hits that a frame says to have been missed.
+fn missed(frame: &Frame) -> u64 {
+    match frame {
+        Frame::Ended { books, .. } => books.iter().map(|books| books.missed).sum(),
+        _ => 0,
+    }
+}
