@@ -1,6 +1,14 @@
 //! The probes on a kernel that shares nothing with ours: its own checks pass.
 
-use std::{fmt::Write as _, fs, path::PathBuf, process::Command, time::Duration};
+use std::{
+    fmt::Write as _,
+    fs,
+    io::{BufRead, BufReader, Read},
+    path::PathBuf,
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
 
 use boot::{
     firmware::Firmware,
@@ -10,6 +18,7 @@ use boot::{
     prerequisites::{self, Install},
     qemu::Machine,
 };
+use rustix::process::{Pid, Signal, kill_process};
 use tests::{Document, Over, document::words, record, tracer::program as program_of_tracer};
 
 /// Boots it with this command line, and returns its log. It ends with success. `exact`: on one CPU
@@ -164,15 +173,16 @@ fn its_last_calls_are_shown_when_it_panics() {
         "{complaints}"
     );
     assert!(!complaints.contains("cut off"), "{complaints}");
-    // The last order, and its price: the text is the second one, with a letter in it.
+    // The last order, and in it the price of its text, which has a letter: four bytes of text.
     let lines: Vec<&str> = said.lines().rev().take(2).collect();
     let [price, order] = lines[..] else {
         panic!("{said}");
     };
     assert!(order.contains(" order(number = 7, query = "), "{said}");
     assert!(order.ends_with("  … (never returned)"), "{said}");
+    // The fourth argument and the large result are in no register that is recorded.
     assert!(
-        price.contains(" = Err(NoDigit { letter: 120, position: 2 })  "),
+        price.contains("    price(text = 0x") && price.contains("[4], query = ?) = ?  "),
         "{said}"
     );
     let (_, before) = said.split_once(" order(number = 6, ").unwrap();
@@ -182,6 +192,114 @@ fn its_last_calls_are_shown_when_it_panics() {
     assert_eq!(end, End::Failure);
     assert!(log.contains("order 7 is too much"), "{log}");
 }
+/// What the kernel has for a tracer when it panics: a frame of which half was sent.
+#[test]
+fn a_panic_in_the_middle_of_an_answer_is_told() {
+    let kernel = Traced::boot("traced dies=write", "second.write");
+    let program = "kprobe:order { @n = count(); @last[comm] = max(arg0); \
+                   printf(\"%d %s\\n\", args.number, kstack(1)); }";
+    let (said, complaints) = kernel.trace(&["--record", "--last", "2", program], 2);
+    let no_stacks = "has no call stacks of the kernel; leave out `kstack`";
+    assert!(complaints.contains(no_stacks), "{said}{complaints}");
+    let program = program.replace(" %s\\n\", args.number, kstack(1)", "\\n\", args.number");
+    let (said, complaints) = kernel.trace(&["--record", "--last", "2", &program], 1);
+    let why = "the kernel has died: panicked at ";
+    assert!(
+        complaints.contains(why) && complaints.contains("half a sign of life"),
+        "{said}{complaints}"
+    );
+    // Two lines, one after the other, and the maps: they agree with each other.
+    let lines: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
+    let [one, two, last, count] = lines[..] else {
+        panic!("{said}{complaints}");
+    };
+    let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{said}"));
+    assert_eq!(number(one) + 1, number(two), "{said}");
+    assert_eq!(last, format!("@last[main]: {two}"), "{said}");
+    assert!(number(count.strip_prefix("@n: ").unwrap()) > 2, "{said}");
+}
+
+/// A trace that shows its answers while they come shows what the kernel had not sent, too.
+#[test]
+fn a_panic_ends_a_trace_with_its_reason_and_its_maps() {
+    let kernel = Traced::boot("traced dies=order", "second.plain");
+    let program = "kretprobe:order { @sum = sum(retval); @calls = count(); }";
+    let (said, complaints) = kernel.trace(&[program], 1);
+    assert!(complaints.contains("order 7 is too much"), "{complaints}");
+    let lines: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
+    let [calls, sum] = lines[..] else {
+        panic!("{said}{complaints}");
+    };
+    // Of three orders that follow each other, one costs something. The seventh has not returned.
+    let number = |line: &str| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap();
+    assert!(
+        calls.starts_with("@calls: ") && sum.starts_with("@sum: "),
+        "{said}"
+    );
+    assert!(number(calls) >= 5, "{said}");
+    assert_eq!(number(sum) % 2407, 0, "{said}");
+    let dear = number(sum) / 2407;
+    assert!(
+        (number(calls) / 3..=number(calls) / 3 + 1).contains(&dear),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_panic_before_all_is_attached_is_told() {
+    let kernel = Traced::boot("traced dies=read", "second.read");
+    let (said, complaints) = kernel.trace(&["--record"], 1);
+    assert_eq!(said, "");
+    assert!(
+        complaints.contains("the script came to its byte 200")
+            && complaints.contains("it died before all was attached"),
+        "{complaints}"
+    );
+}
+
+/// A recording of a kernel that lives ends with Ctrl-C or by --timeout, and the kernel goes on.
+#[test]
+fn the_last_calls_of_a_kernel_that_lives_are_shown() {
+    let kernel = Traced::boot("traced", "second.lives");
+    let mut child = kernel
+        .command(&["--record", "--last", "4", "--timing"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("recording") {
+        line.clear();
+        assert_ne!(said.read_line(&mut line).unwrap(), 0);
+    }
+    // Some calls are to be recorded.
+    thread::sleep(Duration::from_secs(1));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let mut shown = String::new();
+    let mut out = child.stdout.take().unwrap();
+    out.read_to_string(&mut shown).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{shown}");
+    let calls = shown.lines().filter(|line| line.contains("  cpu ")).count();
+    assert_eq!(calls, 4, "{shown}");
+    assert!(shown.contains(" order(number = "), "{shown}");
+    assert!(!shown.contains("never returned"), "{shown}");
+
+    // It is as it was, and is recorded again: a program's lines and maps.
+    let program = "kprobe:order { printf(\"%d\\n\", args.number); @n = count(); }";
+    let arguments = ["--record", "--duration", "1", "--last", "3", program];
+    let (said, complaints) = kernel.trace(&arguments, 0);
+    let lines: Vec<&str> = said.lines().collect();
+    let [one, _, three, count, ref books @ ..] = lines[..] else {
+        panic!("{said}{complaints}");
+    };
+    let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{said}"));
+    assert_eq!(number(one) + 2, number(three), "{said}");
+    let count = number(count.strip_prefix("@n: ").unwrap());
+    let hits = format!("{count} hits = {count} recorded + 0 missed");
+    assert!(books.iter().any(|line| line.starts_with(&hits)), "{said}");
+}
+
 #[test]
 fn its_glue_is_short() {
     let glue = layout::workspace().join("kernel/second/src/probes.rs");

@@ -29,8 +29,10 @@ const LAST_ORDER: u32 = 7;
 
 /// How many bytes a tracer has sent.
 static READ: AtomicU32 = AtomicU32::new(0);
-/// How many pieces were sent to it while a script ran: two are the answer that all is attached.
+/// How many pieces were sent to it while a script ran.
 static WRITTEN: AtomicU32 = AtomicU32::new(0);
+/// The answer that all is attached has so many.
+const ALL_ATTACHED: u32 = 2;
 
 fn dies(place: u32) -> bool {
     DIES.load(Relaxed) == place
@@ -46,8 +48,15 @@ pub fn was_read() {
 
 /// Half of a piece was sent to the tracer.
 pub fn is_written() {
-    if TRACING.script_runs() && WRITTEN.fetch_add(1, Relaxed) == 2 && dies(IN_A_WRITE) {
+    if WRITTEN.load(Relaxed) == ALL_ATTACHED && dies(IN_A_WRITE) {
         panic!("half a sign of life");
+    }
+}
+
+/// The other half was sent, too.
+pub fn was_written() {
+    if TRACING.script_runs() {
+        WRITTEN.fetch_add(1, Relaxed);
     }
 }
 
@@ -93,7 +102,8 @@ pub fn order(number: u32, query: &Query) -> u64 {
     let text = TEXTS[number as usize % TEXTS.len()];
     let cents = price(hint::black_box(text), query);
     if number == LAST_ORDER && dies(IN_AN_ORDER) {
-        memory::with_heap_locked(|| panic!("order {number} is too much"));
+        // Not by the argument: that would be in memory from the entry on, and not in a register.
+        memory::with_heap_locked(|| panic!("order {LAST_ORDER} is too much"));
     }
     cents.unwrap_or(0)
 }
@@ -118,7 +128,7 @@ pub fn run(command: &str) -> ! {
         let query = Query { pieces: 2, fee: 7 };
         let _ = hint::black_box(order(number, &hint::black_box(query)));
         // As long as nothing is recorded, orders have the first numbers.
-        let is_recorded = WRITTEN.load(Relaxed) >= 2;
+        let is_recorded = WRITTEN.load(Relaxed) >= ALL_ATTACHED;
         number = match is_recorded || number < 2 {
             true => number.wrapping_add(1),
             false => 0,

@@ -137,6 +137,7 @@ impl Line for Com2 {
         send(&mut self.0, first);
         traced::is_written();
         send(&mut self.0, rest);
+        traced::was_written();
     }
 
     /// A port whose other end is not there takes bytes, too, and loses them.

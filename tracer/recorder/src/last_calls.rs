@@ -34,10 +34,9 @@ pub fn functions(kernel: &DebugInfo, pattern: &str) -> Result<Vec<u64>, String> 
 
 /// What is left of a recording.
 pub struct LastCalls<'a> {
-    /// That of a user's program. None: functions were recorded.
-    pub presentation: Option<&'a mut Presentation>,
-    /// [`Frame::Started`].
-    pub started: &'a Frame,
+    /// Shows the records of a user's program, with its [`Frame::Started`]. None: functions were
+    /// recorded.
+    pub program: Option<(&'a mut Presentation, &'a Frame)>,
     pub rings: &'a [RingCopy],
     pub maps: &'a [LiveMap],
     /// Ticks of the clock of records in a second.
@@ -56,7 +55,7 @@ impl LastCalls<'_> {
     /// Those of a text that cannot grow: none.
     pub fn show(self) -> Result<(String, Timeline), fmt::Error> {
         let recording = read(self.rings);
-        let Some(presentation) = self.presentation else {
+        let Some((presentation, started)) = self.program else {
             let timeline = timeline(&recording, self.tsc_hz, &Sources::new(self.symbols));
             let last = Tree {
                 last: Some(self.last),
@@ -68,7 +67,7 @@ impl LastCalls<'_> {
         };
         lines(
             presentation,
-            self.started,
+            started,
             &recording,
             self.maps,
             self.last,

@@ -268,8 +268,7 @@ fn show(
         bail!("there are no records, because the guest ended before the recorder ran");
     };
     let last_calls = LastCalls {
-        presentation: presentation.as_mut(),
-        started,
+        program: presentation.as_mut().map(|shows| (shows, started)),
         rings: &ran.rings,
         maps: &ran.maps,
         tsc_hz: *tsc_hz,

@@ -10,7 +10,7 @@
 
 use std::{
     fs::File,
-    io::{BufWriter, Write, stdout},
+    io::{BufWriter, IsTerminal, Write, stderr, stdout},
     time::{Duration, Instant},
 };
 
@@ -112,9 +112,10 @@ pub fn run(options: &Options, timing: &mut Timing) -> Result<u8, Failure> {
         )));
     }
     timing.step("program compiled");
+    let clock_hz = target.clock_hz();
     let trace = target.start(options, &plan.script)?;
     set_ender(Some(trace.ender()));
-    let ran = Recording::new(trace).follow(options);
+    let ran = Recording::new(trace, clock_hz).follow(options, timing);
     set_ender(None);
     Ok(show(options, plan.presentation, ran?, &symbols)?)
 }
@@ -122,6 +123,8 @@ pub fn run(options: &Options, timing: &mut Timing) -> Result<u8, Failure> {
 /// A recording, as far as it has come.
 struct Recording {
     trace: Trace,
+    /// Ticks of the clock of records in a second, as the welcome has it.
+    clock_hz: u64,
     /// The frame of the start.
     started: Option<Frame>,
     /// What the kernel has sent at the end of a program: maps and books.
@@ -131,16 +134,31 @@ struct Recording {
 }
 
 impl Recording {
-    fn new(trace: Trace) -> Self {
+    fn new(trace: Trace, clock_hz: u64) -> Self {
         Self {
             trace,
+            clock_hz,
             started: None,
             frames: Vec::new(),
             death: None,
         }
     }
 
-    fn follow(mut self, options: &Options) -> Result<Self> {
+    /// All is attached.
+    fn start(&mut self, frame: Frame, timing: &mut Timing) {
+        timing.step("all attached, and recording");
+        if let Frame::Started { places, .. } = &frame
+            && stderr().is_terminal()
+        {
+            let places: u32 = places.iter().sum();
+            say(format_args!(
+                "recording {places} probes; Ctrl-C ends it, and shows the last calls"
+            ));
+        }
+        self.started = Some(frame);
+    }
+
+    fn follow(mut self, options: &Options, timing: &mut Timing) -> Result<Self> {
         let limit = options.machine.timeout_if_given();
         let mut deadline = limit.map(|limit| Instant::now() + limit);
         let mut told = false;
@@ -148,7 +166,7 @@ impl Recording {
             match self.trace.next(deadline) {
                 Event::Message(bytes) => match Frame::decode(&bytes)? {
                     Frame::Refused { text, .. } => bail!("the kernel refused to record: {text}"),
-                    frame @ Frame::Started { .. } => self.started = Some(frame),
+                    frame @ Frame::Started { .. } => self.start(frame, timing),
                     frame => self.frames.push(frame),
                 },
                 Event::Died(why) => {
@@ -190,15 +208,17 @@ fn show(
 ) -> Result<u8> {
     let Recording {
         trace,
+        clock_hz,
         started,
         frames,
         death,
     } = ran;
-    let Some(started @ Frame::Started { tsc_hz, .. }) = &started else {
-        match death {
-            Some(_) => bail!("there are no records, because it died before all was attached"),
-            None => bail!("there are no records, because the recording ended before it began"),
-        }
+    let tsc_hz = match (&started, &death) {
+        (Some(Frame::Started { tsc_hz, .. }), _) => *tsc_hz,
+        // It may have died while it said that all was attached. Calls need no more than the clock.
+        (_, Some(_)) if presentation.is_none() && !trace.rings().is_empty() => clock_hz,
+        (_, Some(_)) => bail!("there are no records, because it died before all was attached"),
+        (_, None) => bail!("there are no records, because the recording ended before it began"),
     };
     let (rings, maps) = (trace.rings(), trace.maps());
     let has_no_maps = presentation.is_some() && maps.is_none();
@@ -209,11 +229,10 @@ fn show(
         .partition(|frame| matches!(frame, Frame::Stack { .. }));
     add(presentation.as_mut(), &stacks, symbols, &mut text)?;
     let last_calls = LastCalls {
-        presentation: presentation.as_mut(),
-        started,
+        program: presentation.as_mut().zip(started.as_ref()),
         rings: &rings,
         maps: maps.as_deref().unwrap_or_default(),
-        tsc_hz: *tsc_hz,
+        tsc_hz,
         last: options.record.last(),
         open: match death {
             Some(_) => Open::Never,

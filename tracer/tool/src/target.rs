@@ -152,6 +152,14 @@ impl Target {
         })
     }
 
+    /// Ticks of the clock of records in a second, as a kernel says it that runs already; else 0.
+    pub fn clock_hz(&self) -> u64 {
+        match self {
+            Self::Running(running) => running.remote.about().clock_hz,
+            Self::Built(_) => 0,
+        }
+    }
+
     /// Refuses a script that needs what the kernel does not have.
     pub fn check(&self, script: &Script) -> Result<(), Failure> {
         let Self::Running(running) = self else {
