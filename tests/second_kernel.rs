@@ -1,4 +1,6 @@
-//! The probes on a kernel that shares nothing with ours: its own checks pass.
+//! The probes on a kernel that shares nothing with ours: its own checks pass, and hits cost there
+//! what the page says. A tracer attaches to it, records its last calls, and shows them when the
+//! kernel panics.
 
 use std::{
     fmt::Write as _,

@@ -11,6 +11,7 @@
 //!   tracing   the agent of the tracer, and its line  traced    something to trace
 //!   checks    what is checked here                   figures   what a hit costs here
 //!   self_test what the probes' own checks ask for       death     the end by a panic
+//!                                                       fuse      where it dies, for a test
 //! ```
 //!
 //! It differs from ours wherever the probes could have assumed something:
@@ -39,6 +40,7 @@ mod debugger;
 mod figures;
 mod fixups;
 mod frame;
+mod fuse;
 mod fw_cfg;
 mod memory;
 mod probes;

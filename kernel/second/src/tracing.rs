@@ -18,8 +18,9 @@ use x86_64::instructions::interrupts::without_interrupts;
 
 use crate::{
     cpu::{self, MAX_CPUS},
+    fuse,
     probes::Second,
-    smp, symbols, tasks, traced,
+    smp, symbols, tasks,
 };
 
 static CODE: [CodePage; Second::ACTION_PAGES] = [const { CodePage::new() }; Second::ACTION_PAGES];
@@ -128,16 +129,16 @@ struct Com2(Uart16550<PioBackend>);
 impl Line for Com2 {
     fn read(&mut self) -> Option<u8> {
         let byte = self.0.try_receive_byte().ok()?;
-        traced::was_read();
+        fuse::was_read();
         Some(byte)
     }
 
     fn write(&mut self, bytes: &[u8]) {
         let (first, rest) = bytes.split_at(bytes.len() / 2);
         send(&mut self.0, first);
-        traced::is_written();
+        fuse::is_written();
         send(&mut self.0, rest);
-        traced::was_written();
+        fuse::was_written(TRACING.script_runs());
     }
 
     /// A port whose other end is not there takes bytes, too, and loses them.

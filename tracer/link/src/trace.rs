@@ -249,8 +249,8 @@ impl Trace {
     }
 
     /// Copies of the rings, by CPU: for `trace_ring::image`. After [`Event::End`] they stand still.
-    /// Empty without shared memory, and if the script has no records. Those of a kernel at the other
-    /// end of a line are the pages that have come.
+    /// Empty without shared memory, and if the script has no records. Those of a kernel at the
+    /// other end of a line are the pages that have come.
     pub fn rings(&self) -> Vec<RingCopy> {
         match (&self.shared, self.received()) {
             (Some(shared), _) => shared.copy_rings(),

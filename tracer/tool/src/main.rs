@@ -29,6 +29,7 @@ mod pictures;
 mod prepare;
 mod ready;
 mod record;
+mod record_options;
 mod report;
 mod run;
 mod session;

@@ -14,7 +14,7 @@ use clap::{
 
 use trace_link::Address;
 
-use crate::{graph::GraphOptions, ready, record::RecordOptions};
+use crate::{graph::GraphOptions, ready, record_options::RecordOptions};
 
 /// The options that say something of a run.
 const OF_A_RUN: [&str; 11] = [

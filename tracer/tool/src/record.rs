@@ -1,11 +1,11 @@
-//! `--connect ADDRESS --record`: a flight recorder in a kernel that runs already. Its last calls, or
-//! the last lines of a program, are shown when it dies, or when the recording ends.
+//! `--connect ADDRESS --record`: a flight recorder in a kernel that runs already. Its last calls,
+//! or the last lines of a program, are shown when it dies, or when the recording ends.
 //!
 //! The kernel keeps the newest records in its rings and sends none. At the end of the recording it
 //! sends the rings. A kernel that dies sends them from its panic handler, with the maps.
 //!
 //! # Invariants
-//! RECORD-1. What is shown has come whole. What has not is told: how many calls, and that the maps
+//! SHOWN-1. What is shown has come whole. What has not is told: how many calls, and that the maps
 //!     are missing.
 
 use std::{
@@ -16,14 +16,12 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use boot::progress::say;
-use clap::Args;
 use debug_info::DebugInfo;
 use pictures::text::Open;
 use recorder::LastCalls;
 use trace_answers::Presentation;
 use trace_interface::{Frame, Script};
 use trace_link::{Event, Trace};
-use trace_wire::MOST_RING_KIB;
 
 use crate::{
     Failure,
@@ -34,37 +32,6 @@ use crate::{
     target::Target,
     timing::Timing,
 };
-
-/// The options of the recorder.
-#[derive(Clone, Debug, Default, Args)]
-pub struct RecordOptions {
-    /// Keep the last calls in the rings of the kernel that --connect leads to, or the last lines of
-    /// PROGRAM, and show them when it dies or the recording ends
-    #[arg(long, requires = "connect")]
-    #[arg(conflicts_with_all = ["list", "graph", "json", "flame", "html", "expect", "source"])]
-    pub record: bool,
-    /// Which functions are recorded without a PROGRAM [default: '*']
-    #[arg(long, value_name = "GLOB", requires = "record")]
-    #[arg(conflicts_with_all = ["words", "file", "program"])]
-    functions: Option<String>,
-    /// How many calls or lines of a recording are shown [default: 60]
-    #[arg(long, value_name = "N", requires = "record")]
-    last: Option<usize>,
-    /// KiB of memory for the records of each CPU [default: as the kernel has them]
-    #[arg(long, value_name = "KIB", requires = "record")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_RING_KIB)))]
-    pub ring: Option<u32>,
-}
-
-impl RecordOptions {
-    fn functions(&self) -> &str {
-        self.functions.as_deref().unwrap_or("*")
-    }
-
-    fn last(&self) -> usize {
-        self.last.unwrap_or(60)
-    }
-}
 
 /// What is recorded.
 struct Plan {

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! # Invariants
-//! MEMORY-1. A [`Piece`] that was read lies in the whole that it is a part of, and no whole is
+//! PIECE-1. A [`Piece`] that was read lies in the whole that it is a part of, and no whole is
 //!     larger than [`MOST_WHOLE`].
-//! MEMORY-2. The rings come before the maps, and of the rings the newest pages first. So what is
+//! PIECE-2. The rings come before the maps, and of the rings the newest pages first. So what is
 //!     missing when the line ends early are maps and old records.
 //!
 //! # Contexts
@@ -86,7 +86,7 @@ impl Piece {
         bytes
     }
 
-    /// The piece of a message, and its bytes. None: it is none (MEMORY-1).
+    /// The piece of a message, and its bytes. None: it is none (PIECE-1).
     pub fn decode(message: &[u8]) -> Option<(Self, &[u8])> {
         let (head, bytes) = message.split_first_chunk::<{ Self::BYTES }>()?;
         let word = |index: usize| {
