@@ -21,7 +21,12 @@ use boot::{
     qemu::Machine,
 };
 use rustix::process::{Pid, Signal, kill_process};
-use tests::{Document, Over, document::words, record, tracer::program as program_of_tracer};
+use tests::{
+    Document, Over,
+    document::{Masks, words},
+    record,
+    tracer::{program as program_of_tracer, words as words_of_shell},
+};
 
 /// Boots it with this command line, and returns its log. It ends with success. `exact`: on one CPU
 /// whose time stamp counter counts its instructions.
@@ -70,6 +75,33 @@ fn hits_cost_what_the_page_says() {
         |_, text| text.lines().map(words).collect(),
     );
     assert_eq!(compared, 1);
+}
+
+/// The page for authors of kernels, and its heading with commands of the tracer.
+const PAGE: &str = "kernel/probes/docs/your-kernel.md";
+const TRACE: &str = "10. `trace` from another machine";
+
+/// The arguments of the commands on the page: for each block, in order. The words that stand for a
+/// socket and a file are those of a kernel.
+fn commands_of_the_page(kernel: &Traced) -> Vec<Vec<String>> {
+    let page = Document::open(PAGE);
+    let blocks = page.blocks();
+    let blocks = blocks
+        .iter()
+        .filter(|block| (block.heading, block.mark) == (TRACE, "console"));
+    blocks
+        .map(|block| {
+            let mut commands = block.commands("$ trace ");
+            let command = commands.next().expect("a block has a command");
+            assert_eq!(commands.next(), None, "a block has one command");
+            let of_kernel = |word: String| match &*word {
+                "unix:SOCKET" => format!("unix:{}", kernel.socket.display()),
+                "KERNEL" => kernel.kernel.debug_elf.display().to_string(),
+                _ => word,
+            };
+            words_of_shell(command).into_iter().map(of_kernel).collect()
+        })
+        .collect()
 }
 
 /// The kernel, which calls functions again and again, and a socket on which tracers come.
@@ -134,11 +166,15 @@ impl Traced {
 
     /// What it says, on standard output and on the other one, with that exit status.
     fn trace(&self, arguments: &[&str], status: i32) -> (String, String) {
-        let output = self.command(arguments).output().unwrap();
+        Self::answer(self.command(arguments), status)
+    }
+
+    fn answer(mut command: Command, status: i32) -> (String, String) {
+        let output = command.output().unwrap();
         let [said, complaints] =
             [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
         let found = output.status.code();
-        assert_eq!(found, Some(status), "{arguments:?}: {said}{complaints}");
+        assert_eq!(found, Some(status), "{command:?}: {said}{complaints}");
         (said, complaints)
     }
 }
@@ -162,13 +198,49 @@ fn a_tracer_shows_its_arguments_and_results() {
     let program = "kprobe:price { printf(\"%s\\n\", comm); @n++; if (@n >= 3) { exit() } }";
     let (said, _) = kernel.trace(&[program], 0);
     assert!(said.lines().next() == Some("main"), "{said}");
+    // The first command of the page.
+    let commands = commands_of_the_page(&kernel);
+    assert_eq!(commands.len(), 2);
+    let mut command = Command::new(program_of_tracer());
+    command.args(&commands[0]).args(["--duration", "1"]);
+    let (said, _) = Traced::answer(command, 0);
+    let count = said
+        .lines()
+        .next()
+        .and_then(|line| line.strip_prefix("@: "));
+    assert!(count.is_some_and(|count| count.parse() != Ok(0)), "{said}");
+}
+
+/// Holds the last calls on the page against real ones.
+fn the_page_shows(said: &str) {
+    let page = Document::open(PAGE);
+    let masks = Masks::new(&[
+        (r"0x[0-9a-f]+", "ADDRESS"),
+        (r"-?[0-9.]+ (ns|µs|ms|s)\b", "TIME"),
+        (r"of \d+ calls", "of N calls"),
+        (r"cpu \d", "cpu N"),
+    ]);
+    let compared = page.compare(
+        |block| match (block.heading, block.mark, block.text.split_once('\n')) {
+            (TRACE, "console", Some((command, _))) if command.contains("--record") => {
+                Some(format!("{command}\n{said}"))
+            }
+            _ => None,
+        },
+        |_, text| text.lines().map(|line| words(&masks.mask(line))).collect(),
+    );
+    assert_eq!(compared, 1);
 }
 
 /// Its panic handler sends the rings, with the lock of the heap held.
 #[test]
 fn its_last_calls_are_shown_when_it_panics() {
     let kernel = Traced::boot("traced dies=order", "second.order");
-    let (said, complaints) = kernel.trace(&["--record"], 1);
+    // The second command of the page.
+    let mut command = Command::new(program_of_tracer());
+    command.args(&commands_of_the_page(&kernel)[1]);
+    let (said, complaints) = Traced::answer(command, 1);
+    the_page_shows(&said);
     assert!(
         complaints.contains("the kernel has died: panicked at ")
             && complaints.contains("order 7 is too much"),
