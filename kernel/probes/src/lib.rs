@@ -61,6 +61,20 @@
 //! | sentinel | a static that ends a list or a search, so that no test for null is needed |
 //! | preempt | to switch tasks when an interrupt returns |
 #![no_std]
+#![cfg_attr(
+    not(all(
+        feature = "actions",
+        feature = "historic",
+        feature = "jprobes",
+        feature = "jumps",
+        feature = "watchpoints"
+    )),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "the helpers of what is left out; the linker drops them"
+    )
+)]
 
 extern crate alloc;
 

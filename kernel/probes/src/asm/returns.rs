@@ -138,23 +138,6 @@ macro_rules! returns {
     jmp .Lreturn_leave
     end_function kretprobe_trampoline
 
-# Where a return-probed function returns to by one of the historic methods (`registry/historic.rs`):
-# a kprobe of the probes' own is on the nop, and never lets control come after it.
-#
-#   S       rsp on arrival and on departure; the return slot, S-8, has been consumed
-.macro nop_trampoline name
-    function \name
-    # The frame above is that of the return slot's address, which is in the instance list.
-    .cfi_startproc simple
-    .cfi_def_cfa rsp, 0
-    .cfi_offset rip, -8
-    nop
-    ud2
-    end_function \name
-.endm
-    nop_trampoline kretprobe_trampoline_trap3
-    nop_trampoline kretprobe_trampoline_trap4
-
 # Where a slot ends when a post handler waits. Interrupts are off, the guard is free, and
 # `finishing` is set.
 #

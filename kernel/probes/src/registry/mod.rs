@@ -31,13 +31,17 @@
 
 use core::{ops::Range, sync::atomic::Ordering::Relaxed};
 
+#[cfg(feature = "jumps")]
 mod displaceable;
+#[cfg_attr(not(feature = "historic"), path = "no_historic.rs")]
 pub(crate) mod historic;
 mod in_flight;
 mod list;
 mod memory;
 mod operation;
+#[cfg_attr(not(feature = "jumps"), path = "no_jumps.rs")]
 pub mod optimize;
+#[cfg_attr(not(feature = "jumps"), path = "no_optimizer.rs")]
 mod optimizer;
 mod owned;
 mod pool;
@@ -46,6 +50,7 @@ mod sites;
 mod slots;
 mod state;
 mod target;
+#[cfg(feature = "jumps")]
 mod templates;
 mod text;
 mod watches;

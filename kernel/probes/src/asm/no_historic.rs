@@ -1,0 +1,17 @@
+//! No historic ways to return: a kernel that leaves out the feature `historic` has none.
+
+/// These functions: none.
+#[macro_export]
+macro_rules! historic_returns {
+    () => {
+        ""
+    };
+}
+
+/// Addresses at which no call returns.
+#[macro_export]
+macro_rules! historic_trampolines {
+    () => {
+        [u64::MAX; 2]
+    };
+}
