@@ -1,7 +1,7 @@
 //! The least kernel that has probes boots, and its probes fire. The page that explains it shows its
 //! code and its log as they are: nothing stands there without a proof.
 
-use std::{fs, time::Duration};
+use std::{fs, path::Path, process::Command, time::Duration};
 
 use boot::{
     cargo::Flags,
@@ -12,6 +12,7 @@ use boot::{
     prerequisites::{self, Install},
     qemu::Machine,
 };
+use object::{Endianness, Object as _, ObjectSymbol as _, read::elf::ElfFile64};
 use regex::Regex;
 use tests::{
     Document, Over,
@@ -25,11 +26,74 @@ const START: &str = "7. Start";
 const WORKS: &str = "8. It works";
 const TRACE: &str = "10. `trace` from another machine";
 
+/// The features of the crate `probes`, all of which are on by default.
+fn features() -> Vec<String> {
+    let manifest = fs::read_to_string(layout::workspace().join("kernel/probes/Cargo.toml"));
+    let manifest = manifest.unwrap();
+    let line = manifest
+        .lines()
+        .find_map(|line| line.strip_prefix("default = "));
+    serde_json::from_str(line.expect("there are features")).unwrap()
+}
+
+/// The least kernel has none of what a kernel may leave out: no symbol of it.
+fn has_no_features(elf: &Path) {
+    let bytes = fs::read(elf).unwrap();
+    let file = ElfFile64::<Endianness>::parse(&*bytes).unwrap();
+    let has = |name: &str| {
+        let mut symbols = file.symbols();
+        symbols.any(|symbol| symbol.name() == Ok(name) && !symbol.is_undefined())
+    };
+    assert!(has("kretprobe_trampoline") && has("kprobe_breakpoint"));
+    for symbol in [
+        "kprobe_action",
+        "kretprobe_trampoline_trap3",
+        "jprobe_return",
+        "kretprobe_detour",
+        "kprobe_debug",
+    ] {
+        assert!(!has(symbol), "{symbol} is in {}", elf.display());
+    }
+}
+
+/// With none of the features, with each alone, with all but each, and with all: the crate, and the
+/// least kernel, which expands its macros.
+#[test]
+fn each_choice_of_features_builds_without_a_warning() {
+    let all = features();
+    assert!(all.len() >= 5, "{all:?}");
+    let others = |feature: &String| -> Vec<String> {
+        let all = all.iter();
+        all.filter(|other| *other != feature).cloned().collect()
+    };
+    let mut choices = vec![vec![], all.clone()];
+    choices.extend(all.iter().map(|feature| vec![feature.clone()]));
+    choices.extend(all.iter().map(others));
+    for choice in choices {
+        let output = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--package", "minimal_kernel"])
+            .args(["--target", layout::GUEST_TARGET])
+            .args(["--features", &choice.join(",")])
+            .current_dir(layout::workspace())
+            .env("CARGO_TARGET_DIR", layout::target().join("features"))
+            .env_remove("RUSTFLAGS")
+            .env_remove("CARGO_ENCODED_RUSTFLAGS")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success() && said.is_empty(),
+            "{choice:?}: {said}"
+        );
+    }
+}
+
 /// Boots the least kernel, built with these flags, and looks for the whole log, which it returns.
 /// `addresses` is a pattern for the addresses of its text.
 fn fires(flags: Flags, addresses: &str) -> String {
     prerequisites::toolchain(Install::Allowed).unwrap();
     let kernel = Kernel::build_minimal(flags).unwrap();
+    has_no_features(&kernel.debug_elf);
     let image = kernel.image(Firmware::Bios).unwrap();
     let machine = Machine {
         cpus: 1,

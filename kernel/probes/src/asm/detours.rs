@@ -338,6 +338,7 @@ macro_rules! detour_template {
 }
 
 /// The templates by their symbols. Part of [`entry_points!`](crate::entry_points).
+#[doc(hidden)]
 #[macro_export]
 macro_rules! detour_templates {
     () => {

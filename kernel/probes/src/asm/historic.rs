@@ -1,6 +1,7 @@
 //! The trampolines of the historic ways to return (`registry/historic.rs`).
 
 /// These functions; part of [`entry_points!`](crate::entry_points).
+#[doc(hidden)]
 #[macro_export]
 macro_rules! historic_returns {
     () => {
@@ -26,6 +27,7 @@ macro_rules! historic_returns {
 }
 
 /// Their addresses. Part of [`entry_points!`](crate::entry_points).
+#[doc(hidden)]
 #[macro_export]
 macro_rules! historic_trampolines {
     () => {{

@@ -17,16 +17,21 @@
 //! aligned. Breakpoints: interrupts off. Detours and returns: with the interrupt flag of the probed
 //! code; the guard keeps the CPU.
 
+#[cfg_attr(not(feature = "actions"), path = "no_actions.rs")]
+mod actions;
 mod breakpoint;
 #[cfg_attr(not(feature = "jumps"), path = "no_detours.rs")]
 mod detours;
 mod handlers;
 #[cfg_attr(not(feature = "historic"), path = "no_historic.rs")]
 mod historic;
+#[cfg_attr(not(feature = "jprobes"), path = "no_jprobes.rs")]
+mod jprobes;
 pub mod layout;
 mod returns;
 mod stub_macros;
 pub mod traps;
+#[cfg(feature = "watchpoints")]
 mod watchpoints;
 
 use core::mem::ManuallyDrop;
@@ -51,6 +56,7 @@ pub use crate::{
     insn::flags::bits,
 };
 
+#[cfg(feature = "jprobes")]
 unsafe extern "C" {
     /// Ends a jprobe handler: puts the stack pointer back to where the handler was entered and
     /// traps.
@@ -90,6 +96,7 @@ macro_rules! entry_points {
             $crate::handlers!(),
             $crate::returns!(),
             $crate::historic_returns!(),
+            $crate::jprobe_routines!(),
             $crate::detours!(),
             r#"
 .pushsection .rodata.kprobe_per_cpu_offset, "a", @progbits
@@ -188,19 +195,18 @@ kprobe_per_cpu_offset:
             fn kprobe_handle_far_chain();
             fn kretprobe_handle();
             fn kretprobe_handle_entry();
-            fn jprobe_handle();
             fn kretprobe_trampoline();
             fn kprobe_post_stub();
-            static jprobe_return_breakpoint: u8;
             static kprobe_per_cpu_offset: u32;
         }
 
         fn probe_entry_points() -> $crate::asm::EntryPoints {
+            let [jprobe, jprobe_return] = $crate::jprobe_entries!();
             $crate::asm::EntryPoints {
                 trampoline: kretprobe_trampoline as *const () as u64,
                 historic_trampolines: $crate::historic_trampolines!(),
                 post_stub: kprobe_post_stub as *const () as u64,
-                jprobe_return: (&raw const jprobe_return_breakpoint) as u64,
+                jprobe_return,
                 detours: $crate::detour_templates!(),
                 routines: $crate::asm::Routines {
                     nothing: kprobe_handle_nothing as *const () as u64,
@@ -209,7 +215,7 @@ kprobe_per_cpu_offset:
                     action: kprobe_handle_action as *const () as u64,
                     kretprobe: kretprobe_handle as *const () as u64,
                     kretprobe_entry: kretprobe_handle_entry as *const () as u64,
-                    jprobe: jprobe_handle as *const () as u64,
+                    jprobe,
                     slow_path: kprobe_handle_slow_path as *const () as u64,
                     chain: kprobe_handle_chain as *const () as u64,
                     far: kprobe_handle_far as *const () as u64,

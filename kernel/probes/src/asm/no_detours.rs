@@ -15,6 +15,7 @@ macro_rules! detours {
 }
 
 /// The templates: none.
+#[doc(hidden)]
 #[macro_export]
 macro_rules! detour_templates {
     () => {

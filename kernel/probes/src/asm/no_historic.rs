@@ -1,6 +1,7 @@
 //! No historic ways to return: a kernel that leaves out the feature `historic` has none.
 
 /// These functions: none.
+#[doc(hidden)]
 #[macro_export]
 macro_rules! historic_returns {
     () => {
@@ -9,6 +10,7 @@ macro_rules! historic_returns {
 }
 
 /// Addresses at which no call returns.
+#[doc(hidden)]
 #[macro_export]
 macro_rules! historic_trampolines {
     () => {

@@ -196,21 +196,6 @@ macro_rules! returns {
     mov [rsp + {ip}], rax
     jmp .Lpost_leave
     end_function kprobe_post_stub
-
-# Ends a jprobe's handler. Outside a handler there is no saved stack pointer; then the breakpoint
-# belongs to no call and is reported.
-    function jprobe_return
-    # Nothing returns from here. The word at rsp is first the return address of the call from the
-    # handler, then that of the probed function's: both frames look the same.
-    called
-    cmp qword ptr gs:[{per_cpu} + {jprobe} + {jprobe_site}], 0
-    je jprobe_return_breakpoint
-    mov rsp, gs:[{per_cpu} + {jprobe} + {jprobe_regs} + {sp}]
-    .globl jprobe_return_breakpoint
-jprobe_return_breakpoint:
-    int3
-    ud2
-    end_function jprobe_return
 "#
     };
 }

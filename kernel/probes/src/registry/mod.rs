@@ -53,11 +53,13 @@ mod target;
 #[cfg(feature = "jumps")]
 mod templates;
 mod text;
+#[cfg_attr(not(feature = "watchpoints"), path = "no_watches.rs")]
 mod watches;
 
 pub use owned::{Owner, Registered};
 pub use state::{Host, Probes};
 use state::{State, counter_origin};
+#[cfg(feature = "watchpoints")]
 pub use watches::{RegisteredWatchpoint, Watchpoints};
 
 pub use crate::data::{
@@ -213,7 +215,7 @@ impl<P: Host> Probes<P> {
             )
         });
         self.rewrite(&mut state, self.table.iter());
-        Watchpoints::of(self).apply(&state);
+        watches::Watchpoints::of(self).apply(&state);
         P::log(format_args!(
             "kprobes globally {}",
             if on { "enabled" } else { "disabled" }
