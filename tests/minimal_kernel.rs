@@ -1,5 +1,6 @@
 //! The least kernel that has probes boots, and its probes fire. The page that explains it shows its
-//! code and its log as they are: nothing stands there without a proof.
+//! code and its log as they are: nothing stands there without a proof. It has none of the features
+//! of the probes, and builds with any choice of them.
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
