@@ -374,6 +374,79 @@ fn the_last_calls_of_a_kernel_that_lives_are_shown() {
     assert!(books.iter().any(|line| line.starts_with(&hits)), "{said}");
 }
 
+/// What a stranger asks for that this kernel has not, and what is true of it all the same.
+#[test]
+fn what_it_has_not_is_told_with_what_to_do() {
+    let kernel = Traced::boot("traced", "second.odd");
+    for (arguments, status, told) in [
+        (
+            &["kprobe:prices { @ = count(); }"][..],
+            2,
+            "did you mean `price`",
+        ),
+        (
+            &["kprobe:say { @ = count(); }"],
+            1,
+            "refused the trace: second_kernel::say at 0xffff",
+        ),
+        (
+            &["--record", "--functions", "say"],
+            1,
+            "refused to record: second_kernel::say at 0xffff",
+        ),
+        (
+            &["kprobe:price { @[ustack] = count(); }"],
+            2,
+            "has no call stacks of programs in user mode; leave out `ustack`\n",
+        ),
+        (
+            &["uprobe:/bin/workload:main { @ = count(); }"],
+            2,
+            "probes in programs of user mode; probe functions of the kernel: kprobe:FUNCTION",
+        ),
+        (
+            &["tracepoint:sched:* { @ = count(); }"],
+            2,
+            "it has none; name a function: kprobe:PATH",
+        ),
+        (
+            &["-l", "tracepoint:*"],
+            1,
+            "the kernel has no event sources",
+        ),
+        (
+            &["kprobe:order { @[((Qery*)arg1)->fee] = count(); }"],
+            2,
+            "write it as the source does: its name, or its path",
+        ),
+        (
+            &["watch:second_kernel::fuse::READ { @ = count(); }"],
+            1,
+            "cannot be watched: it is not in the section `watchable`",
+        ),
+        (
+            &["--record", "kprobe:order { exit(); }"],
+            2,
+            "the program has `exit()`, which a recording cannot serve",
+        ),
+    ] {
+        let (said, complaints) = kernel.trace(arguments, status);
+        assert_eq!(said, "", "{arguments:?}");
+        assert!(complaints.contains(told), "{arguments:?}: {complaints}");
+    }
+    // It does not know the time of day.
+    let program = "begin { time(\"%H:%M\\n\"); print(strftime(\"%H\", nsecs)); exit(); }";
+    let (said, _) = kernel.trace(&[program], 0);
+    let times: Vec<&str> = said.lines().take(2).collect();
+    assert_eq!(times, ["(no time of day)"; 2], "{said}");
+    // Types by their paths, of arguments without a name.
+    let program = "kprobe:order { $query = (traced::Query*)arg1; \
+                   @[$query->pieces, ((Query*)arg1)->fee] = count(); @n++; \
+                   if (@n > 3) { exit() } }";
+    let (said, _) = kernel.trace(&[program], 0);
+    assert!(said.contains("@[2, 7]: "), "{said}");
+}
+
 #[test]
 fn its_glue_is_short() {
     let glue = layout::workspace().join("kernel/second/src/probes.rs");

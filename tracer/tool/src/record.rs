@@ -27,6 +27,7 @@ use crate::{
     Failure,
     options::Options,
     prepare,
+    report::with_functions,
     run::{LAST_WORDS, set_ender},
     source::Source,
     target::Target,
@@ -82,7 +83,7 @@ pub fn run(options: &Options, timing: &mut Timing) -> Result<u8, Failure> {
     let clock_hz = target.clock_hz();
     let trace = target.start(options, &plan.script)?;
     set_ender(Some(trace.ender()));
-    let ran = Recording::new(trace, clock_hz).follow(options, timing);
+    let ran = Recording::new(trace, clock_hz).follow(options, &symbols, timing);
     set_ender(None);
     Ok(show(options, plan.presentation, ran?, &symbols)?)
 }
@@ -125,14 +126,22 @@ impl Recording {
         self.started = Some(frame);
     }
 
-    fn follow(mut self, options: &Options, timing: &mut Timing) -> Result<Self> {
+    fn follow(
+        mut self,
+        options: &Options,
+        symbols: &DebugInfo,
+        timing: &mut Timing,
+    ) -> Result<Self> {
         let limit = options.machine.timeout_if_given();
         let mut deadline = limit.map(|limit| Instant::now() + limit);
         let mut told = false;
         loop {
             match self.trace.next(deadline) {
                 Event::Message(bytes) => match Frame::decode(&bytes)? {
-                    Frame::Refused { text, .. } => bail!("the kernel refused to record: {text}"),
+                    Frame::Refused { text, .. } => bail!(
+                        "the kernel refused to record: {}",
+                        with_functions(&text, symbols)
+                    ),
                     frame @ Frame::Started { .. } => self.start(frame, timing),
                     frame => self.frames.push(frame),
                 },

@@ -27,6 +27,7 @@ use crate::{
     options::Options,
     pictures::Gathered,
     prepare::Plan,
+    report::with_functions,
     source::Source,
     timing::Timing,
     tree::{self, Tree},
@@ -122,6 +123,7 @@ pub fn follow(
     let end = end?;
     timing.step("run");
     if let Some(text) = session.refused {
+        let text = with_functions(&text, symbols);
         bail!("the kernel refused the trace: {text}");
     }
     if let Some(why) = session.death {

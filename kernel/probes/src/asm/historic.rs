@@ -26,18 +26,26 @@ macro_rules! historic_returns {
     };
 }
 
-/// Their addresses. Part of [`entry_points!`](crate::entry_points).
+/// Declares them. Part of [`entry_points!`](crate::entry_points).
 #[doc(hidden)]
 #[macro_export]
-macro_rules! historic_trampolines {
-    () => {{
+macro_rules! historic_declarations {
+    () => {
         unsafe extern "C" {
             fn kretprobe_trampoline_trap3();
             fn kretprobe_trampoline_trap4();
         }
+    };
+}
+
+/// Their addresses. Part of [`entry_points!`](crate::entry_points).
+#[doc(hidden)]
+#[macro_export]
+macro_rules! historic_trampolines {
+    () => {
         [
             kretprobe_trampoline_trap3 as *const () as u64,
             kretprobe_trampoline_trap4 as *const () as u64,
         ]
-    }};
+    };
 }

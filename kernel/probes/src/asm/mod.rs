@@ -200,6 +200,8 @@ kprobe_per_cpu_offset:
             static kprobe_per_cpu_offset: u32;
         }
 
+        $crate::historic_declarations!();
+
         fn probe_entry_points() -> $crate::asm::EntryPoints {
             let [jprobe, jprobe_return] = $crate::jprobe_entries!();
             $crate::asm::EntryPoints {

@@ -9,6 +9,13 @@ macro_rules! historic_returns {
     };
 }
 
+/// Declares none.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! historic_declarations {
+    () => {};
+}
+
 /// Addresses at which no call returns.
 #[doc(hidden)]
 #[macro_export]
