@@ -3,9 +3,12 @@
 //! kernel panics.
 
 use std::{
+    ffi::OsStr,
     fmt::Write as _,
     fs,
-    io::{BufRead, BufReader, Read},
+    io::{self, BufRead, BufReader, Read, Write as _},
+    net::Shutdown,
+    os::unix::net::{UnixListener, UnixStream},
     path::PathBuf,
     process::{Command, Stdio},
     thread,
@@ -266,6 +269,61 @@ fn its_last_calls_are_shown_when_it_panics() {
     assert_eq!(end, End::Failure);
     assert!(log.contains("order 7 is too much"), "{log}");
 }
+/// The line ends when the tool has the death and no page of a ring: nothing half is shown, and what
+/// has not come is counted.
+#[test]
+fn last_words_that_are_cut_off_are_told() {
+    const OF_LAST_WORDS: usize = 3000;
+    let kernel = Traced::boot("traced dies=order", "second.cut");
+    let path = kernel.socket.with_extension("line");
+    let listener = UnixListener::bind(&path).unwrap();
+    let real = kernel.socket.clone();
+    let line = thread::spawn(move || {
+        let (tool, _) = listener.accept().unwrap();
+        let kernel = UnixStream::connect(real).unwrap();
+        let (mut from_tool, mut to_kernel) =
+            (tool.try_clone().unwrap(), kernel.try_clone().unwrap());
+        // It ends with the line.
+        let other_way = thread::spawn(move || io::copy(&mut from_tool, &mut to_kernel));
+        let (mut from_kernel, mut to_tool) = (kernel, tool);
+        let (mut chunk, mut zeros, mut left) = ([0; 64], 0, None);
+        while let Ok(count @ 1..) = from_kernel.read(&mut chunk) {
+            if to_tool.write_all(&chunk[..count]).is_err() {
+                break;
+            }
+            for byte in &chunk[..count] {
+                zeros = if *byte == 0 { zeros + 1 } else { 0 };
+            }
+            // No frame before has so many.
+            if zeros >= 512 {
+                left.get_or_insert(OF_LAST_WORDS);
+            }
+            left = left.map(|left: usize| left.saturating_sub(count));
+            if left == Some(0) {
+                break;
+            }
+        }
+        let _ = to_tool.shutdown(Shutdown::Both);
+        let _ = other_way.join();
+    });
+    let mut command = kernel.command(&["--record"]);
+    let address = format!("unix:{}", path.display());
+    let arguments: Vec<_> = command.get_args().map(OsStr::to_owned).collect();
+    command = Command::new(program_of_tracer());
+    command.arg("--connect").arg(address).args(&arguments[2..]);
+    let (said, complaints) = Traced::answer(command, 1);
+    line.join().unwrap();
+    fs::remove_file(path).unwrap();
+    assert_eq!(said, "", "{complaints}");
+    for told in [
+        "order 7 is too much",
+        "its last words were cut off, because the line ended or fell silent",
+        "records: older than those that have come",
+    ] {
+        assert!(complaints.contains(told), "{told} is not in\n{complaints}");
+    }
+}
+
 /// What the kernel has for a tracer when it panics: a frame of which half was sent.
 #[test]
 fn a_panic_in_the_middle_of_an_answer_is_told() {
