@@ -201,7 +201,7 @@ fn calls_of_a_program_are_told() {
         "modules=uprobe_example uprobe_example.func=run_no_child",
     );
     assert_eq!(over, Over::Ended(End::Failure), "{log}");
-    let reason = "insmod uprobe_example failed: -2 (the program has no function run_no_child; .*)";
+    let reason = "insmod uprobe_example failed: -2 (the program has no symbol run_no_child; .*)";
     lines(&log, reason, 1);
 }
 

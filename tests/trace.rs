@@ -359,7 +359,6 @@ fn functions_are_listed_with_their_signatures() {
     assert!(line.contains("paths.rs:"), "{said}");
 }
 
-/// With --top the maps are shown before the end, too, though the program prints none.
 #[test]
 fn statics_are_listed_with_their_types() {
     let said = answer(&["-l", "watch:next_pid::*"]);
@@ -373,8 +372,76 @@ fn statics_are_listed_with_their_types() {
         !output.status.success() && said.contains("`-l 'watch:*'`"),
         "{said}"
     );
+    let said = answer(&["-l", "watch:/bin/ex*:*::PROGRESS"]);
+    assert_eq!(
+        said,
+        "watch:/bin/exercise:exercise::watched::PROGRESS  Progress  8 bytes\n"
+    );
+    for (pattern, wanted) in [
+        (
+            "watch:/bin/none:*",
+            "no program matches `/bin/none`; there are /bin/",
+        ),
+        (
+            "watch:/bin/child:none",
+            "no static of `/bin/child` matches `none`",
+        ),
+    ] {
+        let output = trace(&["-l", pattern]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(wanted), "{said}");
+    }
 }
 
+/// The values have the type of the static, and the stack is the program's. What the program says of
+/// its progress is in `exercise/watched.rs`.
+#[test]
+fn a_word_of_a_program_is_watched_by_name() {
+    let said = answer(&[
+        "watch:/bin/exercise:watched::PROGRESS.left { printf(\"%s -> %s\\n\", old, new); \
+         @[comm, ustack(1)] = count(); @in_kernel = sum(ip >= 1 << 47); }",
+        "--run",
+        "exercise watched_progress",
+        "--expect",
+        "len(@) == 3 && sum(@) == 3 && @in_kernel == 0",
+    ]);
+    let lines: Vec<&str> = said.lines().filter(|line| line.contains("->")).collect();
+    let lefts = ["None", "Some(2)", "Some(1)", "None"];
+    let wanted: Vec<String> = lefts
+        .windows(2)
+        .map(|pair| {
+            format!(
+                "Cell {{ value: {} }} -> Cell {{ value: {} }}",
+                pair[0], pair[1]
+            )
+        })
+        .collect();
+    assert_eq!(lines, wanted, "{said}");
+    assert!(said.contains("exercise::watched::progress+"), "{said}");
+}
+
+/// The instruction begins a function of the program, which two stores of each round call.
+#[test]
+fn an_instruction_of_a_program_is_watched_by_its_address() {
+    let listed = answer(&["-l", "uprobe:/bin/exercise:watched::stores"]);
+    assert_eq!(listed.lines().count(), 1, "{listed}");
+    let said = answer(&[
+        "uprobe:/bin/exercise:watched_store { @at = ip; @[0] = count(); }",
+        "--run",
+        "exercise watched_stores 3",
+    ]);
+    let at = said.lines().find_map(|line| line.strip_prefix("@at: "));
+    let at = at.unwrap_or_else(|| panic!("{said}"));
+    answer(&[
+        &format!("watchpoint:/bin/exercise:{at}:1:x {{ @[ip == {at}, comm] = count(); }}"),
+        "--run",
+        "exercise watched_stores 3",
+        "--expect",
+        "@[1, \"exercise\"] == 6 && len(@) == 1",
+    ]);
+}
+
+/// With --top the maps are shown before the end, too, though the program prints none.
 #[test]
 fn live_maps_are_shown_while_the_trace_runs() {
     let program = "begin { @[\"key\"] = count(); } kprobe:sys_mkdir { @n = count(); }";

@@ -6,7 +6,7 @@
 pub use kallsyms::{Candidates, LookupError, Symbol, SymbolKind};
 
 use alloc::vec::Vec;
-use core::fmt;
+use core::{fmt, ops::Range};
 use kallsyms::Table;
 use spin::Once;
 
@@ -115,6 +115,16 @@ pub fn is_text(addr: u64) -> bool {
         |start: *const u8, end: *const u8| (start.addr() as u64..end.addr() as u64).contains(&addr);
     between(&raw const __text_start, &raw const __text_end)
         || between(&raw const __init_text_start, &raw const __init_text_end)
+}
+
+/// The pages of the kernel's statics that may be written.
+pub fn data() -> Range<u64> {
+    unsafe extern "C" {
+        static __data_start: u8;
+        static __data_end: u8;
+    }
+    let [start, end] = [&raw const __data_start, &raw const __data_end].map(|at| at.addr() as u64);
+    start..end.next_multiple_of(4096)
 }
 
 /// Whether `addr` is in the part of the kernel's image that is never written: constants and text,

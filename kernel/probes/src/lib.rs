@@ -119,7 +119,7 @@ pub use data::{
 #[cfg(feature = "watchpoints")]
 pub use data::{
     watchpoint,
-    watchpoint::{AimedAt, MOST_WATCHPOINTS, Touched, WatchAccess, Watchpoint},
+    watchpoint::{AimedAt, MOST_WATCHPOINTS, Touched, WatchAccess, WatchScope, Watchpoint},
 };
 pub use error::{AimError, ProbeError};
 pub use platform::Platform;

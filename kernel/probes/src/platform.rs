@@ -319,6 +319,30 @@ pub unsafe trait Platform: Sized + 'static {
         None
     }
 
+    /// Why the memory of programs in `range` may not be watched, if it may not: for example because
+    /// these are no addresses of programs. If not implemented, all is refused. A kernel that lets
+    /// programs be watched has #DB of ring 3 that name debug registers go to
+    /// [`Watchpoints::on_match`](crate::Watchpoints::on_match), and tells of changes by
+    /// [`Watchpoints::program_changed`](crate::Watchpoints::program_changed).
+    fn not_watchable_in_programs(range: Range<u64>) -> Option<&'static str> {
+        let _ = range;
+        Some("this kernel does not watch memory of programs")
+    }
+
+    /// The value of the `len` bytes from `addr` on in the program of the current task; none if they
+    /// are not there. `len` is 1, 2, 4 or 8, and `addr` a multiple of it. Interrupts off, in a hit
+    /// or a switch of tasks; it takes no lock, and a fault of its read is no fault of the kernel.
+    fn value_in_program(addr: u64, len: u8) -> Option<u64> {
+        let _ = (addr, len);
+        None
+    }
+
+    /// Where a program goes on after the instruction that has touched memory and left `ip`, if the
+    /// kernel has user probes, which displace instructions. On the hit path.
+    fn position_in_program(ip: u64) -> u64 {
+        ip
+    }
+
     /// Writes DR0 to DR3 and DR7 of the CPU that calls. Interrupts off. If not implemented, by the
     /// instructions.
     fn set_debug_registers(addrs: [u64; 4], control: u64) {

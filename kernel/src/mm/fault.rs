@@ -14,7 +14,9 @@ use super::{
 };
 use crate::{
     arch::{PtRegs, idt::exception_name, percpu},
-    pr_info, task,
+    pr_info,
+    probes::WATCHPOINTS,
+    task,
     uprobes::hit::original_position,
 };
 use abi::{WaitStatus, signal};
@@ -73,6 +75,7 @@ fn resolve(regs: &PtRegs, error_code: u64, address: u64) -> Result<(), FaultErro
     interrupts::enable();
     let outcome = space.fault(address, access(error_code));
     interrupts::disable();
+    WATCHPOINTS.program_changed();
     outcome
 }
 

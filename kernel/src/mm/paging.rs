@@ -359,6 +359,23 @@ pub fn unmap_kernel(page: VirtAddr) -> Option<Frame> {
     Some(unsafe { Frame::from_phys(frame.start_address()) })
 }
 
+/// Lets the kernel write `page`, which it may read, or not. Nothing changes where no page of 4 KiB
+/// is mapped. The caller then flushes all CPUs.
+pub fn set_kernel_writable(page: VirtAddr, is_writable: bool) {
+    let Some((_, mut flags)) = translate_kernel(page) else {
+        return;
+    };
+    flags.set(PageTableFlags::WRITABLE, is_writable);
+    let _lock = KERNEL_TABLES.lock();
+    // SAFETY: as in `map_in_kernel`.
+    let mut tables = unsafe { tables(kernel_root()) };
+    let page = Page::<Size4KiB>::containing_address(page);
+    // SAFETY: the same frame stays there, and who may not write it any more is told by a fault.
+    if let Ok(flush) = unsafe { tables.update_flags(page, flags) } {
+        flush.ignore();
+    }
+}
+
 /// Where the kernel address `address` lies in physical memory, and how it is mapped.
 pub fn translate_kernel(address: VirtAddr) -> Option<(PhysAddr, PageTableFlags)> {
     // SAFETY: the root is the kernel's (1). Tables of the kernel's half are never freed, and each

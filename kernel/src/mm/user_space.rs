@@ -46,7 +46,11 @@ use crate::{
     uprobes::space::SpaceProbes,
 };
 use alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
-use core::{mem::offset_of, ops::Range};
+use core::{
+    mem::offset_of,
+    ops::Range,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 use x86_64::{PhysAddr, VirtAddr, instructions::interrupts};
 
 /// First address that a program may use. Nothing is mapped below it, so a null pointer with a small
@@ -123,6 +127,8 @@ pub struct UserSpace {
     memory: Mutex<Memory>,
     root: PhysAddr,
     probes: SpaceProbes,
+    /// The number of the file's node whose program it has; 0: none yet.
+    program: AtomicU64,
 }
 
 /// Whether programs get no more memory, although the heap has given back what it does not use. Task
@@ -178,6 +184,7 @@ impl UserSpace {
         Ok(Self {
             root: tables.root(),
             probes: SpaceProbes::new(),
+            program: AtomicU64::new(0),
             memory: Mutex::new(Memory {
                 image: Vec::new(),
                 regions: BTreeMap::new(),
@@ -212,6 +219,16 @@ impl UserSpace {
             memory,
         });
         Ok(())
+    }
+
+    /// Notes which file's program it has, by the number of the node.
+    pub fn set_program(&self, file: u64) {
+        self.program.store(file, Relaxed);
+    }
+
+    /// The number of the node of the file whose program it has; 0: none yet. Any context.
+    pub fn program(&self) -> u64 {
+        self.program.load(Relaxed)
     }
 
     /// The address to which the byte at `offset` of the file with the node `file` was copied, if it
@@ -380,6 +397,7 @@ impl UserSpace {
     /// be the space of the running task, whose pages become read-only.
     pub fn fork(&self) -> Result<Self, Errno> {
         let child = Self::new()?;
+        child.set_program(self.program());
         {
             let mut memory = self.memory.lock();
             let Memory {

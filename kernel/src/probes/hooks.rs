@@ -4,10 +4,10 @@ use core::ops::Range;
 
 use x86_64::registers::debug::{Dr6, Dr6Flags};
 
-use super::{PROBES, WATCHPOINTS, every_cpu, platform, text_poke};
+use super::{PROBES, WATCHPOINTS, every_cpu, platform, text_poke, watched_objects};
 use crate::{
-    arch::{PtRegs, debug},
-    symbols, trace,
+    arch::{PtRegs, debug, percpu},
+    symbols, trace, uprobes,
 };
 
 /// Asks the probes whether a #DB is theirs. Called first by the #DB handler, interrupts off, kernel
@@ -23,7 +23,15 @@ pub fn on_debug(regs: &mut PtRegs) -> bool {
     if status & Dr6Flags::TRAP.bits() != 0 && regs.ip == debug_stub() {
         return true;
     }
-    let ours = PROBES.on_debug(regs, status);
+    let is_step = status & Dr6Flags::STEP.bits() != 0;
+    let written = is_step.then(|| watched_objects::on_step(regs)).flatten();
+    let ours = match &written {
+        Some(written) if !written.is_stepped => WATCHPOINTS.on_match(regs, status),
+        _ => PROBES.on_debug(regs, status),
+    };
+    if let Some(written) = written {
+        written.tell(regs);
+    }
     if ours {
         // Read again, because the probes clear the bits of watchpoints.
         debug::clear_single_step(Dr6::read_raw());
@@ -31,11 +39,41 @@ pub fn on_debug(regs: &mut PtRegs) -> bool {
     ours
 }
 
+/// The same by the shortest way for a #DB that comes while a write to a watched object is under way.
+/// False: it may have another cause, and is left to [`on_debug`].
+#[inline(always)]
+pub fn on_object_step(regs: &mut PtRegs) -> bool {
+    let status = Dr6::read_raw();
+    let is_lone = status & (Dr6Flags::STEP | Dr6Flags::TRAP).bits() == Dr6Flags::STEP.bits();
+    if !is_lone || watched_objects::is_stepped_by_others() {
+        return false;
+    }
+    let Some(written) = watched_objects::on_step(regs) else {
+        return false;
+    };
+    debug::clear_single_step(status);
+    percpu::this().probes.count_debug_trap();
+    written.tell(regs);
+    true
+}
+
 /// The same for a #DB that only debug registers have caused, by the shortest way.
 #[inline(always)]
 pub fn on_match(regs: &mut PtRegs, status: u64) -> bool {
     // As in `on_debug`.
     regs.ip == debug_stub() || WATCHPOINTS.on_match(regs, status)
+}
+
+/// Asks the probes whether a #DB of ring 3 that is more than matches of debug registers is theirs.
+/// A match is served first, because the program is still at what has matched. Not inlined, because
+/// it calls handlers.
+#[inline(never)]
+pub fn on_user_debug(regs: &mut PtRegs) -> bool {
+    let status = Dr6::read_raw();
+    if status & Dr6Flags::TRAP.bits() != 0 {
+        WATCHPOINTS.on_match(regs, status);
+    }
+    uprobes::hit::on_debug(regs)
 }
 
 /// Where the gate of #DB leads.

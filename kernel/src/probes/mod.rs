@@ -48,12 +48,14 @@ mod self_test;
 pub mod single_step_trace;
 pub mod survey;
 pub mod text_poke;
+pub mod watch_scopes;
 mod watched_memory;
+pub mod watched_objects;
 
 pub use ::probes::{
     AimError, AimedAt, EntryVerdict, FaultVerdict, Jprobe, JprobeEntry, Kprobe, Kretprobe,
-    KretprobeInstance, PreVerdict, ProbeError, PtRegs, Touched, WatchAccess, Watchpoint, jprobe,
-    kprobe,
+    KretprobeInstance, PreVerdict, ProbeError, PtRegs, Touched, WatchAccess, WatchScope,
+    Watchpoint, jprobe, kprobe,
     registry::{Owner, Probe, ReturnMethod, StepMethod},
 };
 pub use blacklist::HAS_CLONE;

@@ -12,6 +12,7 @@ use ::probes::{
     platform::{EntryPoints, SlotPage, Symbol, Text},
 };
 use abi::{WaitStatus, signal};
+use trace_agent::nofault::Space;
 use x86_64::{VirtAddr, instructions::interrupts};
 
 use super::{PROBES, blacklist, every_cpu, names, text_poke, watched_memory};
@@ -20,7 +21,7 @@ use crate::{
     mm::{frame::Frame, init_text, kernel_stack, paging, phys_map, uaccess},
     symbols::{self, SymbolKind},
     sync::RawMutex,
-    task,
+    task, uprobes,
 };
 
 /// This kernel, as the probes see it.
@@ -197,6 +198,19 @@ unsafe impl Platform for Kernel {
     #[inline(always)]
     fn watchable_value(addr: u64, len: u8) -> Option<u64> {
         watched_memory::value(addr, len)
+    }
+
+    fn not_watchable_in_programs(range: Range<u64>) -> Option<&'static str> {
+        watched_memory::refusal_in_programs(&range)
+    }
+
+    #[inline(always)]
+    fn value_in_program(addr: u64, len: u8) -> Option<u64> {
+        watched_memory::value_in(Space::User, addr, len)
+    }
+
+    fn position_in_program(ip: u64) -> u64 {
+        uprobes::hit::ip_after(ip)
     }
 
     fn load_watches_elsewhere() {

@@ -174,6 +174,7 @@ fn load(cwd: &NodeRef, path: &[u8], arguments: &Arguments) -> Result<Loaded, Err
             }
         })?;
     let space = UserSpace::new()?;
+    space.set_program(file.node().number());
     for segment in &program.segments {
         load_segment(&space, &file, segment)?;
     }

@@ -37,7 +37,7 @@ pub use wait_queue::WaitQueue;
 use crate::{
     arch::{PtRegs, percpu, switch},
     mm::{frame::OutOfMemory, kernel_stack::KernelStack, paging, user_space::UserSpace},
-    probes::PROBES,
+    probes::{PROBES, WATCHPOINTS},
     sync::SpinLock,
 };
 use alloc::{
@@ -54,7 +54,7 @@ use core::{
 };
 use intrusive_queue::{Link, Linked};
 use process::Process;
-use x86_64::PhysAddr;
+use x86_64::{PhysAddr, instructions::interrupts};
 
 /// A reference that keeps a task in memory. The task may end all the same.
 pub type TaskRef = Arc<Task>;
@@ -362,7 +362,18 @@ impl Task {
         // SAFETY: the root is the kernel's, or that of `space`, which the task keeps alive from
         // here on. The lock keeps this task on this CPU meanwhile.
         unsafe { paging::load_root(root.unwrap_or(paging::kernel_root())) };
+        interrupts::without_interrupts(|| WATCHPOINTS.program_changed());
         core::mem::replace(&mut *current, space)
+    }
+
+    /// Its user memory.
+    ///
+    /// # Safety
+    /// 1. The task runs on this CPU or is about to, and does not change its memory before the
+    ///    result was used last.
+    pub(crate) unsafe fn own_space(&self) -> Option<&UserSpace> {
+        // SAFETY: `user_space` keeps it, and only the task itself changes that (TASK-3), by (1).
+        unsafe { self.own_space.load(Ordering::Relaxed).as_ref() }
     }
 
     /// Changes the state if it is `from`.
@@ -480,9 +491,8 @@ pub(crate) fn running() -> Option<&'static Task> {
 #[inline(always)]
 pub(crate) fn running_in_space() -> Option<(&'static Task, &'static UserSpace)> {
     let task = running()?;
-    // SAFETY: `user_space` keeps it, and only this task changes that (TASK-3).
-    let space = unsafe { task.own_space.load(Ordering::Relaxed).as_ref() };
-    Some((task, space?))
+    // SAFETY: it is the running task, and the caller is it.
+    Some((task, unsafe { task.own_space() }?))
 }
 
 /// The task that runs. Any context once the scheduler is set up.

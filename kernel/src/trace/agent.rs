@@ -4,15 +4,16 @@
 //! to the part of the kernel that knows the answer. What a hit asks takes no lock and may not be
 //! probed.
 
-use alloc::{boxed::Box, string::String};
-use core::fmt;
+use alloc::{boxed::Box, format, string::String};
+use core::{fmt, ops::Range};
 
 use bpf_compiler::Sample;
+use fallible::try_box;
 use trace_agent::{
     Agent, CodePage, PerCpu, Tracing,
     facts::{
-        EntryPoints, InProgram, MAX_CPUS, NoTable, PlaceInProgram, ProgramFrame, RunInProgram,
-        Shown, Source, Ticks,
+        EntryPoints, InProgram, MAX_CPUS, NoTable, PlaceInProgram, ProgramFrame, RunAtObject,
+        RunInProgram, Shown, Source, Ticks,
     },
     records,
 };
@@ -25,7 +26,10 @@ use crate::{
     arch::{apic, cpu, percpu, rtc, smp, switch},
     backtrace,
     mm::{kernel_stack, paging},
-    probes::{ACTION_PAGES, Kernel},
+    probes::{
+        ACTION_PAGES, Kernel, WatchScope,
+        watched_objects::{ObjectWatch, RegisteredObjectWatch},
+    },
     task::{self, Task, comms, running},
     time, uprobes,
 };
@@ -140,6 +144,14 @@ unsafe impl Agent for Kernel {
         user::attach(run, place)
     }
 
+    fn watch_object(object: Range<u64>, run: RunAtObject) -> Result<Box<dyn InProgram>, String> {
+        WatchedObject::attach(object, run)
+    }
+
+    fn programs_of(path: &str) -> Result<WatchScope, String> {
+        user::programs_of(path)
+    }
+
     #[inline(always)]
     fn program_return_address(slot: u64, found: u64) -> u64 {
         uprobes::hit::shown_return_address(slot, found)
@@ -201,5 +213,24 @@ unsafe impl Agent for Kernel {
             Some((false, address)) => Ok(Source::At(address)),
             None => Err("the directories below /sys/kernel/tracing/events are those that it has"),
         }
+    }
+}
+
+/// A watch of an object that calls what the agent has given.
+struct WatchedObject(RegisteredObjectWatch);
+
+impl WatchedObject {
+    fn attach(object: Range<u64>, run: RunAtObject) -> Result<Box<dyn InProgram>, String> {
+        let out_of_memory = |_| String::from("no memory is left for the watch");
+        let bytes = object.end.saturating_sub(object.start);
+        let watch = try_box(ObjectWatch::new(object.start, bytes, run)).map_err(out_of_memory)?;
+        let watch = RegisteredObjectWatch::new(watch).map_err(|error| format!("{error}"))?;
+        Ok(try_box(Self(watch)).map_err(out_of_memory)?)
+    }
+}
+
+impl InProgram for WatchedObject {
+    fn detach(self: Box<Self>) -> u64 {
+        self.0.end()
     }
 }

@@ -13,11 +13,13 @@
 use alloc::{boxed::Box, format, string::String, sync::Arc};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use abi::open;
 use fallible::{copied, try_box};
 use trace_agent::facts::{InProgram, PlaceInProgram, RoutineInProgram, RunInProgram};
 
 use crate::{
-    probes::{PreVerdict, PtRegs},
+    fs,
+    probes::{PreVerdict, PtRegs, WatchScope, watch_scopes},
     uprobes::{
         Uprobe, UprobeError, Uretprobe, UserCall,
         hit::reading_program,
@@ -176,6 +178,16 @@ impl InProgram for AttachedToProgram {
 }
 
 /// A program of a script, at a place that the script names.
+/// The processes that run the program at `path`.
+///
+/// # Errors
+/// Why there is no such file, in words.
+pub(super) fn programs_of(path: &str) -> Result<WatchScope, String> {
+    let file = fs::open(path, open::RDONLY);
+    let file = file.map_err(|errno| format!("{path}: {}", errno.text()))?;
+    Ok(watch_scopes::programs_of(file.node()))
+}
+
 pub(super) fn attach(
     run: RunInProgram,
     place: &PlaceInProgram<'_>,

@@ -139,7 +139,7 @@ impl fmt::Display for UprobeError {
             ),
             Self::UnknownSymbol { name, .. } => write!(
                 f,
-                "the program has no function {name}; `nm --demangle` of the program lists them"
+                "the program has no symbol {name}; `nm --demangle` of the program lists them"
             ),
             Self::AmbiguousSymbol { name } => write!(
                 f,

@@ -513,6 +513,13 @@ pub fn shown_ip(ip: u64) -> u64 {
     running().map_or(ip, |(_, space)| space.probes().shown_ip(ip))
 }
 
+/// Where the running program goes on after the instruction that has touched memory and left `ip`.
+/// As [`shown_ip`].
+#[inline(always)]
+pub fn ip_after(ip: u64) -> u64 {
+    running().map_or(ip, |(_, space)| space.probes().ip_after(ip))
+}
+
 /// Where the return address of the function is that the running program is about to begin, if it is
 /// about to execute the probed first instruction of one. `ip` and `sp` are its registers. As
 /// [`shown_ip`].

@@ -45,4 +45,4 @@ pub use registry::{
     register_uprobe, register_uprobes, register_uretprobe, register_uretprobes, unregister_uprobe,
     unregister_uprobes, unregister_uretprobe, unregister_uretprobes,
 };
-pub use target::{address_in_memory, check_file, function_offset};
+pub use target::{address_in_memory, check_file, function_offset, watchpoint};

@@ -443,8 +443,23 @@ impl SpaceProbes {
     /// path.
     #[inline(always)]
     pub(super) fn shown_ip(&self, ip: u64) -> u64 {
+        self.displaced_at(ip).map_or(ip, |place| place.address)
+    }
+
+    /// Where the program goes on after the instruction that has touched memory and left `ip`: if
+    /// that is in a slot, behind the instruction of the slot. If that is a call, the function is
+    /// meant to have returned. On the hit path.
+    #[inline(always)]
+    pub(super) fn ip_after(&self, ip: u64) -> u64 {
+        self.displaced_at(ip)
+            .map_or(ip, |place| place.address + u64::from(place.displaced.len))
+    }
+
+    /// The place in whose slot `ip` is.
+    #[inline(always)]
+    fn displaced_at(&self, ip: u64) -> Option<&ProbedPlace> {
         if ip < self.slots_start.load(Relaxed) || ip >= self.slots_end.load(Relaxed) {
-            return ip;
+            return None;
         }
         for entry in &self.table().entries {
             // SAFETY: a place that was stored is there for good.
@@ -453,10 +468,10 @@ impl SpaceProbes {
                 && ip >= place.slot.start
                 && ip < place.slot.end
             {
-                return place.address;
+                return Some(place);
             }
         }
-        ip
+        None
     }
 
     /// The return address that the program wrote at `slot`, where `found` is now. On the hit path:

@@ -26,6 +26,7 @@ use crate::{
     errno::Errno,
     fs::{self, File, FileKind, NodeRef},
     mm::{frame::FRAME_SIZE, paging::USER_END, shared::try_vec, user_space::USER_START},
+    probes::{Watchpoint, watch_scopes},
 };
 
 /// An instruction of a program's file.
@@ -73,10 +74,10 @@ fn content(file: &File) -> Result<Vec<u8>, UprobeError> {
     Ok(bytes)
 }
 
-/// Whether `name` is a name of `function`.
-fn is_called(function: &Symbol<'_>, name: &str) -> bool {
-    function.name == name || {
-        let demangled = rustc_demangle::demangle(function.name);
+/// Whether `name` is a name of `symbol`.
+fn is_called(symbol: &Symbol<'_>, name: &str) -> bool {
+    symbol.name == name || {
+        let demangled = rustc_demangle::demangle(symbol.name);
         is_text_of(&format_args!("{demangled:#}"), name)
             || is_text_of(&format_args!("{demangled}"), name)
     }
@@ -136,21 +137,29 @@ impl ProgramFile {
 
     /// The function called `name`.
     fn function(&self, name: &str) -> Result<Symbol<'_>, UprobeError> {
+        self.symbol(elf_program::functions(&self.bytes), name)
+    }
+
+    /// The one of `all` that is called `name`.
+    fn symbol<'a>(
+        &self,
+        all: impl Iterator<Item = Symbol<'a>>,
+        name: &str,
+    ) -> Result<Symbol<'a>, UprobeError> {
         let mut found: Option<Symbol<'_>> = None;
-        let all = elf_program::functions(&self.bytes);
-        for function in all.filter(|function| is_called(function, name)) {
-            if function.name == name {
-                return Ok(function);
+        for symbol in all.filter(|symbol| is_called(symbol, name)) {
+            if symbol.name == name {
+                return Ok(symbol);
             }
-            if found.is_some_and(|found| found.start != function.start) {
+            if found.is_some_and(|found| found.start != symbol.start) {
                 return Err(UprobeError::AmbiguousSymbol {
                     name: copied(name)?,
                 });
             }
-            found = Some(function);
+            found = Some(symbol);
         }
         match found {
-            Some(function) => Ok(function),
+            Some(symbol) => Ok(symbol),
             None => Err(UprobeError::UnknownSymbol {
                 name: copied(name)?,
                 stripped: self.functions.is_empty(),
@@ -336,6 +345,26 @@ pub fn function_offset(path: &str, name: &str) -> Result<u64, UprobeError> {
     let start = file.function(name)?.start;
     let offset = file.program.code_offset(start);
     offset.ok_or(UprobeError::NotText { offset: 0 })
+}
+
+/// A watchpoint for the static called `name` in all processes that run the program at `path`, those
+/// included that start later. It watches for writes of the whole static if that has 1, 2, 4 or 8
+/// bytes, else of its first 8.
+///
+/// # Errors
+/// [`UprobeError`].
+pub fn watchpoint(path: &str, name: &str) -> Result<Watchpoint, UprobeError> {
+    let file = ProgramFile::read(path)?;
+    let object = file.symbol(elf_program::objects(&file.bytes), name)?;
+    let len = match object.size {
+        size @ (1 | 2 | 4) => size as u8,
+        _ => 8,
+    };
+    let scope = watch_scopes::programs_of(&file.node);
+    Ok(Watchpoint::new()
+        .at(object.start)
+        .len(len)
+        .in_programs(scope))
 }
 
 /// The address at which the program at `path` has the byte at `offset` of its file.

@@ -6,10 +6,14 @@
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use kernel::probes::{
-    EntryVerdict, Jprobe, JprobeEntry, Kprobe, Kretprobe, KretprobeInstance, PreVerdict,
-    ProbeError, PtRegs, Registered, RegisteredWatchpoint, Touched, WATCHPOINTS, Watchpoint, jprobe,
-    register,
+use kernel::{
+    probes::{
+        EntryVerdict, Jprobe, JprobeEntry, Kprobe, Kretprobe, KretprobeInstance, PreVerdict,
+        ProbeError, PtRegs, Registered, RegisteredWatchpoint, Touched, WATCHPOINTS, Watchpoint,
+        jprobe, register,
+        watched_objects::{ObjectWatch, RegisteredObjectWatch},
+    },
+    symbols,
 };
 
 /// The handlers of a row's probes.
@@ -22,6 +26,7 @@ pub trait Handlers {
     fn entry(instance: &mut KretprobeInstance<()>, regs: &mut PtRegs) -> EntryVerdict;
     fn on_return(instance: &mut KretprobeInstance<()>, regs: &mut PtRegs);
     fn on_touch(watch: &Watchpoint, regs: &mut PtRegs, touched: &Touched);
+    fn on_write(regs: &mut PtRegs, touched: &Touched);
     const JPROBE: JprobeEntry;
 }
 
@@ -42,6 +47,8 @@ impl Handlers for Empty {
     fn on_return(_: &mut KretprobeInstance<()>, _: &mut PtRegs) {}
 
     fn on_touch(_: &Watchpoint, _: &mut PtRegs, _: &Touched) {}
+
+    fn on_write(_: &mut PtRegs, _: &Touched) {}
 
     const JPROBE: JprobeEntry = do_nothing;
 }
@@ -69,6 +76,10 @@ impl Handlers for Counting {
     }
 
     fn on_touch(_: &Watchpoint, _: &mut PtRegs, _: &Touched) {
+        count();
+    }
+
+    fn on_write(_: &mut PtRegs, _: &Touched) {
         count();
     }
 
@@ -113,6 +124,8 @@ pub enum HandlerKind {
     Watchpoint,
     /// The same without a handler.
     WatchpointCount,
+    /// A watch of [`WATCHED`] by the protection of its page.
+    Object,
 }
 
 /// The word that `bench_store` stores to.
@@ -123,7 +136,7 @@ impl HandlerKind {
     pub fn handlers(self) -> u64 {
         match self {
             Self::WatchpointCount => 0,
-            Self::Kprobe | Self::Kretprobe | Self::Jprobe | Self::Watchpoint => 1,
+            Self::Kprobe | Self::Kretprobe | Self::Jprobe | Self::Watchpoint | Self::Object => 1,
             Self::KprobePost | Self::KretprobeEntry => 2,
         }
     }
@@ -155,6 +168,15 @@ impl HandlerKind {
             }
             Self::Watchpoint => Box::new(watch(watchpoint().handler(H::on_touch))?),
             Self::WatchpointCount => Box::new(watch(watchpoint())?),
+            Self::Object => {
+                let start = symbols::lookup_name(WATCHED).expect("it is there").start;
+                let handler = Box::new(|regs: &mut PtRegs, touched: &Touched| {
+                    H::on_write(regs, touched);
+                });
+                let watch = Box::new(ObjectWatch::new(start, 4, handler));
+                let watch = RegisteredObjectWatch::new(watch);
+                Box::new(watch.expect("its page is its own"))
+            }
         })
     }
 }
@@ -217,6 +239,16 @@ impl Armed for Registered<Box<Jprobe>> {
 impl Armed for RegisteredWatchpoint {
     fn hits(&self) -> u64 {
         Watchpoint::hits(self)
+    }
+
+    fn missed(&self) -> u64 {
+        self.nmissed()
+    }
+}
+
+impl Armed for RegisteredObjectWatch {
+    fn hits(&self) -> u64 {
+        ObjectWatch::hits(self)
     }
 
     fn missed(&self) -> u64 {

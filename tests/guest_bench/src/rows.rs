@@ -12,7 +12,7 @@ use crate::{
     handlers::{
         Armed, Counting, Empty,
         HandlerKind::{
-            self, Jprobe, Kprobe, KprobePost, Kretprobe, KretprobeEntry, Watchpoint,
+            self, Jprobe, Kprobe, KprobePost, Kretprobe, KretprobeEntry, Object, Watchpoint,
             WatchpointCount,
         },
         Handlers, counted,
@@ -103,6 +103,7 @@ pub static BREAKPOINT: &[Row] = &[
     row("base_store", "bench_store", &[]),
     row("w_write", "bench_store", &[Watchpoint]).traps(1),
     row("w_count", "bench_store", &[WatchpointCount]).traps(1),
+    row("w_object", "bench_store", &[Object]).traps(1),
 
     row("base_rec8", "bench_recurse", &[]),
     row("rec8_k", "bench_recurse", &[Kprobe]).hits(DEPTH).traps(DEPTH),

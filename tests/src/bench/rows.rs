@@ -31,7 +31,7 @@ pub static SETS: [Set; 5] = [
             "base_mid_nop", "k_mid_nop", "base_mid_jcc_taken", "k_mid_jcc_taken",
             "base_mid_jcc_not", "k_mid_jcc_not", "base_mid_call", "k_mid_call",
             "base_mid_ret", "k_mid_ret", "base_mid_rip", "k_mid_rip",
-            "base_store", "w_write", "w_count",
+            "base_store", "w_write", "w_count", "w_object",
             "base_rec8", "rec8_k", "rec8_r",
             "k_int3_n0", "k_int3_n64", "k_int3_n1000", "k_int3_n10000", "k_int3_n100000",
             "register_10000", "unregister_10000",

@@ -223,8 +223,9 @@ impl<'a> Compiler<'a> {
                 )),
                 ProbeKind::Watch {
                     what: tree::Watched::OfCall(call),
-                    reads,
-                } => Some(places::of_call(&mut self.tables, probe, call, *reads)),
+                    access,
+                    ..
+                } => Some(places::of_call(&mut self.tables, probe, call, *access)),
                 _ => None,
             };
             match several {
@@ -629,9 +630,10 @@ impl<'a> Compiler<'a> {
             },
             SiteKind::Watch(watched) => Attachment::Watch {
                 program,
+                path: group.user.as_ref().map(|user| user.path.clone()),
                 at: watched.at,
                 bytes: watched.bytes,
-                reads: watched.reads,
+                access: watched.access,
             },
             SiteKind::User(moment) => {
                 // A group of this kind has one.

@@ -195,9 +195,20 @@ pub(crate) fn group(tables: &mut Tables<'_>, probe: &Probe) -> Lowered<Group> {
             format!("profile:{}", names::duration(*nanoseconds)),
             *nanoseconds,
         ),
-        ProbeKind::Watch { what, reads } => {
-            let watched = watches::of_place(tables, what, *reads)?;
-            timer(SiteKind::Watch(watched), format!("{probe}"), 0)
+        ProbeKind::Watch {
+            program,
+            what,
+            access,
+        } => {
+            let watched = watches::of_place(tables, program.as_ref(), what, *access, span)?;
+            let user = program.as_ref().map(|path| UserSite {
+                path: path.text.clone(),
+                ..UserSite::default()
+            });
+            Group {
+                user,
+                ..timer(SiteKind::Watch(watched), format!("{probe}"), 0)
+            }
         }
         // Each function and mark has a group of its own: see `of_program`, `of_marks`.
         ProbeKind::User { .. } | ProbeKind::Mark { .. } => {
@@ -213,9 +224,9 @@ pub(crate) fn of_call(
     tables: &mut Tables<'_>,
     probe: &Probe,
     call: &tree::OfCall,
-    reads: bool,
+    access: tree::Access,
 ) -> Lowered<Vec<Group>> {
-    let (address, watched, aim) = watches::at_call(tables, probe, call, reads)?;
+    let (address, watched, aim) = watches::at_call(tables, probe, call, access)?;
     let group = |site, name: String, span| Group {
         site,
         addresses: Vec::new(),

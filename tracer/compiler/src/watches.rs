@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   watch:STATIC.FIELD          an address that is known          one program, at the watch
+//!   watch:PROGRAM:STATIC.FIELD  the same, in a program            one program, at the watch
 //!   watch:FUNCTION(EXPRESSION)  known when FUNCTION is called     two: one at the function aims
 //!                                                                 the watch, the other is the
 //!                                                                 clause's
@@ -13,10 +14,13 @@
 use alloc::{format, rc::Rc, string::String};
 
 use bpf::AluOp;
-use trace_interface::{script::WatchedAt, symbols::TypeId};
+use trace_interface::{
+    script::{WatchedAccess, WatchedAt},
+    symbols::TypeId,
+};
 use trace_language::{
     Diagnostic,
-    tree::{self, Expression, ExpressionKind, Name, Probe},
+    tree::{self, Expression, ExpressionKind, Name, Probe, Span},
 };
 
 use crate::{
@@ -26,6 +30,9 @@ use crate::{
     tables::Tables,
     values::{Shared, Site, SiteKind, Val, Values, Watched},
 };
+
+/// The most bytes of a watched object.
+const MOST_OF_OBJECT: u64 = 1 << 20;
 
 /// The most watches of a script that calls aim: one for each debug register.
 const MOST_AIMED: u32 = 4;
@@ -55,19 +62,59 @@ pub(crate) struct Memory {
 /// The memory of a watch whose place the text tells.
 pub(crate) fn of_place(
     tables: &mut Tables<'_>,
+    program: Option<&Name>,
     what: &tree::Watched,
-    reads: bool,
+    access: tree::Access,
+    span: Span,
 ) -> Lowered<Watched> {
-    match what {
-        tree::Watched::Memory { address, bytes } => Ok(Watched {
-            at: WatchedAt::Address(*address),
-            bytes: *bytes as u8,
-            reads,
-            type_id: None,
-        }),
-        tree::Watched::Static(name) => watched_static(tables, name, reads),
+    if program.is_some() && access == tree::Access::ReadWrite {
+        return Err(Diagnostic::new(
+            span,
+            "reads of a program's memory are not watched",
+            "watch for writes, w: a program that loads SS from the memory would put the trap off \
+             into the kernel's entry, which has no stack yet",
+        ));
+    }
+    let space = match program {
+        Some(_) => Space::User,
+        None => Space::Kernel,
+    };
+    let name = match what {
+        tree::Watched::Memory { address, bytes } => {
+            return Ok(Watched {
+                space,
+                at: WatchedAt::Address(*address),
+                bytes: *bytes as u32,
+                access: wanted(access),
+                type_id: None,
+            });
+        }
+        tree::Watched::Static(name) => name,
         // It has groups of its own: see `at_call`.
-        tree::Watched::OfCall(call) => watched_static(tables, &call.memory, reads),
+        tree::Watched::OfCall(call) => &call.memory,
+    };
+    let Some(path) = program else {
+        return watched_static(tables, name, space, access);
+    };
+    if tables.types.kernel.program(&path.text).is_none() {
+        return Err(Diagnostic::new(
+            path.span,
+            format!("which statics `{}` has is not known here", path.text),
+            "statics are known of the programs that this tool has built, in /bin; elsewhere write \
+             watchpoint:PROGRAM:ADDRESS:LENGTH:w",
+        ));
+    }
+    tables.types.set_program(Some(&path.text));
+    let watched = watched_static(tables, name, space, access);
+    tables.types.set_program(None);
+    watched
+}
+
+fn wanted(access: tree::Access) -> WatchedAccess {
+    match access {
+        tree::Access::Write => WatchedAccess::Write,
+        tree::Access::ReadWrite => WatchedAccess::ReadWrite,
+        tree::Access::Execute => WatchedAccess::Execute,
     }
 }
 
@@ -77,7 +124,7 @@ pub(crate) fn at_call(
     tables: &mut Tables<'_>,
     probe: &Probe,
     call: &tree::OfCall,
-    reads: bool,
+    access: tree::Access,
 ) -> Lowered<(u64, Watched, Aim)> {
     let (function, memory) = (&call.function, &call.memory);
     let found = tables.functions(&function.text);
@@ -119,9 +166,10 @@ pub(crate) fn at_call(
     }
     tables.aimed += 1;
     let watched = Watched {
+        space: Space::Kernel,
         at: WatchedAt::Aimed(number),
-        bytes: found.bytes as u8,
-        reads,
+        bytes: found.bytes as u32,
+        access: wanted(access),
         type_id: found.type_id,
     };
     Ok((address, watched, aim))
@@ -143,7 +191,7 @@ impl Aim {
                 bytes,
                 type_id: None,
             }),
-            (None, value) => memory_of(values, value).ok_or_else(|| {
+            (None, value) => memory_of(values, value, Space::Kernel).ok_or_else(|| {
                 Diagnostic::new(
                     name.span,
                     format!("`{}` is no memory of the kernel", name.text),
@@ -159,22 +207,24 @@ impl Aim {
     }
 }
 
-/// Where a value is, if that is memory of the kernel.
-fn memory_of(values: &Values<'_, '_>, value: Val) -> Option<Memory> {
+/// Where a value is, if that is memory of `wanted`.
+fn memory_of(values: &Values<'_, '_>, value: Val, wanted: Space) -> Option<Memory> {
     let present = value.present();
     let Val::Object(Object {
         type_id,
-        at:
-            At::Memory {
-                space: Space::Kernel,
-                address,
-                offset,
-            },
+        at: At::Memory {
+            space,
+            address,
+            offset,
+        },
         ..
     }) = value
     else {
         return None;
     };
+    if space != wanted {
+        return None;
+    }
     Some(Memory {
         address: Number::alu(AluOp::Add, address, Number::Constant(offset as u64)),
         present,
@@ -207,7 +257,12 @@ fn wrong_size(name: &Name, what: &str) -> Diagnostic {
 }
 
 /// The memory of a static, or of a field of one.
-fn watched_static(tables: &mut Tables<'_>, name: &Name, reads: bool) -> Lowered<Watched> {
+fn watched_static(
+    tables: &mut Tables<'_>,
+    name: &Name,
+    space: Space,
+    access: tree::Access,
+) -> Lowered<Watched> {
     let refused = |message: String, help: &str| Diagnostic::new(name.span, message, help);
     let at = |error: Diagnostic| Diagnostic {
         span: name.span,
@@ -241,11 +296,15 @@ fn watched_static(tables: &mut Tables<'_>, name: &Name, reads: bool) -> Lowered<
             "an index is below the number of elements",
         ));
     }
-    let memory = memory_of(&values, value).ok_or_else(|| {
-        refused(
+    let memory = memory_of(&values, value, space).ok_or_else(|| match space {
+        Space::Kernel => refused(
             format!("`{}` is no memory of the kernel", name.text),
             "name a static, or a field of one: watch:kernel::time::TICKS.value",
-        )
+        ),
+        Space::User => refused(
+            format!("`{}` is no memory of the program", name.text),
+            "name a static of the program, or a field of one",
+        ),
     })?;
     let Some(address) = memory.address.constant() else {
         return Err(refused(
@@ -255,13 +314,24 @@ fn watched_static(tables: &mut Tables<'_>, name: &Name, reads: bool) -> Lowered<
     };
     let bytes = memory.bytes;
     if !matches!(bytes, 1 | 2 | 4 | 8) || !address.is_multiple_of(bytes) {
+        let is_object = space == Space::Kernel && (1..=MOST_OF_OBJECT).contains(&bytes);
+        if is_object && access == tree::Access::Write {
+            return Ok(Watched {
+                space,
+                at: WatchedAt::Object(address),
+                bytes: bytes as u32,
+                access: wanted(access),
+                type_id: None,
+            });
+        }
         let what = format!("{bytes} bytes from {address:#x} on");
         return Err(wrong_size(name, &what));
     }
     Ok(Watched {
+        space,
         at: WatchedAt::Address(address),
-        bytes: bytes as u8,
-        reads,
+        bytes: bytes as u32,
+        access: wanted(access),
         type_id: memory.type_id,
     })
 }

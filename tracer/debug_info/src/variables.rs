@@ -203,7 +203,7 @@ impl DebugInfo {
                 .collect();
             let last = names::segments(path).pop().unwrap_or(path);
             return Err(Unavailable {
-                reason: format!("the kernel has no static variable {path}"),
+                reason: format!("there is no static variable {path}"),
                 help: did_you_mean(&names::nearest(last, all, NEAR)),
             });
         };

@@ -81,14 +81,16 @@ pub enum Attachment {
     Begin { program: u32 },
     /// Runs once, when everything is detached. Its context is all zero.
     End { program: u32 },
-    /// Runs a program of [`ProgramKind::Probe`] after instructions that have written the memory, or
-    /// with `reads` read it, too. The context has the registers after the instruction. In place of
-    /// `orig_ax` it has the value before it, and in place of `ss` the one after it.
+    /// Runs a program of [`ProgramKind::Probe`] after instructions that have touched the memory, in
+    /// the processes that run the file at `path`, or else in the kernel's memory. The context has
+    /// the registers after the instruction. In place of `orig_ax` it has the value before it, and
+    /// in place of `ss` the one after it.
     Watch {
         program: u32,
+        path: Option<String>,
         at: WatchedAt,
-        bytes: u8,
-        reads: bool,
+        bytes: u32,
+        access: WatchedAccess,
     },
     /// Runs a program of [`ProgramKind::Probe`] in each process that runs the file at `path`: at an
     /// instruction, or with `returns` when a call of the function there has returned. The place is
@@ -110,10 +112,25 @@ pub enum Attachment {
     Profile { program: u32, nanoseconds: u64 },
 }
 
+/// Which instructions a watch is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WatchedAccess {
+    /// Those that write the memory.
+    Write,
+    /// Those that read or write it.
+    ReadWrite,
+    /// The one that is there, before it. There are no values then, and the length means nothing.
+    Execute,
+}
+
 /// Where the memory of a watch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WatchedAt {
+    /// 1, 2, 4 or 8 bytes from there on.
     Address(u64),
+    /// An object of any size from there on, for writes. The values are those of the 8 bytes around
+    /// the first byte that was written.
+    Object(u64),
     /// Where programs aim it by this number, below 4: [`Helper::AimWatch`](bpf::Helper::AimWatch).
     /// Nowhere at first.
     Aimed(u32),

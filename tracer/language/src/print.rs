@@ -8,9 +8,9 @@ use core::fmt::{self, Display, Formatter, Write};
 use crate::{
     parser::is_plain_pattern,
     tree::{
-        Arm, Binary, Block, Clause, Expression, ExpressionKind, Map, MapDeclaration, Name, Pattern,
-        PatternKind, Probe, ProbeKind, ReturnPart, Setting, Statement, StatementKind, Target, Tree,
-        TypeKind, TypeName, UserPlace, Watched,
+        Access, Arm, Binary, Block, Clause, Expression, ExpressionKind, Map, MapDeclaration, Name,
+        Pattern, PatternKind, Probe, ProbeKind, ReturnPart, Setting, Statement, StatementKind,
+        Target, Tree, TypeKind, TypeName, UserPlace, Watched,
     },
 };
 
@@ -132,10 +132,22 @@ impl Display for Probe {
             }
             ProbeKind::Interval { nanoseconds } => write!(f, "interval:{nanoseconds}ns"),
             ProbeKind::Profile { nanoseconds } => write!(f, "profile:{nanoseconds}ns"),
-            ProbeKind::Watch { what, reads } => {
-                let access = if *reads { "rw" } else { "w" };
+            ProbeKind::Watch {
+                program,
+                what,
+                access,
+            } => {
+                let letters = match access {
+                    Access::Write => "w",
+                    Access::ReadWrite => "rw",
+                    Access::Execute => "x",
+                };
+                let (path, colon) = match program {
+                    Some(path) => (&*path.text, ":"),
+                    None => ("", ""),
+                };
                 match what {
-                    Watched::Static(name) => write!(f, "watch:{}", name.text)?,
+                    Watched::Static(name) => write!(f, "watch:{path}{colon}{}", name.text)?,
                     Watched::OfCall(call) => {
                         let (function, memory) = (PatternText(&call.function), &call.memory.text);
                         match call.bytes {
@@ -143,16 +155,19 @@ impl Display for Probe {
                             Some(bytes) => {
                                 return write!(
                                     f,
-                                    "watchpoint:{function}+{memory}:{bytes}:{access}"
+                                    "watchpoint:{function}+{memory}:{bytes}:{letters}"
                                 );
                             }
                         }
                     }
                     Watched::Memory { address, bytes } => {
-                        return write!(f, "watchpoint:{address:#x}:{bytes}:{access}");
+                        return write!(f, "watchpoint:{path}{colon}{address:#x}:{bytes}:{letters}");
                     }
                 }
-                if *reads { f.write_str(":rw") } else { Ok(()) }
+                match access {
+                    Access::Write => Ok(()),
+                    Access::ReadWrite | Access::Execute => write!(f, ":{letters}"),
+                }
             }
             ProbeKind::User {
                 path,

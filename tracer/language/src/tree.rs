@@ -126,8 +126,13 @@ pub enum ProbeKind {
     Profile { nanoseconds: u64 },
     /// `watch:STATIC.FIELD:rw`, `watch:FUNCTION(args.NAME.FIELD):rw`,
     /// `watchpoint:ADDRESS:LENGTH:rw` or `watchpoint:FUNCTION+argN:LENGTH:rw`: after an instruction
-    /// that has touched the memory. Without `reads`, only those that write hit.
-    Watch { what: Watched, reads: bool },
+    /// that has touched the memory. With a path before the static or the address, it is memory of
+    /// the processes that run that program.
+    Watch {
+        program: Option<Name>,
+        what: Watched,
+        access: Access,
+    },
     /// `uprobe:PATH:FUNCTION+OFFSET` and `uretprobe:PATH:FUNCTION`: in a program of the machine.
     User {
         path: Name,
@@ -153,6 +158,17 @@ pub enum UserPlace {
     Function { function: Name, offset: u64 },
     /// So many bytes after the start of its file.
     Offset(u64),
+}
+
+/// Which instructions a `watch` is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// `w`: those that write the memory.
+    Write,
+    /// `rw`: those that read or write it.
+    ReadWrite,
+    /// `x`: the one that is there, before it.
+    Execute,
 }
 
 /// The memory that a `watch` is for.

@@ -901,7 +901,7 @@ fn the_kinds_of_probes_are_listed_where_there_is_none() {
         "there are `kprobe:FUNCTION`, `kretprobe:FUNCTION`, `session:FUNCTION`, \
          `inline:FUNCTION`, `line:FILE:LINE`, `insn:NAME`, `tracepoint:GROUP:EVENT`, \
          `interval:s:1`, `profile:hz:99`, `watch:STATIC`, `watch:FUNCTION(args.NAME.FIELD)`, \
-         `watchpoint:ADDRESS:LENGTH:w`, \
+         `watchpoint:ADDRESS:LENGTH:w`, `watch:PROGRAM:STATIC`, \
          `uprobe:PROGRAM:FUNCTION`, `uretprobe:PROGRAM:FUNCTION`, \
          `usdt:PROGRAM:PROVIDER:NAME`, `begin` and `end`"
     );

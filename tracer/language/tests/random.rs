@@ -7,7 +7,7 @@ use proptest::{collection::vec, option, prelude::*, sample::select};
 use trace_language::{
     parse,
     tree::{
-        Arm, Binary, Binding, Block, Clause, Expression, ExpressionKind, Map, Name, OfCall,
+        Access, Arm, Binary, Binding, Block, Clause, Expression, ExpressionKind, Map, Name, OfCall,
         Pattern, PatternKind, Probe, ProbeKind, ReturnPart, Span, Statement, StatementKind, Target,
         Tree, TypeKind, TypeName, Unary, Watched,
     },
@@ -322,18 +322,22 @@ fn probe() -> impl Strategy<Value = Probe> {
         }),
         (1..u64::MAX).prop_map(|nanoseconds| ProbeKind::Interval { nanoseconds }),
         (1..u64::MAX).prop_map(|nanoseconds| ProbeKind::Profile { nanoseconds }),
-        (any::<u64>(), 0_u32..4, any::<bool>()).prop_map(|(address, log2, reads)| {
-            let what = Watched::Memory {
-                address,
-                bytes: 1 << log2,
-            };
-            ProbeKind::Watch { what, reads }
-        }),
-        any::<bool>().prop_map(|reads| ProbeKind::Watch {
+        (any::<u64>(), 0_u32..4, watched_program(), access(true)).prop_map(
+            |(address, log2, program, access)| {
+                let bytes = 1 << log2;
+                ProbeKind::Watch {
+                    program,
+                    what: Watched::Memory { address, bytes },
+                    access,
+                }
+            }
+        ),
+        (watched_program(), access(false)).prop_map(|(program, access)| ProbeKind::Watch {
+            program,
             what: Watched::Static(name("kernel::task::NEXT.value.0")),
-            reads,
+            access,
         }),
-        (any::<bool>(), any::<bool>()).prop_map(|(reads, by_address)| {
+        (access(false), any::<bool>()).prop_map(|(access, by_address)| {
             let (memory, bytes) = match by_address {
                 true => ("arg1", Some(4)),
                 false => ("(*args.x).y[2]", None),
@@ -343,12 +347,25 @@ fn probe() -> impl Strategy<Value = Probe> {
                 memory: name(memory),
                 bytes,
             });
-            ProbeKind::Watch { what, reads }
+            ProbeKind::Watch {
+                program: None,
+                what,
+                access,
+            }
         }),
         Just(ProbeKind::Begin),
         Just(ProbeKind::End),
     ]
     .prop_map(|kind| Probe { kind, span: PLACE })
+}
+
+fn watched_program() -> impl Strategy<Value = Option<Name>> {
+    option::of(Just(name("/bin/workload")))
+}
+
+fn access(of_instructions: bool) -> impl Strategy<Value = Access> {
+    (0..2 + usize::from(of_instructions))
+        .prop_map(|which| [Access::Write, Access::ReadWrite, Access::Execute][which])
 }
 
 fn clause() -> impl Strategy<Value = Clause> {

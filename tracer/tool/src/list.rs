@@ -55,14 +55,51 @@ pub fn list_statics(pattern: &str, symbols: &DebugInfo, out: &mut impl Write) ->
     if found.is_empty() {
         bail!("no static of the kernel matches `{pattern}`; `-l 'watch:*'` lists them all");
     }
-    for Static {
+    found
+        .iter()
+        .try_for_each(|found| write_static("", found, out))
+}
+
+/// The line of a static, whose path comes after `program`.
+fn write_static(program: &str, found: &Static, out: &mut impl Write) -> Result<()> {
+    let Static {
         path,
         type_name,
         bytes,
-    } in found
-    {
-        let plural = if bytes == 1 { "" } else { "s" };
-        writeln!(out, "watch:{path}  {type_name}  {bytes} byte{plural}").context(CANNOT_WRITE)?;
+    } = found;
+    let plural = if *bytes == 1 { "" } else { "s" };
+    writeln!(
+        out,
+        "watch:{program}{path}  {type_name}  {bytes} byte{plural}"
+    )
+    .context(CANNOT_WRITE)
+}
+
+/// The same for statics of programs: `PATH:STATIC`, both with `*` and `?`. `programs` are those of
+/// the machine, by path.
+pub fn list_program_statics<'p>(
+    pattern: &str,
+    programs: impl IntoIterator<Item = (&'p str, &'p DebugInfo)>,
+    out: &mut impl Write,
+) -> Result<()> {
+    let (path, wanted) = pattern.split_once(':').unwrap_or((pattern, "*"));
+    let (mut all, mut has_program, mut has_static) = (Vec::new(), false, false);
+    for (of, symbols) in programs {
+        all.push(of);
+        if !glob(path, of) {
+            continue;
+        }
+        has_program = true;
+        for found in symbols.statics(wanted) {
+            has_static = true;
+            write_static(&format!("{of}:"), &found, out)?;
+        }
+    }
+    if !has_program {
+        bail!("no program matches `{path}`; there are {}", all.join(", "));
+    }
+    if !has_static {
+        bail!("no static of `{path}` matches `{wanted}`; `*` stands for any text");
     }
     Ok(())
 }

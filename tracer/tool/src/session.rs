@@ -65,14 +65,20 @@ fn list(pattern: &str, options: &Options, timing: &mut Timing) -> Result<(), Fai
     if list::list_timers(pattern, &mut stdout().lock())? {
         return Ok(());
     }
-    if let Some((kind @ ("uprobe" | "u" | "uretprobe" | "ur" | "usdt" | "U"), of_programs)) =
-        pattern.split_once(':')
+    let is_of_programs = |kind, rest: &str| match kind {
+        "uprobe" | "u" | "uretprobe" | "ur" | "usdt" | "U" => true,
+        "watch" => rest.starts_with('/'),
+        _ => false,
+    };
+    if let Some((kind, of_programs)) = pattern.split_once(':')
+        && is_of_programs(kind, of_programs)
     {
         let programs = target::programs(options)?;
         let programs = programs.iter().map(|(path, symbols)| (&**path, symbols));
         let out = &mut stdout().lock();
         match kind {
             "usdt" | "U" => list::list_marks(of_programs, programs, out)?,
+            "watch" => list::list_program_statics(of_programs, programs, out)?,
             _ => list::list_program_functions(of_programs, programs, out)?,
         }
         return Ok(());

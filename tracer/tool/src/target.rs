@@ -18,7 +18,10 @@ use boot::{
 };
 use debug_info::DebugInfo;
 use trace_compiler::{EventTable, Options as CompileOptions};
-use trace_interface::{Script, script::Attachment};
+use trace_interface::{
+    Script,
+    script::{Attachment, WatchedAccess},
+};
 use trace_link::{Address, Remote, Request, Trace};
 use trace_wire::stream::BuildId;
 
@@ -213,7 +216,15 @@ impl Target {
 
 fn watches_reads(script: &Script) -> bool {
     let mut all = script.attachments.iter();
-    all.any(|attachment| matches!(attachment, Attachment::Watch { reads: true, .. }))
+    all.any(|attachment| {
+        matches!(
+            attachment,
+            Attachment::Watch {
+                access: WatchedAccess::ReadWrite,
+                ..
+            }
+        )
+    })
 }
 
 /// Whether locked instructions do not hit a watch for reads there: see docs/emulators.md.

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 
 use probes::{
-    PtRegs,
+    PtRegs, Touched,
     action::{EntryRoutine, ReturnRoutine},
 };
 
@@ -85,6 +85,10 @@ impl RoutineInProgram {
         self.asks_the_place
     }
 }
+
+/// What a watch of an object calls after each instruction that has written there, with interrupts
+/// off.
+pub type RunAtObject = Box<dyn Fn(&mut PtRegs, &Touched) + Send + Sync>;
 
 /// Something attached to such a place.
 pub trait InProgram: Send + Sync {

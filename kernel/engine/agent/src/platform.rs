@@ -5,17 +5,17 @@
 //! stand for what a kernel may lack; as they are, they say that it is not there.
 
 use alloc::{boxed::Box, string::String};
-use core::fmt;
+use core::{fmt, ops::Range};
 
 use bpf_compiler::Sample;
-use probes::Host;
+use probes::{Host, WatchScope};
 use unwind::fast::FastTable;
 
 use crate::{
     PerCpu, Tracing,
     facts::{
-        EntryPoints, InProgram, NoTable, PlaceInProgram, ProgramFrame, RunInProgram, Shown, Source,
-        Ticks,
+        EntryPoints, InProgram, NoTable, PlaceInProgram, ProgramFrame, RunAtObject, RunInProgram,
+        Shown, Source, Ticks,
     },
 };
 
@@ -108,6 +108,25 @@ pub unsafe trait Agent: Host {
     ) -> Result<Box<dyn InProgram>, String> {
         drop(run);
         Err("this kernel has no probes in user programs; probe the kernel's side".into())
+    }
+
+    /// Calls `run` after each instruction that has written to the kernel's memory in `object`, until
+    /// what is returned is detached. Task context, may sleep.
+    ///
+    /// # Errors
+    /// The reason, in words for the person who wrote the script.
+    fn watch_object(object: Range<u64>, run: RunAtObject) -> Result<Box<dyn InProgram>, String> {
+        drop((object, run));
+        Err("this kernel watches words of 1, 2, 4 or 8 bytes only; watch a field".into())
+    }
+
+    /// The processes that run the program in the file at `path`, for watchpoints of their memory.
+    /// Task context, may sleep.
+    ///
+    /// # Errors
+    /// The reason, in words for the person who wrote the script.
+    fn programs_of(_path: &str) -> Result<WatchScope, String> {
+        Err("this kernel does not watch memory of programs; watch the kernel's".into())
     }
 
     /// The return address that the running program wrote at `slot` of its stack, where `found` is

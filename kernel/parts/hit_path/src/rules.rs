@@ -23,9 +23,9 @@ pub const PROBES: Rules<'static> = Rules {
 
 /// The rules for this kernel's closure.
 pub const KERNEL: Rules<'static> = Rules {
-    roots: &joined::<42, 57, 99>(PROBES_ROOTS, ROOTS),
+    roots: &joined::<42, 58, 100>(PROBES_ROOTS, ROOTS),
     ends: &joined::<7, 12, 19>(PROBES_ENDS, ENDS),
-    callers: &joined::<31, 4, 35>(PROBES_CALLERS, CALLERS),
+    callers: &joined::<32, 6, 38>(PROBES_CALLERS, CALLERS),
     stack_switchers: &joined::<1, 4, 5>(PROBES_STACK_SWITCHERS, STACK_SWITCHERS),
 };
 
@@ -127,7 +127,7 @@ const PROBES_ROOTS: [Named; 42] = [
 ];
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-const ROOTS: [Named; 57] = [
+const ROOTS: [Named; 58] = [
     (
         "kernel::arch::x86_64::traps::do_breakpoint",
         "a hit runs through it",
@@ -139,6 +139,10 @@ const ROOTS: [Named; 57] = [
     (
         "kernel::arch::x86_64::traps::enter_match",
         "a hit of a watchpoint runs through it",
+    ),
+    (
+        "kernel::arch::x86_64::traps::enter_object_step",
+        "a write to a watched object runs through it",
     ),
     (
         "kernel::arch::x86_64::traps::enter_exception",
@@ -301,7 +305,7 @@ const ENDS: [Named; 12] = [
 
 /// Functions that call handlers, or jump to an address that a probe has named. The compiler inlines
 /// methods into one another, so some are here because of methods that may be inlined into them.
-const PROBES_CALLERS: [Named; 31] = [
+const PROBES_CALLERS: [Named; 32] = [
     (
         "kprobe_breakpoint",
         "jumps to the stub that the site's first probe names",
@@ -382,6 +386,7 @@ const PROBES_CALLERS: [Named; 31] = [
         "probes::hit::debug_trap::<impl probes::hit::Hits<P>>::",
         "calls handlers of all kinds",
     ),
+    ("probes::hit::debug_trap::end_hit", "calls post handlers"),
     (
         "probes::hit::debug_trap::on_",
         "calls handlers of watchpoints, and post handlers",
@@ -393,7 +398,7 @@ const PROBES_CALLERS: [Named; 31] = [
 ];
 
 /// The same in the kernel.
-const CALLERS: [Named; 4] = [
+const CALLERS: [Named; 6] = [
     (
         "kernel::arch::x86_64::traps::enter_match",
         "calls handlers of watchpoints",
@@ -405,6 +410,14 @@ const CALLERS: [Named; 4] = [
     (
         "kernel::probes::hooks::on_debug",
         "may hold what serves a single step, because only it asks for that",
+    ),
+    (
+        "kernel::probes::watched_objects::tell",
+        "calls handlers of watched objects",
+    ),
+    (
+        "kernel::probes::hooks::on_user_debug",
+        "calls handlers of watchpoints",
     ),
     (
         "kernel::probes::hooks::on_fault",

@@ -31,6 +31,7 @@ use crate::{
         jprobe::JprobeFrame,
         kprobe::Kprobe,
         site::Site,
+        watchpoint::MOST_WATCHPOINTS,
     },
     limits::PART_BYTES,
 };
@@ -83,6 +84,11 @@ pub struct PerCpu {
     /// What this CPU's DR7 has been told for the probes; 0: nothing. The registers may be the
     /// kernel's own as long as no register is in action for the probes.
     pub(crate) watching: AtomicU64,
+    /// The current task, as `task_switched` was told; 0: not yet.
+    pub(crate) task: AtomicU64,
+    /// What the last hit of a watchpoint with a scope has found here, by the register's number, or
+    /// what there was when its task came.
+    pub(crate) found: [AtomicU64; MOST_WATCHPOINTS],
     /// What is interrupted on this CPU, as far as the kernel says so.
     pub(crate) interrupted: Interrupted,
 }
@@ -114,6 +120,8 @@ impl PerCpu {
             debug_traps: AtomicU64::new(0),
             stale_breakpoints: AtomicU64::new(0),
             watching: AtomicU64::new(0),
+            task: AtomicU64::new(0),
+            found: [const { AtomicU64::new(0) }; MOST_WATCHPOINTS],
             interrupted: Interrupted::new(),
         }
     }
@@ -124,6 +132,12 @@ impl PerCpu {
         self.counter_part.store((cpu * PART_BYTES) as u64, Relaxed);
         self.this
             .store(core::ptr::from_ref(self).cast_mut(), Relaxed);
+    }
+
+    /// Counts a #DB that the kernel has served for the probes. This CPU's own.
+    #[inline(always)]
+    pub fn count_debug_trap(&self) {
+        bump(&self.debug_traps);
     }
 
     /// Whether a hit is with its handlers on this CPU.

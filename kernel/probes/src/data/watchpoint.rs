@@ -21,6 +21,13 @@
 //! when their interrupt comes, some microseconds later. Until then they do not see what is touched
 //! at the new place, and what they touch at the old one is no hit.
 //!
+//! # Scope
+//! A watchpoint with a [`WatchScope`] is in action on a CPU only while that runs a task of the
+//! scope: other tasks touch the word and pay nothing. That is how memory of programs is watched
+//! ([`Watchpoint::in_programs`]), where each program has its own at the address. The old value of
+//! such a watchpoint is the CPU's own: what the last hit there has found, or what there was when
+//! the task came, whichever is later.
+//!
 //! # Contexts
 //! Handlers run with interrupts off on the CPU that touched the word, under the guard as those of
 //! kprobes: they must not sleep, and probes in what they call are missed.
@@ -50,6 +57,39 @@ pub enum WatchAccess {
     Write,
     /// Those that read or write it.
     ReadWrite,
+    /// The instruction at the address itself: the hit is before it, and has no values. Its text
+    /// stays as it is, so this is for text that may not be changed; a kprobe costs less. The
+    /// watchpoint's length has no meaning.
+    Execute,
+}
+
+/// The tasks during which a watchpoint is in action.
+#[derive(Clone, Copy, Debug)]
+pub struct WatchScope {
+    includes: unsafe fn(task: u64, which: u64) -> bool,
+    which: u64,
+}
+
+impl WatchScope {
+    /// Those for which `includes` is true. It gets the number of a task, as
+    /// [`Hits::task_switched`](crate::hit::Hits::task_switched) was told, and `which`. It is called
+    /// with interrupts off on the CPU that runs the task or is about to, whenever the debug
+    /// registers are loaded there: it takes no lock and waits for nobody.
+    ///
+    /// # Safety
+    /// `includes` may be called with the number of a task that lives.
+    pub const unsafe fn new(includes: unsafe fn(u64, u64) -> bool, which: u64) -> Self {
+        Self { includes, which }
+    }
+
+    /// Whether `task` is one of them.
+    ///
+    /// # Safety
+    /// 1. The task lives.
+    pub(crate) unsafe fn includes(&self, task: u64) -> bool {
+        // SAFETY: the contract of `new`, by (1).
+        unsafe { (self.includes)(task, self.which) }
+    }
 }
 
 /// An access, as a handler is told of it.
@@ -57,14 +97,15 @@ pub enum WatchAccess {
 #[repr(C)]
 pub struct Touched {
     /// Where the code goes on: the instruction after the one that touched the word. If a probe had
-    /// displaced that one, it is the address that it would have without the probe.
+    /// displaced that one, it is the address that it would have without the probe. With
+    /// [`WatchAccess::Execute`] it is the watched instruction.
     pub ip: u64,
     /// The watched address at this hit.
     pub addr: u64,
     /// What the hit before this one found; at the first hit, what the registration found. The bytes
     /// past the watched ones are zero.
     pub old: u64,
-    /// What is there now.
+    /// What is there now. With [`WatchAccess::Execute`] both values are 0.
     pub new: u64,
 }
 
@@ -111,6 +152,9 @@ pub struct Watchpoint {
     pub(crate) access: WatchAccess,
     pub(crate) starts_disabled: bool,
     pub(crate) movable: bool,
+    pub(crate) scope: Option<WatchScope>,
+    /// The address is one of programs.
+    pub(crate) in_programs: bool,
     /// The address that the user gave. 0: none.
     pub(crate) given: u64,
     pub(crate) aim: Aim,
@@ -142,6 +186,8 @@ impl Watchpoint {
             access: WatchAccess::Write,
             starts_disabled: false,
             movable: false,
+            scope: None,
+            in_programs: false,
             given: 0,
             aim: Aim::new(),
             stub: AtomicU64::new(0),
@@ -229,6 +275,21 @@ impl Watchpoint {
         self
     }
 
+    /// Watches only while a CPU runs a task of `scope`. Not together with
+    /// [`Watchpoint::movable`].
+    pub const fn only_in(mut self, scope: WatchScope) -> Self {
+        self.scope = Some(scope);
+        self
+    }
+
+    /// Watches what the programs of `scope` have at the address that [`Watchpoint::at`] gives. The
+    /// kernel's own accesses by that address are seen, too, for example when it copies to the
+    /// running program. What it stores there by another address is not.
+    pub const fn in_programs(mut self, scope: WatchScope) -> Self {
+        self.in_programs = true;
+        self.only_in(scope)
+    }
+
     /// The watched address. 0: it was never registered, or is aimed at nothing. Any context.
     #[inline]
     pub fn addr(&self) -> u64 {
@@ -242,7 +303,15 @@ impl Watchpoint {
 
     /// How many bytes are watched. Any context.
     pub fn bytes(&self) -> u8 {
-        self.len
+        match self.access {
+            WatchAccess::Execute => 1,
+            WatchAccess::Write | WatchAccess::ReadWrite => self.len,
+        }
+    }
+
+    /// Whether its hits are left to the general way: no stub knows what they need.
+    fn is_unusual(&self) -> bool {
+        self.movable || self.scope.is_some() || self.access == WatchAccess::Execute
     }
 
     /// Which instructions are watched for. Any context.
@@ -258,7 +327,7 @@ impl Watchpoint {
     /// Chooses the stub for its hits: see `asm/watchpoints.rs`.
     pub(crate) fn choose_stub(&self, stubs: &WatchStubs) {
         let by_length = |stubs: [u64; 4]| stubs[self.len.trailing_zeros() as usize % stubs.len()];
-        let stub = if self.movable {
+        let stub = if self.is_unusual() {
             stubs.any
         } else if self.routine.load(Relaxed) != 0 {
             by_length(stubs.routine)
@@ -408,8 +477,12 @@ pub(crate) struct Watches {
     pub(crate) by_status: [AtomicPtr<Watchpoint>; STATUS_PLACES],
     /// The slot region, for the stubs: its first address, and its bytes.
     pub(crate) slots: [AtomicU64; 2],
-    /// The value of DR7, or 0 if no watchpoint was ever there.
+    /// The value of DR7 where all scopes include the task, or 0 if no watchpoint was ever there.
     pub(crate) control: AtomicU64,
+    /// Whether a watchpoint in action has a scope, so that a switch of tasks may change DR7.
+    pub(crate) are_scoped: AtomicBool,
+    /// Whether an instruction is watched, so that jumps ask which.
+    pub(crate) executes: AtomicBool,
     /// What the register of a watchpoint watches that is aimed at nothing. Nothing touches it.
     pub(crate) nothing: u64,
 }
@@ -420,9 +493,16 @@ impl Watches {
             by_status: [const { AtomicPtr::new(null_mut()) }; STATUS_PLACES],
             slots: [const { AtomicU64::new(0) }; 2],
             control: AtomicU64::new(0),
+            are_scoped: AtomicBool::new(false),
+            executes: AtomicBool::new(false),
             nothing: 0,
         }
     }
+}
+
+/// The bits of DR7 that put register `number` in action.
+pub(crate) const fn in_action(number: usize) -> u64 {
+    0b11 << (2 * number)
 }
 
 /// One more than the bit of the last register.

@@ -268,6 +268,27 @@ impl<P: Platform> Hits<P> {
         false
     }
 
+    /// Runs `handler` as a handler of a watchpoint is run: under the guard, on top of a displaced
+    /// instruction that may be under way. If the CPU is in handlers, it does not run. Interrupts
+    /// off.
+    #[inline(always)]
+    pub fn as_handler(&self, handler: impl FnOnce()) {
+        let cpu = P::this_cpu();
+        if cpu.is_busy() {
+            return;
+        }
+        let run = || {
+            let guard = cpu.enter();
+            cpu.running.store(null_mut(), Relaxed);
+            handler();
+            drop(guard);
+        };
+        match cpu.is_in_hit() {
+            true => self.aside(run),
+            false => run(),
+        }
+    }
+
     /// Runs `work`, which may interrupt any instruction: an NMI, or a debugger that is told of a
     /// watchpoint. If the hit of a displaced instruction is not over, the rest of it is put aside
     /// meanwhile. So the hits of `work` are hits like others. If a handler is not over, its fault

@@ -247,7 +247,10 @@ fn on_match<P: Platform>(
     let rest = dr6 & !MATCHED;
     // The step comes first, because it puts `regs` where the code goes on.
     let ours = rest & (BS | OTHER_CAUSES) == 0 || on_watched_step(hits, cpu, regs, rest);
-    hits.watches.serve(hits, cpu, regs, dr6 & MATCHED);
+    // QEMU names the next instruction with the step before it. A processor raises a second trap for
+    // it, and so does QEMU if this one leaves it out.
+    hits.watches
+        .serve(hits, cpu, regs, (dr6 & MATCHED, rest & BS != 0));
     Some(ours)
 }
 

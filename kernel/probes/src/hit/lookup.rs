@@ -121,13 +121,21 @@ impl<P: Platform> Hits<P> {
         self.tasks.return_address(task, slot).unwrap_or(value)
     }
 
-    /// The scheduler makes `task` current on this CPU. Interrupts off, in the switch. `task` is any
-    /// number above 1 that no other live task has. Inlined, because a return probe on it would be
-    /// entered in one task's name and left in another's.
+    /// The scheduler makes `task` current on this CPU. Interrupts off, in the switch, with the
+    /// memory of `task` already there. `task` is any number above 1 that no other live task has.
+    /// Inlined, because a return probe on it would be entered in one task's name and left in
+    /// another's.
     #[inline(always)]
     pub fn task_switched(&self, task: u64) {
+        let cpu = P::this_cpu();
+        cpu.task.store(task, Relaxed);
+        // This comes first, because what it calls may be probed, and returns in the old task's
+        // name.
+        if self.watches.are_scoped.load(Relaxed) {
+            self.watches.load::<P>();
+        }
         let cell = self.tasks.find(task).or_else(|| self.tasks.claim(task));
-        P::this_cpu().cell.store(
+        cpu.cell.store(
             core::ptr::from_ref(cell.unwrap_or(&instance::NO_CELL)).cast_mut(),
             Relaxed,
         );

@@ -17,5 +17,14 @@ impl Watches {
         false
     }
 
-    pub(crate) fn serve<P: Platform>(&self, _: &Hits<P>, _: &PerCpu, _: &mut PtRegs, _: u64) {}
+    pub(crate) fn load<P: Platform>(&self) {}
+
+    pub(crate) fn serve<P: Platform>(
+        &self,
+        _: &Hits<P>,
+        _: &PerCpu,
+        _: &mut PtRegs,
+        _: (u64, bool),
+    ) {
+    }
 }

@@ -14,6 +14,9 @@
 //!     its register, and has the others write theirs. Each of them writes what the words say then.
 //!     So whoever comes last, all registers end up where the watchpoint is. A CPU whose register is
 //!     elsewhere has no hit.
+//! WATCH-4. A watchpoint with a scope is in action on a CPU only while that runs a task of the
+//!     scope and has that task's memory: each switch of tasks loads the registers anew. What is
+//!     there then is the value that the next hit takes for the old one.
 //!
 //! # Contexts
 //! The handler of #DB, interrupts off. [`Watches::load`]: interrupts off.
@@ -26,9 +29,12 @@ use core::{
 use crate::{
     data::{
         per_cpu::PerCpu,
-        watchpoint::{ALL_OFF, MOST_WATCHPOINTS, Touched, Watches, Watchpoint, value},
+        watchpoint::{
+            ALL_OFF, MOST_WATCHPOINTS, Touched, WatchAccess, Watches, Watchpoint, in_action, value,
+        },
     },
     hit::{Hits, slots::in_slot_region},
+    insn::flags::bits::RF,
     platform::Platform,
     pt_regs::PtRegs,
 };
@@ -40,10 +46,14 @@ impl Watches {
     /// Makes the debug registers of this CPU what they are on the others. Interrupts off.
     pub(crate) fn load<P: Platform>(&self) {
         // Acquire pairs with the Release of the registry: the addresses were written before.
-        let control = self.control.load(Acquire);
+        let mut control = self.control.load(Acquire);
         if control != 0 {
+            let cpu = P::this_cpu();
+            if self.are_scoped.load(Relaxed) {
+                control &= !self.out_of_scope::<P>(cpu);
+            }
             let numbers: [usize; MOST_WATCHPOINTS] = core::array::from_fn(|number| number);
-            let watching = &P::this_cpu().watching;
+            let watching = &cpu.watching;
             // An NMI may touch a word in between: a match is ours from before the first until after
             // the last.
             watching.store(watching.load(Relaxed) | control, Relaxed);
@@ -52,12 +62,44 @@ impl Watches {
         }
     }
 
+    /// The bits of DR7 for the watchpoints whose scope does not include this CPU's task. Notes what
+    /// the others find first. Interrupts off.
+    #[cold]
+    #[inline(never)]
+    fn out_of_scope<P: Platform>(&self, cpu: &PerCpu) -> u64 {
+        let mut bits = 0;
+        for (number, found) in cpu.found.iter().enumerate() {
+            let Some(watch) = self.watch(number) else {
+                continue;
+            };
+            let Some(scope) = &watch.scope else {
+                continue;
+            };
+            let task = cpu.task.load(Relaxed);
+            // SAFETY: `task_switched` was told of this task, and it runs here or is about to.
+            if task == 0 || !unsafe { scope.includes(task) } {
+                bits |= in_action(number);
+            } else if watch.access != WatchAccess::Execute
+                && let Some(value) = value_of::<P>(watch)
+            {
+                found.store(value, Relaxed);
+            }
+        }
+        bits
+    }
+
+    /// The watchpoint of debug register `number`. Interrupts off.
+    #[inline(always)]
+    fn watch(&self, number: usize) -> Option<&Watchpoint> {
+        let place = self.place(number)?;
+        // SAFETY: a watchpoint lives until a grace period after it has left its place (WATCH-2),
+        // and none ends while interrupts are off here.
+        unsafe { place.load(Acquire).as_ref() }
+    }
+
     /// What debug register `number` is to hold. Interrupts off.
     fn address_of(&self, number: usize) -> u64 {
-        let watch = self.place(number);
-        // SAFETY: as in `serve`.
-        let watch = watch.and_then(|place| unsafe { place.load(Acquire).as_ref() });
-        match watch.map(Watchpoint::addr) {
+        match self.watch(number).map(Watchpoint::addr) {
             None => 0,
             Some(0) => ptr::from_ref(&self.nothing).addr() as u64,
             Some(addr) => addr,
@@ -88,17 +130,19 @@ impl Watches {
     }
 
     /// Serves the watchpoints that `matched`, the low bits of DR6, names, and puts the registers
-    /// in action again. `hits` has this value.
+    /// in action again. After a step, watched instructions are left to the trap that follows.
+    /// `hits` has this value.
     #[inline(always)]
     pub(crate) fn serve<P: Platform>(
         &self,
         hits: &Hits<P>,
         cpu: &PerCpu,
         regs: &mut PtRegs,
-        matched: u64,
+        (matched, is_step): (u64, bool),
     ) {
-        // The processor may note matches of registers that are not in action, too.
-        let control = self.control.load(Acquire);
+        // The processor may note matches of registers that are not in action, too. Others may have
+        // put some in action for which this CPU has not been told.
+        let control = cpu.watching.load(Relaxed) & self.control.load(Acquire);
         // The handler of one may move another that has matched in the same instruction.
         let several = matched & matched.wrapping_sub(1) != 0;
         let matched_at = several.then(|| core::array::from_fn(P::debug_address));
@@ -106,13 +150,12 @@ impl Watches {
         while left != 0 {
             let number = left.trailing_zeros() as usize;
             left &= left - 1;
-            if control >> (2 * number) & 0b11 == 0 {
+            if control & in_action(number) == 0 {
                 continue;
             }
-            let place = self.place(number);
-            // SAFETY: a watchpoint lives until a grace period after it has left its place
-            // (WATCH-2), and none ends in this handler.
-            if let Some(watch) = place.and_then(|at| unsafe { at.load(Acquire).as_ref() }) {
+            if let Some(watch) = self.watch(number)
+                && !(is_step && watch.access == WatchAccess::Execute)
+            {
                 serve_one(hits, cpu, (number, matched_at.as_ref()), watch, regs);
             }
         }
@@ -133,12 +176,25 @@ fn serve_one<P: Platform>(
     regs: &mut PtRegs,
 ) {
     let (addr, old, new);
-    if watch.movable {
+    if watch.access == WatchAccess::Execute {
+        if regs.ip != watch.addr() {
+            return;
+        }
+        // Else the instruction would be watched for ever.
+        regs.flags |= RF;
+        (addr, old, new) = (regs.ip, 0, 0);
+    } else if watch.movable {
         let matched_at = matched_at.and_then(|all| all.get(number));
         let matched_at = matched_at
             .copied()
             .unwrap_or_else(|| P::debug_address(number));
         let Some(found) = look_at_movable(matched_at, watch) else {
+            return;
+        };
+        (addr, old, new) = found;
+    } else if watch.scope.is_some() {
+        let Some(found) = look_at_scoped::<P>(cpu, number, watch) else {
+            watch.nmissed.fetch_add(1, Relaxed);
             return;
         };
         (addr, old, new) = found;
@@ -163,7 +219,9 @@ fn serve_one<P: Platform>(
         old,
         new,
     };
-    if in_slot_region::<P>(regs.ip) {
+    if regs.user_mode() {
+        touched.ip = P::position_in_program(regs.ip);
+    } else if in_slot_region::<P>(regs.ip) {
         touched.ip = displaced_position(hits, regs);
     }
     let run = |regs: &mut PtRegs| {
@@ -189,6 +247,31 @@ fn look_at_movable(addr: u64, watch: &Watchpoint) -> Option<(u64, u64, u64)> {
     // matched has just found it there.
     let new = unsafe { value(addr, watch.len) };
     Some((addr, watch.aim.note_at(addr, new)?, new))
+}
+
+/// The address of a watchpoint with a scope, which is that of debug register `number`, and the
+/// values before and after. None: no hit can read the value.
+#[inline(never)]
+fn look_at_scoped<P: Platform>(
+    cpu: &PerCpu,
+    number: usize,
+    watch: &Watchpoint,
+) -> Option<(u64, u64, u64)> {
+    let found = cpu.found.get(number)?;
+    let new = value_of::<P>(watch)?;
+    Some((watch.addr(), found.swap(new, Relaxed), new))
+}
+
+/// What a watchpoint with a scope that includes the current task finds now. None: no hit can read
+/// it.
+#[inline(always)]
+fn value_of<P: Platform>(watch: &Watchpoint) -> Option<u64> {
+    let (addr, len) = (watch.addr(), watch.len);
+    match watch.in_programs {
+        true => P::value_in_program(addr, len),
+        // SAFETY: the registration has seen that this is memory of the kernel.
+        false => Some(unsafe { value(addr, len) }),
+    }
 }
 
 /// Where the code goes on that has touched the word in a slot or detour, without the probe.

@@ -12,7 +12,7 @@
 //! holds:
 //! - its first bytes allow it ([`FunctionCode::region`], [`Platform::may_fault`](crate::Platform));
 //! - a probe of it is enabled, none has a post handler, none is a jprobe;
-//! - no enabled probe lies under the jump;
+//! - no enabled probe lies under the jump, and no instruction that a watchpoint watches;
 //! - the knobs are on.
 //!
 //! Every operation of the registry asks this again, for the sites that it touches and for those
@@ -70,6 +70,7 @@ use crate::{
         optimizer::Optimizer,
         state::{Host, Probes},
         text::{Pristine, text},
+        watches::Watchpoints,
     },
 };
 
@@ -124,6 +125,8 @@ impl Optimizer {
                     .site_at(site.addr() + after)
                     .is_some_and(Site::wants_arming)
             })
+            && !Watchpoints::of(probes)
+                .are_executed(site.addr() + 1..site.addr() + JUMP_BYTES as u64)
     }
 
     /// Adds `site` to the sites that the operation under way touches, and those whose jumps would

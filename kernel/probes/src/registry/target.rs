@@ -74,6 +74,21 @@ pub(super) fn base<P: Platform>(symbol_name: Option<&str>, given: u64) -> Result
     }
 }
 
+/// The symbol at `addr`, if code of it may be probed.
+pub(super) fn permitted<P: Platform>(addr: u64) -> Result<Symbol, ProbeError> {
+    let symbol = P::symbol_at(addr).ok_or(ProbeError::NoSymbolAt { addr })?;
+    if symbol.text == Text::No {
+        return Err(ProbeError::NotText { addr });
+    }
+    if let Some(reason) = P::blacklisted(addr) {
+        return Err(ProbeError::Blacklisted { addr, reason });
+    }
+    if symbol.text == Text::Freed {
+        return Err(ProbeError::NoSymbolAt { addr });
+    }
+    Ok(symbol)
+}
+
 impl<P: Host> Probes<P> {
     /// Where `kprobe` goes and the symbol there, or why it may not.
     pub(super) fn resolve(&self, kprobe: &Kprobe) -> Result<(u64, Symbol), ProbeError> {
@@ -89,16 +104,12 @@ impl<P: Host> Probes<P> {
         }
         let base = base::<P>(kprobe.symbol_name(), given)?;
         let mut addr = base.wrapping_add(u64::from(kprobe.offset));
-        let symbol = P::symbol_at(addr).ok_or_else(|| no_symbol_at::<P>(kprobe, base, addr))?;
-        if symbol.text == Text::No {
-            return Err(ProbeError::NotText { addr });
-        }
-        if let Some(reason) = P::blacklisted(addr) {
-            return Err(ProbeError::Blacklisted { addr, reason });
-        }
-        if symbol.text == Text::Freed {
-            return Err(ProbeError::NoSymbolAt { addr });
-        }
+        let symbol = permitted::<P>(addr).map_err(|error| match error {
+            ProbeError::NoSymbolAt { .. } if P::symbol_at(addr).is_none() => {
+                no_symbol_at::<P>(kprobe, base, addr)
+            }
+            error => error,
+        })?;
         // The landing pad of indirect branches must stay. The entry of such a function is after
         // it.
         if addr == symbol.start {

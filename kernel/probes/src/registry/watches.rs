@@ -27,16 +27,18 @@ use core::{
 
 use crate::{
     data::{
+        method::StepMethod,
         per_cpu::{PerCpu, bump},
         watchpoint::{ALL_OFF, AimedAt, MOST_WATCHPOINTS, WatchAccess, Watches, Watchpoint, value},
     },
     error::{AimError, ProbeError},
     hit::Hits,
+    insn::JUMP_BYTES,
     pt_regs::PtRegs,
     registry::{
         memory::try_box,
         state::{Deferred, Host, Probes, State, defer},
-        target,
+        target::{self, Function},
     },
 };
 
@@ -44,10 +46,11 @@ use crate::{
 /// the kind of access, the length.
 fn control_of(number: usize, watch: &Watchpoint) -> u64 {
     let access = match watch.access {
+        WatchAccess::Execute => 0b00,
         WatchAccess::Write => 0b01,
         WatchAccess::ReadWrite => 0b11,
     };
-    let len = match watch.len {
+    let len = match watch.bytes() {
         1 => 0b00,
         2 => 0b01,
         4 => 0b11,
@@ -125,7 +128,7 @@ impl<'p, P: Host> Watchpoints<'p, P> {
     /// # Safety
     /// The watchpoint stays alive and in place until it is unregistered.
     unsafe fn watch(self, watch: &Watchpoint) -> Result<(), ProbeError> {
-        let state = self.0.lock()?;
+        let mut state = self.0.lock()?;
         if !state.ready {
             return Err(ProbeError::NotReady);
         }
@@ -141,8 +144,14 @@ impl<'p, P: Host> Watchpoints<'p, P> {
             }
             return Err(ProbeError::NoWatchRegister { addrs });
         };
-        // SAFETY: `named_address` has seen that it can be read.
-        watch.aim.set(addr, unsafe { value_at(addr, watch.len) });
+        let found = match (watch.access, watch.scope) {
+            (WatchAccess::Execute, _) => 0,
+            // Each CPU finds its own when a task of the scope comes.
+            (_, Some(_)) => 0,
+            // SAFETY: `named_address` has seen that it can be read.
+            (_, None) => unsafe { value_at(addr, watch.len) },
+        };
+        watch.aim.set(addr, found);
         watch.hits.store(0, Relaxed);
         watch.nmissed.store(0, Relaxed);
         watch.disabled.store(watch.starts_disabled, Relaxed);
@@ -150,6 +159,7 @@ impl<'p, P: Host> Watchpoints<'p, P> {
         watch.choose_stub(&P::entry_points().watch);
         watch.registered.store(true, Release);
         place.store(ptr::from_ref(watch).cast_mut(), Release);
+        self.let_jumps_go_or_come(&mut state, watch);
         self.apply(&state);
         Ok(())
     }
@@ -160,7 +170,7 @@ impl<'p, P: Host> Watchpoints<'p, P> {
     /// # Errors
     /// [`ProbeError::AtomicContext`].
     pub fn unregister(self, watch: &Watchpoint) -> Result<(), ProbeError> {
-        let state = self.0.lock()?;
+        let mut state = self.0.lock()?;
         let watches = &self.0.watches;
         let Some(place) = watches.register_of(watch).and_then(|n| watches.place(n)) else {
             return Ok(());
@@ -169,6 +179,7 @@ impl<'p, P: Host> Watchpoints<'p, P> {
         self.apply(&state);
         place.store(null_mut(), Release);
         self.0.synchronize_hits();
+        self.let_jumps_go_or_come(&mut state, watch);
         Ok(())
     }
 
@@ -183,9 +194,9 @@ impl<'p, P: Host> Watchpoints<'p, P> {
         }
         if watch.is_disabled() {
             let addr = watch.addr();
-            if addr != 0 {
+            if addr != 0 && watch.scope.is_none() && watch.access != WatchAccess::Execute {
                 // The memory may be gone by now.
-                self.check(addr, watch.len)?;
+                self.check(addr, watch)?;
                 // SAFETY: just checked. If it is moved meanwhile, who moves it has the value.
                 watch.aim.note_at(addr, unsafe { value(addr, watch.len) });
             }
@@ -290,17 +301,30 @@ impl<'p, P: Host> Watchpoints<'p, P> {
         self.0.watches.load::<P>();
     }
 
+    /// The running program of this CPU was replaced, or it has got memory in place of some that was
+    /// not there: watchpoints with a scope begin with what is there now. Interrupts off.
+    #[inline(always)]
+    pub fn program_changed(self) {
+        if self.0.watches.are_scoped.load(Relaxed) {
+            self.load();
+        }
+    }
+
     /// Serves a #DB whose only causes are matches of debug registers: `dr6` has none of BS, BD and
-    /// BT. A kernel may call it in place of [`Hits::on_debug`], which does the same for such a #DB
-    /// on a longer way. False: the registers are not the probes'. Interrupts off.
+    /// BT, except that a program may have been stepped, of which nothing is done here. A kernel may
+    /// call it in place of [`Hits::on_debug`], which does the same for such a #DB on a longer way.
+    /// False: the registers are not the probes'. Interrupts off.
     #[inline(always)]
     pub fn on_match(self, regs: &mut PtRegs, dr6: u64) -> bool {
         const MATCHED: u64 = 0b1111;
+        const STEP: u64 = 1 << 14;
         let cpu = P::this_cpu();
         bump(&cpu.debug_traps);
         let are_ours = Watches::pause::<P>(cpu);
         if are_ours {
-            self.0.watches.serve(self.0, cpu, regs, dr6 & MATCHED);
+            self.0
+                .watches
+                .serve(self.0, cpu, regs, (dr6 & MATCHED, dr6 & STEP != 0));
         }
         are_ours
     }
@@ -324,23 +348,29 @@ impl<'p, P: Host> Watchpoints<'p, P> {
     /// Makes the debug registers of every CPU what the registered watchpoints want. Under the lock.
     pub(super) fn apply(self, state: &State) {
         let mut control = ALL_OFF;
+        let mut are_scoped = false;
         for (number, watch) in self.registered() {
             if state.enabled && watch.is_registered() && !watch.is_disabled() {
                 control |= control_of(number, watch);
+                are_scoped |= watch.scope.is_some();
             }
         }
         if self.0.watches.control.load(Relaxed) == 0 && control == ALL_OFF {
             // No register was ever in action.
             return;
         }
-        self.0.watches.control.store(control, Release);
+        let watches = &self.0.watches;
+        // A CPU that finds only one of the two has an interrupt to come, and switches tasks after
+        // it.
+        watches.are_scoped.store(are_scoped, Relaxed);
+        watches.control.store(control, Release);
         let hits: &Hits<P> = self.0;
         P::on_every_cpu(&|| hits.watches.load::<P>());
     }
 
     /// What `watch` is to watch from its registration on, or why it may not. 0: nothing yet.
     fn named_address(self, watch: &Watchpoint) -> Result<u64, ProbeError> {
-        let len = watch.len;
+        let len = watch.bytes();
         if !matches!(len, 1 | 2 | 4 | 8) {
             return Err(ProbeError::WatchLength { len });
         }
@@ -349,12 +379,63 @@ impl<'p, P: Host> Watchpoints<'p, P> {
         }
         let base = target::base::<P>(watch.symbol_name(), watch.given)?;
         let addr = base.wrapping_add(watch.offset.into());
-        self.check(addr, len)?;
+        self.check(addr, watch)?;
+        if watch.movable && watch.scope.is_some() {
+            let reason = "a watchpoint that moves is for all tasks; give it no scope";
+            return Err(ProbeError::NotWatchable { addr, reason });
+        }
+        if watch.movable && watch.access == WatchAccess::Execute {
+            let reason = "a watchpoint of an instruction does not move; register another";
+            return Err(ProbeError::NotWatchable { addr, reason });
+        }
         Ok(addr)
     }
 
-    /// Why the `len` bytes from `addr` on may not be watched, if they may not.
-    fn check(self, addr: u64, len: u8) -> Result<(), ProbeError> {
+    /// Jumps that would cover a watched instruction of the kernel are breakpoints while `watch` is
+    /// registered, because the copies that hits execute in its place are not watched. Called when
+    /// that has changed.
+    fn let_jumps_go_or_come(self, state: &mut State, watch: &Watchpoint) {
+        if watch.access != WatchAccess::Execute || watch.in_programs {
+            return;
+        }
+        let executes = |(_, watch): (usize, &Watchpoint)| watch.access == WatchAccess::Execute;
+        let are_any = self.registered().any(executes);
+        self.0.watches.executes.store(are_any, Relaxed);
+        let addr = watch.addr();
+        let before = 1..JUMP_BYTES as u64;
+        let covering = before.filter_map(|bytes| self.0.site_at(addr.wrapping_sub(bytes)));
+        self.0.rewrite(state, covering);
+    }
+
+    /// Whether one of the instructions from `range` on is watched. Under the lock.
+    pub(super) fn are_executed(self, range: Range<u64>) -> bool {
+        self.0.watches.executes.load(Relaxed)
+            && self.registered().any(|(_, watch)| {
+                watch.access == WatchAccess::Execute && range.contains(&watch.addr())
+            })
+    }
+
+    /// Why the instruction at `addr` may not be watched, if it may not.
+    fn check_instruction(self, addr: u64) -> Result<(), ProbeError> {
+        let symbol = target::permitted::<P>(addr)?;
+        if self.0.site_at(addr).is_some() {
+            return Ok(());
+        }
+        let step = StepMethod::Translate;
+        let mut function = Function::default();
+        match self.0.target(addr, &symbol, step, &mut function) {
+            // It is not displaced, so it need not be one that can be.
+            Err(ProbeError::Instruction { .. }) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// Why `watch` may not watch from `addr` on, if it may not.
+    fn check(self, addr: u64, watch: &Watchpoint) -> Result<(), ProbeError> {
+        let len = watch.bytes();
+        if watch.access == WatchAccess::Execute && !watch.in_programs {
+            return self.check_instruction(addr);
+        }
         if !addr.is_multiple_of(len.into()) {
             return Err(ProbeError::WatchUnaligned { addr, len });
         }
@@ -363,7 +444,18 @@ impl<'p, P: Host> Watchpoints<'p, P> {
             return refused("the trap itself works with it");
         }
         // A multiple of the length cannot be so near the end that this overflows, but for 0.
-        match P::not_watchable(addr..addr.saturating_add(len.into())) {
+        let range = addr..addr.saturating_add(len.into());
+        let reason = match (watch.in_programs, watch.access) {
+            (false, _) => P::not_watchable(range),
+            (true, WatchAccess::Write | WatchAccess::Execute) => {
+                P::not_watchable_in_programs(range)
+            }
+            (true, WatchAccess::ReadWrite) => Some(
+                "a program that loads SS from it puts the trap off into the entry of a system \
+                 call, which has no stack yet; watch for writes",
+            ),
+        };
+        match reason {
             Some(reason) => refused(reason),
             None => Ok(()),
         }

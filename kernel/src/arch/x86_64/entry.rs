@@ -245,7 +245,8 @@ end_stub exception_common
     "#,
     user_breakpoint_stub!(),
     r#"
-# A #DB that `kprobe_debug` has not served. A watched word that was touched takes the shorter way.
+# A #DB that `kprobe_debug` has not served. A watched word that was touched takes the shorter way,
+# and so does the end of a write to a watched object.
 begin_stub asm_debug_other
     begin_frame 11
     .cfi_offset rdi, -56
@@ -255,12 +256,18 @@ begin_stub asm_debug_other
     .cfi_offset rax, -88
     save_r8_to_r15
     enter_kernel
+    cmp byte ptr gs:[{object_step}], 0
+    jne 8f
     mov rsi, dr6
     test sil, {matched}
     jz 9f
     test esi, {other_causes}
     jnz 9f
     call_with_frame {enter_match}
+    test al, al
+    jnz exception_return
+    jmp 9f
+8:  call_with_frame {enter_object_step}
     test al, al
     jnz exception_return
 9:  call_with_frame {do_debug}
@@ -579,6 +586,8 @@ exception_stubs:
     run_user_return = sym hit::run_user_return,
     do_debug = sym traps::do_debug,
     enter_match = sym traps::enter_match,
+    enter_object_step = sym traps::enter_object_step,
+    object_step = const percpu::OBJECT_STEP,
     matched = const Dr6Flags::TRAP.bits() as u8,
     other_causes = const Dr6Flags::STEP.bits()
         | Dr6Flags::ACCESS_DETECTED.bits()

@@ -8,7 +8,7 @@
 //! its stack within a few instructions (see [`super::entry`]). That stack is as large as the other
 //! only because a fault in those instructions must be reported on it.
 
-use core::{cell::UnsafeCell, mem::offset_of, ptr};
+use core::{cell::UnsafeCell, mem::offset_of, ops::Range, ptr};
 use x86_64::{
     VirtAddr,
     instructions::{
@@ -88,6 +88,12 @@ struct BootStacks(UnsafeCell<[[u8; STACK_BYTES]; 2]>);
 unsafe impl Sync for BootStacks {}
 
 static BOOT_STACKS: BootStacks = BootStacks(UnsafeCell::new([[0; STACK_BYTES]; 2]));
+
+/// The memory of the stacks of the CPU that boots.
+pub fn boot_stacks() -> Range<u64> {
+    let start = ptr::from_ref(&BOOT_STACKS).addr() as u64;
+    start..start + size_of::<BootStacks>() as u64
+}
 
 impl InterruptStacks {
     /// The addresses of the stacks of the CPU that boots.

@@ -68,11 +68,44 @@ pub struct PerCpu {
     /// The tracer's data for the CPU. The running task's numbers in it are written by the switch
     /// alone; they are 0 before the scheduler is up.
     pub tracing: trace_agent::PerCpu,
+    /// The write to a watched object that is under way.
+    pub(crate) object_step: ObjectStep,
     /// The task state segment.
     pub(crate) tss: Tss,
     pub(crate) gdt: Gdt,
     /// The probes' data for the CPU.
     pub probes: ::probes::PerCpu,
+}
+
+/// How many words are kept around a write to a watched object.
+pub(crate) const OBJECT_WORDS: usize = 2;
+
+/// A write to a watched object, from its fault to the end of its step: see
+/// `probes/watched_objects.rs`.
+pub(crate) struct ObjectStep {
+    pub(crate) is_active: AtomicBool,
+    /// Where the instruction is, and its stack pointer.
+    pub(crate) ip: AtomicU64,
+    pub(crate) sp: AtomicU64,
+    /// TF and IF as the code had them.
+    pub(crate) flags: AtomicU64,
+    /// The first byte that is written.
+    pub(crate) touched: AtomicU64,
+    /// What was there before.
+    pub(crate) words: [AtomicU64; OBJECT_WORDS],
+}
+
+impl ObjectStep {
+    const fn new() -> Self {
+        Self {
+            is_active: AtomicBool::new(false),
+            ip: AtomicU64::new(0),
+            sp: AtomicU64::new(0),
+            flags: AtomicU64::new(0),
+            touched: AtomicU64::new(0),
+            words: [const { AtomicU64::new(0) }; OBJECT_WORDS],
+        }
+    }
 }
 
 /// Offset of [`PerCpu::current`] from GS base.
@@ -93,6 +126,8 @@ pub const CURRENT_IDS: usize = TRACING + trace_agent::PerCpu::TASK_OFFSET;
 pub const NMIS_SEEN: usize = offset_of!(PerCpu, nmis_seen);
 /// Offset of [`PerCpu::interrupt`] (one byte) from GS base.
 pub const INTERRUPT: usize = offset_of!(PerCpu, interrupt);
+/// Offset from GS base of the byte that says whether a write to a watched object is under way.
+pub const OBJECT_STEP: usize = offset_of!(PerCpu, object_step.is_active);
 /// Offset of [`PerCpu::tracing`] from GS base.
 pub const TRACING: usize = offset_of!(PerCpu, tracing);
 /// Offset of [`PerCpu::probes`] from GS base.
@@ -117,6 +152,7 @@ impl PerCpu {
             nmis_seen: AtomicU32::new(0),
             interrupt: AtomicU8::new(0),
             tracing: trace_agent::PerCpu::new(),
+            object_step: ObjectStep::new(),
             tss: Tss::new(),
             gdt: Gdt::new(),
             probes: ::probes::PerCpu::new(),

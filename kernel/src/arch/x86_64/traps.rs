@@ -31,7 +31,7 @@ use crate::{
         paging::USER_END,
     },
     panic, pr_err, pr_warn,
-    probes::{PROBES, hooks, preempt_at_breakpoint},
+    probes::{PROBES, hooks, preempt_at_breakpoint, watched_objects},
     task::{self, exit::exit_if_requested, scheduler, sleepers},
     terminal, test_runner, trace,
     uprobes::{self, space::ProbedPlace},
@@ -106,13 +106,19 @@ fn make_user(regs: &mut PtRegs) {
 /// #DB that only debug registers have caused, in the order of the bits of `status`. True: it was
 /// the probes'. The probes come first, so this may not be probed itself.
 pub(super) extern "C" fn enter_match(regs: &mut PtRegs, status: u64) -> bool {
-    !regs.user_mode() && hooks::on_match(regs, status)
+    hooks::on_match(regs, status)
+}
+
+/// #DB while a write to a watched object is under way. True: it was the end of that, and nothing
+/// else. The probes come first, so this may not be probed itself.
+pub(super) extern "C" fn enter_object_step(regs: &mut PtRegs) -> bool {
+    hooks::on_object_step(regs)
 }
 
 /// #DB.
 pub(super) extern "C" fn do_debug(regs: &mut PtRegs) {
     let is_ours = match regs.user_mode() {
-        true => uprobes::hit::on_debug(regs),
+        true => hooks::on_user_debug(regs),
         false => hooks::on_debug(regs),
     };
     if is_ours {
@@ -126,8 +132,11 @@ pub(super) extern "C" fn do_debug(regs: &mut PtRegs) {
 /// probed itself.
 pub(super) extern "C" fn enter_exception(regs: &mut PtRegs, vector: u64) {
     let vector = vector as u8;
-    if !regs.user_mode() && hooks::on_fault(regs, vector) {
-        return;
+    if !regs.user_mode() {
+        watched_objects::on_fault(regs, 0, 0);
+        if hooks::on_fault(regs, vector) {
+            return;
+        }
     }
     do_exception(regs, vector);
 }
@@ -145,8 +154,8 @@ extern "C" fn do_exception(regs: &mut PtRegs, vector: u8) {
 /// vol. 3A, figure 4-12.
 pub(super) extern "C" fn enter_page_fault(regs: &mut PtRegs, error_code: u64, address: u64) {
     if !regs.user_mode() {
-        let is_ours = uprobes::hit::is_reading()
-            && uprobes::hit::bring_in_for_action(error_code, address)
+        let is_ours = watched_objects::on_fault(regs, error_code, address)
+            || uprobes::hit::is_reading() && uprobes::hit::bring_in_for_action(error_code, address)
             || hooks::on_fault(regs, vector::PAGE_FAULT);
         if is_ours {
             return;

@@ -15,7 +15,7 @@ use tracefs::{
 
 use crate::{
     pr_err,
-    probes::{ProbeError, WATCHPOINTS, Watchpoint},
+    probes::{ProbeError, WATCHPOINTS, WatchAccess, Watchpoint},
     trace::{names::KernelSymbols, program},
 };
 
@@ -23,8 +23,11 @@ use crate::{
 pub(super) fn watchpoint(definition: &Definition) -> Result<Watchpoint, ProbeError> {
     let place = &definition.place;
     let watched = place.watched(&KernelSymbols).ok_or(ProbeError::NoTarget)?;
-    let reads = matches!(place, ProbePlace::Memory { reads: true, .. });
-    Ok(program::watchpoint(watched.address, watched.bytes, reads))
+    let access = match place {
+        ProbePlace::Memory { reads: true, .. } => WatchAccess::ReadWrite,
+        _ => WatchAccess::Write,
+    };
+    Ok(program::watchpoint(watched.address, watched.bytes, access))
 }
 
 /// Checks that the memory can be watched.

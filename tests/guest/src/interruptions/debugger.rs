@@ -27,7 +27,7 @@ use kernel::{
     },
     probes::{
         EntryVerdict, Jprobe, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, PtRegs,
-        ReturnMethod, StepMethod, jprobe, register,
+        ReturnMethod, StepMethod, Touched, WATCHPOINTS, WatchAccess, Watchpoint, jprobe, register,
     },
     symbols,
 };
@@ -278,6 +278,30 @@ fn a_post_handler_runs_before_the_trap_of_its_instruction() {
     let (seen, handlers) = step();
     assert_eq!((seen, handlers.len()), (plain, 2 * OFFSETS.len()));
     drop(probes);
+}
+
+/// Watched instructions hit once each, before the instruction, and the debugger is told what it is
+/// told without; also where a probe is at the instruction.
+#[guest_test]
+fn watched_instructions_are_stepped_as_others() {
+    fn note(_: &Watchpoint, _: &mut PtRegs, _: &Touched) {
+        note_handler::<6>();
+    }
+    let plain = plain();
+    for offset in OFFSETS {
+        let at = Watchpoint::new().symbol("debugged").offset(offset);
+        let at = at.access(WatchAccess::Execute).handler(note);
+        let watch = WATCHPOINTS.register_owned(Box::new(at)).unwrap();
+        let (seen, handlers) = step();
+        let before = plain.up_to(start() + u64::from(offset));
+        assert_eq!(seen, plain, "a watchpoint at +{offset}");
+        assert_eq!(handlers, [600 + before], "a watchpoint at +{offset}");
+        let probe = register(Box::new(kprobe(offset))).unwrap();
+        let (seen, handlers) = step();
+        assert_eq!(seen, plain, "both at +{offset}");
+        assert_eq!(handlers, [600 + before, 100 + before], "both at +{offset}");
+        drop((watch, probe));
+    }
 }
 
 /// A jump and its detour are not stepped through: told is each displaced instruction, at its own

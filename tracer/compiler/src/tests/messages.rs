@@ -119,6 +119,85 @@ fn words_of_other_tracers_are_refused_with_what_to_use() {
 }
 
 #[test]
+fn what_cannot_be_watched_in_a_program_is_refused() {
+    let cases = [
+        (
+            "watch:/bin/cat:kernel::TICKS:rw { @ = count(); }",
+            "reads of a program's memory are not watched | watch for writes, w: a program that \
+             loads SS from the memory would put the trap off into the kernel's entry, which has no \
+             stack yet",
+        ),
+        (
+            "watch:/bin/none:kernel::TICKS { @ = count(); }",
+            "which statics `/bin/none` has is not known here | statics are known of the programs \
+             that this tool has built, in /bin; elsewhere write \
+             watchpoint:PROGRAM:ADDRESS:LENGTH:w",
+        ),
+        (
+            "watch:/bin/cat:kernel::TICKS { print(func); }",
+            "`func` is of the kernel, and this is a place in a program | use probe, ip or ustack",
+        ),
+        (
+            "watchpoint:0x1000:1:x { print(old); }",
+            "there is no `old` here: an instruction has no value | use reg(\"NAME\") for what it \
+             works with",
+        ),
+        (
+            "watch:/bin/cat:kernel::vfs_write(args.x) { @ = count(); }",
+            "what calls of a program lead to is not watched | name a static of the program, or \
+             leave the program out for the kernel",
+        ),
+        (
+            "watch:kernel::TICKS:x { @ = count(); }",
+            "`x`: a static is no instruction | write `kprobe:FUNCTION`, or \
+             `watchpoint:ADDRESS:1:x`",
+        ),
+        (
+            "watchpoint:vfs_write+arg0:8:x { @ = count(); }",
+            "`x`: an instruction is watched at an address that the text tells | write \
+             `watchpoint:ADDRESS:1:x`",
+        ),
+    ];
+    for (text, told) in cases {
+        assert_eq!(short(text), told, "{text}");
+    }
+}
+
+/// The path of the program, and what is watched there, are what the kernel gets.
+#[test]
+fn watches_of_programs_name_them() {
+    use trace_interface::script::{Attachment, WatchedAccess, WatchedAt};
+    let compiled = crate::tests::fake::compiled(
+        "watch:/bin/cat:kernel::TICKS { print((old, new, addr)); }\n\
+         watchpoint:/bin/dog:0x402000:4:x { @ = count(); } watch:kernel::TICKS:rw { @n = new; }",
+    );
+    let watches: Vec<_> = compiled
+        .script
+        .attachments
+        .iter()
+        .map(|attachment| match attachment {
+            Attachment::Watch {
+                path,
+                at: WatchedAt::Address(address),
+                bytes,
+                access,
+                ..
+            } => (path.as_deref(), *address, *bytes, *access),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let ticks = 0xffff_8000_0010_0000;
+    assert_eq!(
+        watches,
+        [
+            (Some("/bin/cat"), ticks, 8, WatchedAccess::Write),
+            (Some("/bin/dog"), 0x40_2000, 4, WatchedAccess::Execute),
+            (None, ticks, 8, WatchedAccess::ReadWrite),
+        ]
+    );
+}
+
+#[test]
 fn names_that_are_not_found_have_nearest_ones() {
     assert_eq!(
         short("kprobe:vfs_write { print(args.coutn); }"),

@@ -34,7 +34,7 @@ use alloc::{boxed::Box, rc::Rc, string::String, vec::Vec};
 
 use bpf::Reg;
 use trace_interface::{
-    script::WatchedAt,
+    script::{WatchedAccess, WatchedAt},
     shape::Shape,
     symbols::{Mark, Type, TypeId},
 };
@@ -162,9 +162,11 @@ pub(crate) enum UserMoment {
 /// The memory of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Watched {
+    /// Whose memory it is.
+    pub(crate) space: Space,
     pub(crate) at: WatchedAt,
-    pub(crate) bytes: u8,
-    pub(crate) reads: bool,
+    pub(crate) bytes: u32,
+    pub(crate) access: WatchedAccess,
     /// The type of what is there, if the text has named it.
     pub(crate) type_id: Option<TypeId>,
 }
@@ -190,9 +192,10 @@ pub(crate) struct Site {
 impl Site {
     /// Whose memory the values of the probed code are in.
     pub(crate) fn space(&self) -> Space {
-        match self.user_moment() {
-            Some(_) => Space::User,
-            None => Space::Kernel,
+        match self.kind {
+            SiteKind::User(_) => Space::User,
+            SiteKind::Watch(watched) => watched.space,
+            _ => Space::Kernel,
         }
     }
 

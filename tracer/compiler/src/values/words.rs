@@ -6,7 +6,7 @@ use alloc::format;
 
 use bpf::{AluOp, context::ARGUMENTS};
 use trace_interface::{
-    script::WatchedAt,
+    script::{WatchedAccess, WatchedAt},
     shape::StackForm,
     symbols::{Piece, Register, Source},
 };
@@ -81,14 +81,21 @@ impl Values<'_, '_> {
                 return Err(no_code(name, span));
             }
             "func" if let Some(function) = self.site.function.clone() => Val::Literal(function),
-            "func" | "kstack" | "caller" if self.site.user_moment().is_some() => {
+            "func" | "caller" if self.site.space() == Space::User => {
                 return Err(Diagnostic::new(
                     span,
                     format!("`{name}` is of the kernel, and this is a place in a program"),
                     "use probe, ip or ustack",
                 ));
             }
-            "ip" if self.site.user_moment().is_some() => unsigned(Number::Register(Register::Ip)),
+            "kstack" if self.site.user_moment().is_some() => {
+                return Err(Diagnostic::new(
+                    span,
+                    format!("`{name}` is of the kernel, and this is a place in a program"),
+                    "use probe, ip or ustack",
+                ));
+            }
+            "ip" if self.site.space() == Space::User => unsigned(Number::Register(Register::Ip)),
             "func" => Val::number(self.ip(), Kind::Symbol { with_offset: false }),
             "ip" => Val::number(self.ip(), Kind::Symbol { with_offset: true }),
             "probe" => self.probe(),
@@ -113,6 +120,16 @@ impl Values<'_, '_> {
                     ));
                 }
             },
+            "old" | "new"
+                if let SiteKind::Watch(watched) = self.site.kind
+                    && watched.access == WatchedAccess::Execute =>
+            {
+                return Err(Diagnostic::new(
+                    span,
+                    format!("there is no `{name}` here: an instruction has no value"),
+                    "use reg(\"NAME\") for what it works with",
+                ));
+            }
             "old" | "new" | "addr" if let SiteKind::Watch(watched) = self.site.kind => {
                 at_watch(watched, name)
             }
@@ -265,29 +282,36 @@ fn at_watch(watched: Watched, name: &str) -> Val {
         "addr" => {
             let address = match watched.at {
                 WatchedAt::Address(address) => Number::Constant(address),
-                WatchedAt::Aimed(_) => Number::WatchedAddress,
+                WatchedAt::Object(_) | WatchedAt::Aimed(_) => Number::WatchedAddress,
             };
-            return Val::number(address, Kind::Symbol { with_offset: true });
+            let kind = match watched.space {
+                Space::Kernel => Kind::Symbol { with_offset: true },
+                space => Kind::Pointer { to: None, space },
+            };
+            return Val::number(address, kind);
         }
         "old" => Register::OrigAx,
         _ => Register::Ss,
     };
     let number = Number::Register(register);
-    let bytes = watched.bytes;
+    let bytes = match watched.at {
+        WatchedAt::Object(_) => 8,
+        WatchedAt::Address(_) | WatchedAt::Aimed(_) => watched.bytes,
+    };
     match watched.type_id {
         None => Val::number(
             number,
             Kind::Integer {
-                bytes,
+                bytes: bytes as u8,
                 signed: false,
             },
         ),
         Some(type_id) => Val::Object(Object {
             type_id,
             at: At::Pieces {
-                space: Space::Kernel,
+                space: watched.space,
                 pieces: [Piece {
-                    bytes: bytes.into(),
+                    bytes,
                     source: Source::Value(number),
                 }]
                 .into(),

@@ -10,11 +10,11 @@ use super::{Parsed, Parser, listed};
 use crate::{
     diagnostic::Diagnostic,
     lexer::{self, Token},
-    tree::{Name, OfCall, Probe, ProbeKind, Span, UserPlace, Watched},
+    tree::{Access, Name, OfCall, Probe, ProbeKind, Span, UserPlace, Watched},
 };
 
 /// The kinds of probes, as help texts list them.
-const KINDS: [&str; 17] = [
+const KINDS: [&str; 18] = [
     "kprobe:FUNCTION",
     "kretprobe:FUNCTION",
     "session:FUNCTION",
@@ -27,6 +27,7 @@ const KINDS: [&str; 17] = [
     "watch:STATIC",
     "watch:FUNCTION(args.NAME.FIELD)",
     "watchpoint:ADDRESS:LENGTH:w",
+    "watch:PROGRAM:STATIC",
     "uprobe:PROGRAM:FUNCTION",
     "uretprobe:PROGRAM:FUNCTION",
     "usdt:PROGRAM:PROVIDER:NAME",
@@ -121,7 +122,7 @@ impl Parser<'_> {
             },
             "line" => self.line(&provider)?,
             "insn" => ProbeKind::Instruction {
-                pattern: match self.quoted(&provider, "insn:cli")? {
+                pattern: match quoted(self, &provider, "insn:cli")? {
                     Some(text) => text,
                     None => self.part(&provider, "insn:cli", is_event)?,
                 },
@@ -234,7 +235,7 @@ impl Parser<'_> {
         if is_kernel && self.text[behind..].starts_with(':') {
             self.position = behind + 1;
         }
-        if let Some(name) = self.text_in_quotes(&form)? {
+        if let Some(name) = text_in_quotes(self, &form)? {
             return Ok(name);
         }
         let start = self.position;
@@ -255,31 +256,6 @@ impl Parser<'_> {
             ));
         }
         Ok(Name { text, span })
-    }
-
-    /// `:"TEXT"`, if that is what comes.
-    fn quoted(&mut self, provider: &Name, form: &str) -> Parsed<Option<Name>> {
-        if !self.text[self.position..].starts_with(":\"") {
-            return Ok(None);
-        }
-        self.colon(provider, form)?;
-        self.text_in_quotes(form)
-    }
-
-    /// `"TEXT"`, if that is what comes. An empty one is refused.
-    fn text_in_quotes(&mut self, form: &str) -> Parsed<Option<Name>> {
-        if !self.text[self.position..].starts_with('"') {
-            return Ok(None);
-        }
-        let (token, span) = self.take()?;
-        let Token::String(quoted) = token else {
-            return Ok(None);
-        };
-        let text = lexer::string(quoted, span)?;
-        if text.is_empty() {
-            return Err(nothing(span, form));
-        }
-        Ok(Some(Name { text, span }))
     }
 
     /// A name with the arguments of the program in place of `$1` and so on.
@@ -475,9 +451,18 @@ fn user(parser: &mut Parser<'_>, provider: &Name, returns: bool) -> Parsed<Probe
     })
 }
 
-/// `:STATIC.FIELD` or `:FUNCTION(EXPRESSION)`, and perhaps `:w` or `:rw`.
+/// `:PROGRAM` before a watched place, if a path comes next.
+fn watched_program(parser: &mut Parser<'_>, provider: &Name, form: &str) -> Parsed<Option<Name>> {
+    match parser.text[parser.position..].starts_with(":/") {
+        true => program(parser, provider, form).map(Some),
+        false => Ok(None),
+    }
+}
+
+/// `:STATIC.FIELD`, `:PROGRAM:STATIC.FIELD` or `:FUNCTION(EXPRESSION)`, and perhaps `:w` or `:rw`.
 fn watch(parser: &mut Parser<'_>, provider: &Name) -> Parsed<ProbeKind> {
     const FORM: &str = "watch:STATIC.FIELD";
+    let program = watched_program(parser, provider, "watch:/bin/PROGRAM:STATIC.FIELD")?;
     parser.colon(provider, FORM)?;
     let start = parser.position;
     let rest = &parser.text[start..];
@@ -491,6 +476,13 @@ fn watch(parser: &mut Parser<'_>, provider: &Name) -> Parsed<ProbeKind> {
     parser.end = span.end;
     let name = Name { text, span };
     let what = match parser.text[span.end..].starts_with('(') {
+        true if let Some(program) = &program => {
+            return Err(Diagnostic::new(
+                program.span,
+                "what calls of a program lead to is not watched",
+                "name a static of the program, or leave the program out for the kernel",
+            ));
+        }
         true => Watched::OfCall(OfCall {
             function: name,
             memory: in_brackets(parser)?,
@@ -498,12 +490,23 @@ fn watch(parser: &mut Parser<'_>, provider: &Name) -> Parsed<ProbeKind> {
         }),
         false => Watched::Static(name),
     };
-    let mut reads = false;
+    let mut access = Access::Write;
     if parser.text[parser.position..].starts_with(':') {
-        let access = parser.part(provider, "watch:STATIC:rw", lexer::is_word)?;
-        reads = access_reads(&access.text, access.span)?;
+        let letters = parser.part(provider, "watch:STATIC:rw", lexer::is_word)?;
+        access = access_of(&letters)?;
+        if access == Access::Execute {
+            return Err(Diagnostic::new(
+                letters.span,
+                "`x`: a static is no instruction",
+                "write `kprobe:FUNCTION`, or `watchpoint:ADDRESS:1:x`",
+            ));
+        }
     }
-    Ok(ProbeKind::Watch { what, reads })
+    Ok(ProbeKind::Watch {
+        program,
+        what,
+        access,
+    })
 }
 
 /// The text between brackets, of which the first comes at once.
@@ -524,7 +527,7 @@ fn in_brackets(parser: &mut Parser<'_>) -> Parsed<Name> {
     Ok(Name { text, span })
 }
 
-/// `:ADDRESS:LENGTH:ACCESS` or `:FUNCTION+argN:LENGTH:ACCESS`.
+/// `:ADDRESS:LENGTH:ACCESS`, `:PROGRAM:ADDRESS:LENGTH:ACCESS` or `:FUNCTION+argN:LENGTH:ACCESS`.
 fn watchpoint(parser: &mut Parser<'_>, provider: &Name) -> Parsed<ProbeKind> {
     const FORM: &str = "watchpoint:ADDRESS:LENGTH:w";
     let is_in = |letter: char| lexer::is_word(letter) || "$+".contains(letter);
@@ -537,10 +540,11 @@ fn watchpoint(parser: &mut Parser<'_>, provider: &Name) -> Parsed<ProbeKind> {
             )
         })
     };
+    let program = watched_program(parser, provider, "watchpoint:/bin/PROGRAM:ADDRESS:LENGTH:w")?;
     let is_number = parser.text[parser.position..]
         .strip_prefix(':')
         .is_none_or(|rest| rest.starts_with(|first: char| first == '$' || first.is_ascii_digit()));
-    let what = match is_number {
+    let what = match is_number || program.is_some() {
         true => {
             let address = parser.part(provider, FORM, is_in)?;
             Err(number(&address, "address")?)
@@ -556,8 +560,17 @@ fn watchpoint(parser: &mut Parser<'_>, provider: &Name) -> Parsed<ProbeKind> {
             "watch 1, 2, 4 or 8",
         ));
     }
-    let access = parser.part(provider, FORM, is_in)?;
+    let letters = parser.part(provider, FORM, is_in)?;
+    let access = access_of(&letters)?;
+    if access == Access::Execute && what.is_ok() {
+        return Err(Diagnostic::new(
+            letters.span,
+            "`x`: an instruction is watched at an address that the text tells",
+            "write `watchpoint:ADDRESS:1:x`",
+        ));
+    }
     Ok(ProbeKind::Watch {
+        program,
         what: match what {
             Err(address) => Watched::Memory { address, bytes },
             Ok((function, memory)) => Watched::OfCall(OfCall {
@@ -566,7 +579,7 @@ fn watchpoint(parser: &mut Parser<'_>, provider: &Name) -> Parsed<ProbeKind> {
                 bytes: Some(bytes),
             }),
         },
-        reads: access_reads(&access.text, access.span)?,
+        access,
     })
 }
 
@@ -598,19 +611,48 @@ fn argument(parser: &mut Parser<'_>) -> Parsed<Name> {
     })
 }
 
-/// Whether the letters of an access have reads hit, too.
-fn access_reads(access: &str, span: Span) -> Parsed<bool> {
-    let (what, help) = match access {
-        "w" => return Ok(false),
-        "rw" | "wr" => return Ok(true),
+/// What the letters of an access say.
+fn access_of(letters: &Name) -> Parsed<Access> {
+    let (what, help) = match &*letters.text {
+        "w" => return Ok(Access::Write),
+        "rw" | "wr" => return Ok(Access::ReadWrite),
+        "x" => return Ok(Access::Execute),
         "r" => (
             "the processor does not watch for reads alone",
             "write `rw`, and a condition on `old` and `new`",
         ),
-        "x" => ("an instruction is no memory to watch", "write `kprobe:`"),
-        _ => ("no access is called so", "write `w` or `rw`"),
+        _ => ("no access is called so", "write `w`, `rw` or `x`"),
     };
-    Err(Diagnostic::new(span, format!("`{access}`: {what}"), help))
+    Err(Diagnostic::new(
+        letters.span,
+        format!("`{}`: {what}", letters.text),
+        help,
+    ))
+}
+
+/// `:"TEXT"`, if that is what comes.
+fn quoted(parser: &mut Parser<'_>, provider: &Name, form: &str) -> Parsed<Option<Name>> {
+    if !parser.text[parser.position..].starts_with(":\"") {
+        return Ok(None);
+    }
+    parser.colon(provider, form)?;
+    text_in_quotes(parser, form)
+}
+
+/// `"TEXT"`, if that is what comes. An empty one is refused.
+fn text_in_quotes(parser: &mut Parser<'_>, form: &str) -> Parsed<Option<Name>> {
+    if !parser.text[parser.position..].starts_with('"') {
+        return Ok(None);
+    }
+    let (token, span) = parser.take()?;
+    let Token::String(quoted) = token else {
+        return Ok(None);
+    };
+    let text = lexer::string(quoted, span)?;
+    if text.is_empty() {
+        return Err(nothing(span, form));
+    }
+    Ok(Some(Name { text, span }))
 }
 
 fn nothing(span: Span, form: &str) -> Diagnostic {

@@ -14,6 +14,7 @@ mod probed;
 mod registers;
 mod tasks;
 mod values;
+mod watched;
 
 use user::{Args, eprintln};
 
@@ -71,6 +72,10 @@ fn main(mut args: Args) -> i32 {
         ("probed_forever", 0) => return probed::forever(),
         ("probed_forge", 1) => return probed::forge(args),
         ("probed_stacks", 0) => probed::stacks(),
+        ("watched_stores", 1) => watched::stores(args),
+        ("watched_forks", 0) => watched::forks(),
+        ("watched_copies", 0) => watched::copies(),
+        ("watched_progress", 0) => watched::progress(),
         ("probed_wild_return", 1) => return probed::wild_return(args),
         (_, given) => {
             eprintln!("exercise: there is no exercise {name:?} with {given} arguments");

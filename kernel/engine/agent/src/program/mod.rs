@@ -39,4 +39,5 @@ pub use error::LoadError;
 pub use load::Program;
 pub use maps::LoadedMap;
 pub(crate) use watch::AimedWatches;
+pub(crate) use watch::run_at_object;
 pub use watch::{AttachedWatch, WatchPlace, watchpoint};

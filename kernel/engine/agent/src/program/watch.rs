@@ -12,22 +12,17 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use fallible::{Shared, try_box};
+use fallible::{OutOfMemory, Shared, try_box};
 use probes::{
     AimError, AimedAt, MOST_WATCHPOINTS, PtRegs, RegisteredWatchpoint, Touched, WatchAccess,
     Watchpoint, Watchpoints,
 };
 
 use super::{LoadError, Program};
-use crate::Agent;
+use crate::{Agent, facts::RunAtObject};
 
 /// A watchpoint of these bytes from an address on; without one it is movable, and not aimed yet.
-/// `reads`: reads count, too.
-pub fn watchpoint(address: Option<u64>, bytes: u8, reads: bool) -> Watchpoint {
-    let access = match reads {
-        true => WatchAccess::ReadWrite,
-        false => WatchAccess::Write,
-    };
+pub fn watchpoint(address: Option<u64>, bytes: u8, access: WatchAccess) -> Watchpoint {
     let watchpoint = Watchpoint::new().len(bytes).access(access);
     match address {
         Some(address) => watchpoint.at(address),
@@ -180,6 +175,24 @@ fn on_touch<A: Agent>(watchpoint: &Watchpoint, regs: &mut PtRegs, touched: &Touc
     let Some(program) = (unsafe { program.as_ref() }) else {
         return;
     };
+    run_touched(program, regs, touched);
+}
+
+/// What a watch of an object calls: the program, as a watchpoint runs it.
+///
+/// # Errors
+/// There is no memory.
+pub(crate) fn run_at_object<A: Agent>(
+    program: Shared<Program<A>>,
+) -> Result<RunAtObject, OutOfMemory> {
+    let run: RunAtObject = try_box(move |regs: &mut PtRegs, touched: &Touched| {
+        run_touched(&program, regs, touched);
+    })?;
+    Ok(run)
+}
+
+/// Runs a program at an access, with the registers and values that [`AttachedWatch`] says.
+fn run_touched<A: Agent>(program: &Program<A>, regs: &mut PtRegs, touched: &Touched) {
     let kept = (regs.ip, regs.orig_ax, regs.ss);
     (regs.ip, regs.orig_ax, regs.ss) = (touched.ip, touched.old, touched.new);
     let watched = &A::this_cpu_tracing().watched;

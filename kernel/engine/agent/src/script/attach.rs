@@ -33,19 +33,21 @@
 use alloc::{boxed::Box, vec::Vec};
 use core::{
     fmt,
+    ops::Range,
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering},
 };
 
 use fallible::{Shared, try_box, try_vec};
-use probes::{Kprobe, PreVerdict, PtRegs, Registered, Watchpoint, platform::Text};
-use trace_interface::script::{Attachment, WatchedAt};
+use probes::{Kprobe, PreVerdict, PtRegs, Registered, WatchAccess, Watchpoint, platform::Text};
+use trace_interface::script::{Attachment, WatchedAccess, WatchedAt};
 
 use super::{loader::Loader, refusal::Refusal};
 use crate::{
     Agent,
     facts::{InProgram, NSEC_PER_SEC, PlaceInProgram, Source, Ticks},
     program::{
-        AttachedCalls, AttachedProbes, AttachedWatch, LoadError, Program, WatchPlace, watchpoint,
+        AttachedCalls, AttachedProbes, AttachedWatch, LoadError, Program, WatchPlace,
+        run_at_object, watchpoint,
     },
     records::read_tsc,
 };
@@ -71,6 +73,7 @@ enum What<'s, A: Agent> {
     Profile(Shared<Program<A>>, u64),
     /// With the number by which programs aim it, if they do.
     Watch(Shared<Program<A>>, Watchpoint, Option<u32>),
+    Object(Shared<Program<A>>, Range<u64>),
     User(Shared<Program<A>>, PlaceInProgram<'s>),
     /// The session runs it.
     Nothing,
@@ -128,16 +131,32 @@ pub fn load<'s, A: Agent>(
         ),
         Attachment::Watch {
             program,
+            path,
             at,
             bytes,
-            reads,
+            access,
         } => {
+            let loaded = loader.load_profile(*program, index)?;
             let (address, number) = match *at {
                 WatchedAt::Address(address) => (Some(address), None),
                 WatchedAt::Aimed(number) => (None, Some(number)),
+                WatchedAt::Object(start) => {
+                    let end = start.saturating_add((*bytes).into());
+                    let (program, what) = (*program, What::Object(loaded, start..end));
+                    return Ok(Ready { program, what });
+                }
             };
-            let loaded = loader.load_profile(*program, index)?;
-            let watchpoint = watchpoint(address, *bytes, *reads);
+            let access = match access {
+                WatchedAccess::Write => WatchAccess::Write,
+                WatchedAccess::ReadWrite => WatchAccess::ReadWrite,
+                WatchedAccess::Execute => WatchAccess::Execute,
+            };
+            let mut watchpoint = watchpoint(address, *bytes as u8, access);
+            if let Some(path) = path {
+                let scope = A::programs_of(path);
+                watchpoint = watchpoint
+                    .in_programs(scope.map_err(|text| Refusal::new(Some(*program), text))?);
+            }
             (*program, What::Watch(loaded, watchpoint, number))
         }
         Attachment::User {
@@ -224,6 +243,13 @@ impl<A: Agent> Ready<'_, A> {
                 }
                 watch.start();
                 Ok(Attached::Watch(watch))
+            }
+            What::Object(loaded, memory) => {
+                let handler = run_at_object(loaded)?;
+                let attached = A::watch_object(memory, handler);
+                Ok(Attached::User(
+                    attached.map_err(|text| Refusal::new(program, text))?,
+                ))
             }
             What::User(loaded, place) => {
                 let run = Program::in_program(&loaded)?;

@@ -7,12 +7,16 @@
 use alloc::{boxed::Box, format, vec::Vec};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use abi::WaitStatus;
+use abi::{WaitStatus, open};
 use bpf::{Builder, Condition, Helper, MapDef, MapIndex, ProgramKind, Reg::*, Size::B8};
 use kernel::{
     arch::{percpu, smp},
-    pr_info,
-    probes::{Kprobe, PROBES, register, survey},
+    fs, pr_info,
+    probes::{
+        Kprobe, PROBES, RegisteredWatchpoint, WATCHPOINTS, WatchAccess, Watchpoint, register,
+        survey, watch_scopes,
+        watched_objects::{ObjectWatch, RegisteredObjectWatch},
+    },
     symbols::{self, Symbol},
     task::{
         exec::{run_program, start_program},
@@ -26,12 +30,14 @@ use kernel::{
         shared::Shared,
         tracers::TRACERS,
     },
+    uprobes,
 };
 use trace_maps::Map;
 
 use super::{Rings, Since, address_of};
 use crate::{
     load::whole_kernel::COUNTED,
+    probes::user_probes,
     tools::jumps::Optimization,
     tools::own_code::{is_of_the_kernel, is_of_the_suite},
     tracing::trace_files::{append, clean_up, echo, show},
@@ -273,11 +279,35 @@ struct Alone(AtomicU64);
 static WATCHED_ALONE: Alone = Alone(AtomicU64::new(0));
 const _: () = assert!(size_of::<Alone>() == 4096);
 
+/// The watches of a word, and of the instruction that stores it, in a program.
+fn program_watches() -> [RegisteredWatchpoint; 2] {
+    let file = fs::open("/bin/exercise", open::RDONLY).unwrap();
+    let scope = watch_scopes::programs_of(file.node());
+    let instruction = Watchpoint::new()
+        .at(user_probes::address("watched_store"))
+        .in_programs(scope)
+        .access(WatchAccess::Execute);
+    let word = uprobes::watchpoint("/bin/exercise", "WATCHED_ZERO").unwrap();
+    [word, instruction].map(|watch| {
+        let watch = watch.handler(|_, _, _| {});
+        WATCHPOINTS.register_owned(Box::new(watch)).unwrap()
+    })
+}
+
+/// A watch of the queue of tasks, which every switch of tasks writes.
+fn queue_watch() -> RegisteredObjectWatch {
+    let queue = symbols::lookup_name("kernel::task::scheduler::RUN_QUEUE").unwrap();
+    let watch = ObjectWatch::new(queue.start, queue.size, Box::new(|_, _| {}));
+    RegisteredObjectWatch::new(Box::new(watch)).expect("it can be watched")
+}
+
 /// A count on every function, the tracer of calls on every function, events, a watch of a word that
-/// every CPU changes, and probes in a program, all at once. Each keeps its books.
+/// every CPU changes, one of the scheduler's queue, and probes and watches in programs, all at once.
+/// Each keeps its books.
 fn together(jumps: bool) {
     const ROUNDS: u64 = 10;
     const STORES: u64 = 100;
+    const STORES_OF_PROGRAM: u64 = 50;
     clean_up();
     work(|_| 0);
     let _jumps = Optimization::set(jumps);
@@ -305,7 +335,14 @@ fn together(jumps: bool) {
     }
     work(|_| 0);
     let args = format!("{ROUNDS}");
-    let programs = [(); 2].map(|()| start_program("/bin/exercise", &["probed", &args]).unwrap());
+    let (watches, queue) = (program_watches(), queue_watch());
+    let stores_of_program = format!("{STORES_OF_PROGRAM}");
+    let programs = [
+        ["probed", &args],
+        ["probed", &args],
+        ["watched_stores", &stores_of_program],
+    ];
+    let programs = programs.map(|args| start_program("/bin/exercise", &args).unwrap());
     let store = || (0..STORES).for_each(|value| WATCHED_ALONE.0.store(value, Relaxed));
     let cpus = smp::online_cpus();
     let stores: Vec<_> = (0..cpus)
@@ -323,6 +360,15 @@ fn together(jumps: bool) {
         cpus as u64 * STORES,
         "{touched} and {missed}"
     );
+    let [word, instruction] = watches
+        .each_ref()
+        .map(|watch| watch.hits() + watch.nmissed());
+    assert_eq!(
+        (word, instruction),
+        (STORES_OF_PROGRAM, 2 * STORES_OF_PROGRAM)
+    );
+    assert!(queue.hits() > 0);
+    drop((watches, queue));
     let ((added, missed), (returned, lost)) =
         (profile_of("all", "add"), profile_of("all", "added"));
     // In each round: directly, three times by `probed_calls`, and by `probed_tail`.
