@@ -300,6 +300,15 @@ fn a_kernel_that_dies_is_heard_whatever_it_was_sending() {
         let (before, last) = heard.split_at(heard.len().saturating_sub(words.len()));
         assert_eq!(last, words, "cut at {cut}");
         assert_eq!(before, &answers[..before.len()], "cut at {cut}");
+        // Few words come after a frame that was to have many more bytes.
+        let few = sent(|mut out| Deathbed::new(7, "", &mut out).over(&mut out));
+        let dying = [&stream[..cut], &few].concat();
+        let mut host = HostEnd::new(7);
+        let mut input = &dying[..];
+        let heard = std::iter::from_fn(|| host.next(&mut input)).flatten();
+        let heard: Vec<Said> = heard.collect();
+        let wanted = [Said::Died(String::new()), Said::Over];
+        assert!(heard.ends_with(&wanted), "cut at {cut}: {heard:?}");
         // Its words to another host, whose place this one has taken, are not for this one.
         let mut host = HostEnd::new(8);
         let heard = said(&mut host, &dying);
