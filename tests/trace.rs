@@ -420,6 +420,29 @@ fn a_word_of_a_program_is_watched_by_name() {
     assert!(said.contains("exercise::watched::progress+"), "{said}");
 }
 
+/// Its pages are protected, so it may have any size, and code that holds its lock may write it.
+#[test]
+fn an_object_of_any_size_is_watched() {
+    let said = answer(&[
+        "watch:kernel::task::scheduler::RUN_QUEUE { @[func] = count(); @sizes[addr >= 1 << 63] = \
+         count(); }",
+        "--expect",
+        "len(@sizes) == 1 && @sizes[1] == sum(@)",
+    ]);
+    let functions: Vec<&str> = said
+        .lines()
+        .filter_map(|line| line.strip_prefix("@["))
+        .collect();
+    for wanted in ["reschedule", "start", "wake"] {
+        let path = format!("kernel::task::scheduler::{wanted}]: ");
+        let is_there = functions.iter().any(|line| line.starts_with(&path));
+        assert!(is_there, "{said}");
+    }
+    let output = trace(&["watch:kernel::task::scheduler::RUN_QUEUE:rw { @ = count(); }"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("1, 2, 4 or 8 bytes"), "{said}");
+}
+
 /// The instruction begins a function of the program, which two stores of each round call.
 #[test]
 fn an_instruction_of_a_program_is_watched_by_its_address() {

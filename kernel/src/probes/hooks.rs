@@ -39,8 +39,8 @@ pub fn on_debug(regs: &mut PtRegs) -> bool {
     ours
 }
 
-/// The same by the shortest way for a #DB that comes while a write to a watched object is under way.
-/// False: it may have another cause, and is left to [`on_debug`].
+/// The same by the shortest way for a #DB that comes while a write to a watched object is under
+/// way. False: it may have another cause, and is left to [`on_debug`].
 #[inline(always)]
 pub fn on_object_step(regs: &mut PtRegs) -> bool {
     let status = Dr6::read_raw();

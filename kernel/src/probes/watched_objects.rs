@@ -5,14 +5,14 @@
 //! before it has done anything:
 //!
 //! ```text
-//!   #PF   keep the words as they are; let this CPU write read-only pages (CR0.WP); set TF, clear IF
+//!   #PF   keep the words as they are; let this CPU write such pages (CR0.WP); TF on, IF off
 //!   ──► the instruction itself
 //!   #DB   count; protect again; TF and IF as they were; handlers, with the words before and after
 //! ```
 //!
 //! Only CR0 of this CPU changes, so the other CPUs go on faulting meanwhile, and no translation has
-//! to be dropped. The instruction runs where it is, so it may be any, also one in a slot or a detour
-//! of a probe, or one that a debugger steps.
+//! to be dropped. The instruction runs where it is, so it may be any, also one in a slot or a
+//! detour of a probe, or one that a debugger steps.
 //!
 //! # Neighbours
 //! What else is in the pages faults as well when it is written, and costs as much. That is counted
@@ -275,8 +275,8 @@ impl RegisteredObjectWatch {
         }
         set_used();
         PROBES.synchronize_hits();
-        // SAFETY: leaked in `new`, no hit finds it any more, and those that had are over. The handle
-        // is gone after this.
+        // SAFETY: leaked in `new`, no hit finds it any more, and those that had are over. The
+        // handle is gone after this.
         unsafe { Box::from_raw(self.0.as_ptr()) }
     }
 }

@@ -110,8 +110,8 @@ pub unsafe trait Agent: Host {
         Err("this kernel has no probes in user programs; probe the kernel's side".into())
     }
 
-    /// Calls `run` after each instruction that has written to the kernel's memory in `object`, until
-    /// what is returned is detached. Task context, may sleep.
+    /// Calls `run` after each instruction that has written to the kernel's memory in `object`,
+    /// until what is returned is detached. Task context, may sleep.
     ///
     /// # Errors
     /// The reason, in words for the person who wrote the script.

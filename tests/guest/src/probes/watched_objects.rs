@@ -8,7 +8,10 @@ use super::{
     user_probes::expect_soon,
     watchpoints::{watched_store, watched_store_4},
 };
-use crate::tools::jumps::{Optimization, byte_at};
+use crate::tools::{
+    jumps::{Optimization, byte_at},
+    nmi,
+};
 use alloc::{boxed::Box, string::ToString, sync::Arc, vec, vec::Vec};
 use core::{
     ptr,
@@ -18,7 +21,7 @@ use core::{
     },
 };
 use kernel::{
-    arch::{percpu, smp},
+    arch::{percpu, smp, traps},
     probes::{
         Kprobe, PreVerdict, PtRegs, StepMethod, Touched, WATCHPOINTS, Watchpoint, register,
         watched_objects::{MOST_WATCHES, ObjectError, ObjectWatch, RegisteredObjectWatch},
@@ -297,6 +300,60 @@ fn all_cpus_are_watched_and_no_write_is_lost() {
     threads.iter().for_each(|thread| thread.wait_released());
     assert_eq!(counts(&watch), (cpus as u64 * STORES, 0, 0));
     assert!(rounds > 0);
+}
+
+/// NMIs come anywhere in hits, and their handler writes to the object as well. Those of its writes
+/// that come while a write of the task is under way are not seen.
+#[guest_test(smp = 2)]
+fn nmis_come_anywhere_in_hits_of_an_object() {
+    const STORES: u64 = 3000;
+    static NMIS: AtomicU64 = AtomicU64::new(0);
+    static SEEN: AtomicU64 = AtomicU64::new(0);
+    static OF_NMIS: AtomicU64 = AtomicU64::new(0);
+    static WRONG: AtomicU64 = AtomicU64::new(0);
+    static DONE: AtomicBool = AtomicBool::new(false);
+    fn on_nmi(_: &PtRegs) {
+        word(LAST).fetch_add(1, SeqCst);
+        NMIS.fetch_add(1, SeqCst);
+    }
+    for count in [&NMIS, &SEEN, &OF_NMIS, &WRONG] {
+        count.store(0, SeqCst);
+    }
+    DONE.store(false, SeqCst);
+    word(FIRST).store(0, SeqCst);
+    word(LAST).store(0, SeqCst);
+    let handler = |_: &mut PtRegs, touched: &Touched| {
+        let count = match touched.addr == address(FIRST) {
+            true => &SEEN,
+            false => &OF_NMIS,
+        };
+        count.fetch_add(1, SeqCst);
+        WRONG.fetch_add(u64::from(touched.new != touched.old + 1), SeqCst);
+    };
+    let watch = watch_from(FIRST, LAST, Box::new(handler));
+    traps::set_nmi_handler(Some(on_nmi));
+    let stores = || {
+        (1..=STORES).for_each(|value| store(FIRST, value));
+        DONE.store(true, SeqCst);
+    };
+    let stores = spawn_kthread_on(1 << 1, "stores", stores).unwrap();
+    let sender = spawn_kthread_on(1 << 0, "sends", || {
+        while !DONE.load(SeqCst) {
+            nmi::send(1, &NMIS, || DONE.load(SeqCst));
+        }
+    });
+    stores.wait_released();
+    sender.unwrap().wait_released();
+    traps::set_nmi_handler(None);
+    let (seen, of_nmis) = (SEEN.load(SeqCst), OF_NMIS.load(SeqCst));
+    let nmis = NMIS.load(SeqCst);
+    assert_eq!((seen, WRONG.load(SeqCst)), (STORES, 0));
+    assert_eq!(word(LAST).load(SeqCst), nmis);
+    assert!(
+        nmis > 0 && of_nmis + watch.nmissed() <= nmis,
+        "{of_nmis} of {nmis}"
+    );
+    assert_eq!(watch.hits(), seen + of_nmis);
 }
 
 #[guest_test]

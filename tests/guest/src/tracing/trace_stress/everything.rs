@@ -302,8 +302,8 @@ fn queue_watch() -> RegisteredObjectWatch {
 }
 
 /// A count on every function, the tracer of calls on every function, events, a watch of a word that
-/// every CPU changes, one of the scheduler's queue, and probes and watches in programs, all at once.
-/// Each keeps its books.
+/// every CPU changes, one of the scheduler's queue, and probes and watches in programs, all at
+/// once. Each keeps its books.
 fn together(jumps: bool) {
     const ROUNDS: u64 = 10;
     const STORES: u64 = 100;
