@@ -14,7 +14,7 @@ use std::{
     thread,
 };
 
-use boot::{firmware::Firmware, qemu::Machine};
+use boot::{firmware::Firmware, guest::End, qemu::Machine};
 use rustix::process::{Pid, Signal, kill_process};
 use tests::{
     Session, built,
@@ -202,6 +202,79 @@ fn a_kernel_that_runs_is_traced_again_and_again() {
         (Some(3), "42\n1 hit = 1 recorded + 0 missed\n".into())
     );
     kernel.power_off();
+}
+
+/// A recording that has begun, of the functions that a pattern matches.
+fn recording(socket: &Path, arguments: &[&str]) -> (Child, BufReader<std::process::ChildStderr>) {
+    let mut command = trace_at(socket, &["--record", "--timing"]);
+    command.args(arguments);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("all attached, and recording") {
+        line.clear();
+        assert_ne!(said.read_line(&mut line).unwrap(), 0);
+    }
+    (child, said)
+}
+
+/// The end of a recording: its status, what it shows, and what it says.
+fn ended(
+    (child, mut said): (Child, BufReader<std::process::ChildStderr>),
+) -> (Option<i32>, String, String) {
+    let mut complaints = String::new();
+    said.read_to_string(&mut complaints).unwrap();
+    let output = child.wait_with_output().unwrap();
+    (output.status.code(), text(&output.stdout), complaints)
+}
+
+/// First a recording of a kernel that lives, which is ended, and then one of its death.
+#[test]
+fn the_last_calls_of_a_kernel_that_runs_are_shown() {
+    let socket = free_path("trace.last");
+    let mut machine = Machine {
+        cmdline: "interactive".into(),
+        ..Machine::new(built::kernel().image(Firmware::Bios).unwrap())
+    };
+    machine.listen_at(&socket);
+    let mut kernel = Session::start(&machine);
+
+    let program = "kprobe:sys_mkdir { printf(\"%s%s\", str(args.path), kstack(1)); \
+                   @[comm] = count(); }";
+    let recording_of_program = recording(&socket, &["--last", "2", program]);
+    kernel.command("run workload");
+    kill_process(Pid::from_child(&recording_of_program.0), Signal::INT).unwrap();
+    let (status, shown, said) = ended(recording_of_program);
+    assert_eq!(status, Some(0), "{shown}{said}");
+    let stack = "\n    kernel::syscall::paths::sys_mkdir+0\n";
+    assert_eq!(shown.matches(stack).count(), 2, "{shown}");
+    assert_eq!(shown.matches("/tmp/workload.").count(), 2, "{shown}");
+    let map = format!("@[workload]: {MKDIRS}\n");
+    assert_eq!(shown.matches(&map).count(), 1, "{shown}");
+    let list = "cat /sys/kernel/debug/kprobes/list";
+    assert_eq!(kernel.command(list).trim(), "");
+
+    // The newest probe of a place is hit first, so the call is recorded before it ends the kernel.
+    kernel.command("insmod crash how=panic at=3");
+    let recording_of_calls = recording(&socket, &["--functions", "sys_*", "--last", "3"]);
+    let (end, log) = kernel.last_command("run workload");
+    assert_eq!(end, End::Failure, "{log}");
+    let (status, shown, said) = ended(recording_of_calls);
+    assert_eq!(status, Some(1), "{shown}{said}");
+    assert!(
+        said.contains("the kernel has died: ") && said.contains("crash: as it was asked for"),
+        "{said}"
+    );
+    assert!(!said.contains("cut off"), "{said}");
+    let calls = shown.lines().filter(|line| line.contains("  cpu ")).count();
+    assert_eq!(calls, 3, "{shown}");
+    let last = shown.lines().last().unwrap_or_default();
+    let (_, call) = last.split_once("sys_mkdir(path = ").unwrap_or_default();
+    assert!(
+        call.ends_with(", mode = 493)  … (never returned)"),
+        "{shown}"
+    );
 }
 
 fn refused_by_the_tool_or_the_kernel(socket: &Path) {

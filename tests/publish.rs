@@ -64,8 +64,10 @@ impl Package {
         let docs = &self.metadata["metadata"]["docs"]["rs"];
         writeln!(
             text,
-            "\n[package.metadata.docs.rs]\ndefault-target = {}\ntargets = {}",
-            docs["default-target"], docs["targets"]
+            "\n[package.metadata.docs.rs]\nall-features = {}\ndefault-target = {}\ntargets = {}",
+            docs["all-features"] == true,
+            docs["default-target"],
+            docs["targets"]
         )
         .unwrap();
         writeln!(text, "\n[lib]\nname = {:?}", self.text("name")).unwrap();

@@ -22,7 +22,7 @@ use trace_interface::{
     Frame, Script,
     script::{Attachment, Program, RECORD_TYPE, Request, VERSION},
 };
-use trace_link::{Event, Request as TraceRequest, Trace, Transport};
+use trace_link::{Event, Request as TraceRequest, RingCopy, Trace, Transport};
 use trace_ring::image::Image;
 
 /// A kernel, and what it said.
@@ -31,7 +31,7 @@ struct Run {
     log: String,
     end: End,
     hung: bool,
-    rings: Vec<Vec<u8>>,
+    rings: Vec<RingCopy>,
 }
 
 /// The address of a function by its linker's name.
@@ -702,7 +702,7 @@ fn the_last_records_outlive_a_panic_a_triple_fault_and_a_hang() {
         }
         let mut seen: Vec<(u64, u64)> = Vec::new();
         for ring in &run.rings {
-            for record in Image::still(ring).unwrap().records() {
+            for record in Image::still(&ring.bytes).unwrap().records() {
                 let record = record.unwrap();
                 // In front of the record are 8 bytes of the kernel's own.
                 let value = record.payload[24..].first_chunk().unwrap();

@@ -3,9 +3,9 @@
 //! The first CPU that panics stops the others and takes the console by force. Then it prints the
 //! message, the use of memory, the probe handler that runs if one does, the registers if an
 //! exception brought it here, and a backtrace. Then come the backtraces of the CPUs that it has
-//! stopped, because one of them may be what it waited for. It waits for no lock and allocates
-//! nothing. If that fails in turn, the second panic prints its message only, and a third one prints
-//! nothing. The machine goes off in any case.
+//! stopped, because one of them may be what it waited for. A tracer that is attached gets the last
+//! records. It waits for no lock and allocates nothing. If that fails in turn, the second panic
+//! prints its message only, and a third one prints nothing. The machine goes off in any case.
 //!
 //! The last line of the log is the verdict, because on machines without isa-debug-exit (Bochs, a
 //! real PC) nothing else tells it.
@@ -115,6 +115,10 @@ fn end(message: fmt::Arguments<'_>, regs: Option<&PtRegs>) -> ! {
                 None => pr_emerg!("{}", Trace::from(backtrace::walk_current())),
             }
             smp::other_cpus().for_each(print_stopped);
+            if smp::other_cpus().all(|cpu| smp::stopped_at(cpu).is_some()) {
+                // SAFETY: they have stopped, and this is the end.
+                unsafe { trace::script::remote::tell_tracer(format_args!("{message}")) };
+            }
         }
         1 => {
             console::seize();

@@ -73,9 +73,8 @@ impl Document {
         }
     }
 
-    /// A document with this text, which is in no file.
-    #[cfg(test)]
-    pub(crate) fn of(name: &str, text: &str) -> Self {
+    /// A document with this text, which is in no file: for tests of what reads documents.
+    pub fn of(name: &str, text: &str) -> Self {
         Self {
             name: name.into(),
             text: text.into(),

@@ -61,6 +61,20 @@
 //! | sentinel | a static that ends a list or a search, so that no test for null is needed |
 //! | preempt | to switch tasks when an interrupt returns |
 #![no_std]
+#![cfg_attr(
+    not(all(
+        feature = "actions",
+        feature = "historic",
+        feature = "jprobes",
+        feature = "jumps",
+        feature = "watchpoints"
+    )),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "the helpers of what is left out; the linker drops them"
+    )
+)]
 
 extern crate alloc;
 
@@ -78,15 +92,22 @@ pub mod self_test;
 #[doc = include_str!("../docs/your-kernel.md")]
 pub mod your_kernel {}
 
+#[cfg(feature = "jprobes")]
 #[doc(hidden)]
 pub use asm::jprobe_return;
 #[doc(hidden)]
 pub use data::instance;
+#[cfg(feature = "actions")]
 pub use data::{
     action,
     action::{Action, CallAction},
+};
+#[cfg(feature = "jprobes")]
+pub use data::{
     jprobe,
     jprobe::{Jprobe, JprobeEntry},
+};
+pub use data::{
     kprobe,
     kprobe::{FaultVerdict, Kprobe, PreVerdict},
     kretprobe,
@@ -94,11 +115,18 @@ pub use data::{
     method::{ReturnMethod, StepMethod},
     per_cpu::PerCpu,
     probe::Probe,
+};
+#[cfg(feature = "watchpoints")]
+pub use data::{
     watchpoint,
     watchpoint::{AimedAt, MOST_WATCHPOINTS, Touched, WatchAccess, WatchScope, Watchpoint},
 };
 pub use error::{AimError, ProbeError};
 pub use platform::Platform;
 pub use pt_regs::PtRegs;
-pub use registry::{Host, Probes, Registered, RegisteredWatchpoint, Watchpoints, optimize};
+#[cfg(feature = "jumps")]
+pub use registry::optimize;
+pub use registry::{Host, Probes, Registered};
+#[cfg(feature = "watchpoints")]
+pub use registry::{RegisteredWatchpoint, Watchpoints};
 pub use self_test::{SelfTest, self_test};

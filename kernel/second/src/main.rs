@@ -10,7 +10,8 @@
 //!   fw_cfg    what the emulator tells                probes    the glue: what the probes ask
 //!   tracing   the agent of the tracer, and its line  traced    something to trace
 //!   checks    what is checked here                   figures   what a hit costs here
-//!   self_test what the probes' own checks ask for
+//!   self_test what the probes' own checks ask for       death     the end by a panic
+//!                                                       fuse      where it dies, for a test
 //! ```
 //!
 //! It differs from ours wherever the probes could have assumed something:
@@ -34,10 +35,12 @@ extern crate alloc;
 
 mod checks;
 mod cpu;
+mod death;
 mod debugger;
 mod figures;
 mod fixups;
 mod frame;
+mod fuse;
 mod fw_cfg;
 mod memory;
 mod probes;
@@ -140,7 +143,7 @@ extern "C" fn start_other(number: usize) -> ! {
 extern "C" fn main(_: u64) {
     match &*fw_cfg::command_line() {
         "figures" => figures::run(),
-        "traced" => traced::run(),
+        line if line.starts_with("traced") => traced::run(line),
         _ => checks::run(),
     }
     exit(true)
@@ -162,6 +165,15 @@ pub fn say(message: fmt::Arguments<'_>) {
     });
 }
 
+/// Says the last words there, whoever has the port.
+pub fn shout(message: fmt::Arguments<'_>) {
+    // SAFETY: as in `say`. Nothing else runs any more, by the only caller.
+    if let Ok(mut port) = unsafe { Uart16550Tty::new_port(0x3f8, Config::DEFAULT) } {
+        // As in `say`.
+        let _ = writeln!(port, "{message}");
+    }
+}
+
 /// Ends the emulator by the device isa-debug-exit.
 pub fn exit(success: bool) -> ! {
     let value = if success { 0x10_u32 } else { 0x11 };
@@ -174,7 +186,5 @@ pub fn exit(success: bool) -> ! {
 
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
-    interrupts::disable();
-    say(format_args!("{info}"));
-    exit(false)
+    death::die(info)
 }

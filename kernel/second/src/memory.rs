@@ -171,6 +171,14 @@ unsafe impl GlobalAlloc for LockedHeap {
     }
 }
 
+/// Does something while the heap's lock is held, and interrupts are off.
+pub fn with_heap_locked<T>(work: impl FnOnce() -> T) -> T {
+    without_interrupts(|| {
+        let _heap = HEAP.0.lock();
+        work()
+    })
+}
+
 unsafe extern "C" {
     static __start_watchable: u8;
     static __stop_watchable: u8;

@@ -46,6 +46,7 @@ const INIT: u32 = 0x4500;
 const START_UP: u32 = 0x4600;
 const FIXED: u32 = 0x4000;
 const ALL: u32 = 0b10 << 18;
+const OTHERS: u32 = 0b11 << 18;
 const DELIVERY_PENDING: u32 = 1 << 12;
 
 fn register(offset: u64) -> *mut u32 {
@@ -112,6 +113,11 @@ pub fn end_of_interrupt() {
 /// Sends an NMI to CPU number `cpu`.
 pub fn send_nmi(cpu: usize) {
     command(cpu as u32, NMI);
+}
+
+/// Sends an NMI to all other CPUs. One that has not started ignores it.
+pub fn send_nmi_to_others() {
+    command(0, OTHERS | NMI);
 }
 
 static ONLINE: AtomicUsize = AtomicUsize::new(1);

@@ -1,5 +1,5 @@
 //! Something to trace: functions with arguments and results of Rust's own types, called again and
-//! again while tracers come and go.
+//! again while tracers come and go. The command line may say that the kernel is to die of it.
 //!
 //! # Contexts
 //! The first task.
@@ -7,7 +7,8 @@
 use core::hint;
 
 use crate::{
-    say, smp,
+    fuse::{self, LAST_ORDER},
+    memory, say, smp,
     tasks::{self, spawn},
     tracing,
 };
@@ -45,17 +46,34 @@ pub fn price(text: &str, query: &Query) -> Result<u64, PriceError> {
     Ok(cents * u64::from(query.pieces) + query.fee)
 }
 
-/// Calls [`price`] for ever, while a task serves tracers.
-pub fn run() -> ! {
+/// Takes an order: the texts are ordered in turn. It may be the last one.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "probeable")]
+#[inline(never)]
+pub fn order(number: u32, query: &Query) -> u64 {
+    const TEXTS: [&str; 3] = ["1200", "12x0", ""];
+    let text = TEXTS[number as usize % TEXTS.len()];
+    let cents = price(hint::black_box(text), query);
+    if fuse::is_the_last_order(number) {
+        // Not by the argument: that would be in memory from the entry on, and not in a register.
+        memory::with_heap_locked(|| panic!("order {LAST_ORDER} is too much"));
+    }
+    cents.unwrap_or(0)
+}
+
+/// Calls [`order`] for ever, while a task serves tracers. `command` is `traced`, and it may say
+/// where this kernel dies.
+pub fn run(command: &str) -> ! {
+    fuse::set(command);
     smp::start_others(crate::start_other);
     say(format_args!("a tracer may come"));
     // It is over when the machine is.
     let _server = spawn("tracing", None, tracing::serve, 0);
+    let mut number = 0;
     loop {
-        for text in ["1200", "12x0", ""] {
-            let query = Query { pieces: 2, fee: 7 };
-            let _ = hint::black_box(price(hint::black_box(text), &hint::black_box(query)));
-        }
+        let query = Query { pieces: 2, fee: 7 };
+        let _ = hint::black_box(order(number, &hint::black_box(query)));
+        number = fuse::order_after(number);
         (0..1000).for_each(|_| hint::spin_loop());
         tasks::yield_now();
     }

@@ -34,7 +34,7 @@ use x86_64::{
 use crate::{
     PROBES,
     cpu::{self, DOUBLE_FAULT_STACK, per_cpu},
-    debugger, fixups,
+    death, debugger, fixups,
     frame::{CALL, Frame, SPURIOUS, SYSTEM_CALL, TICK},
     kprobe_breakpoint, kprobe_debug, self_test, smp, tasks,
     tracing::TRACING,
@@ -203,11 +203,14 @@ extern "C" fn trap(frame: &mut Frame) {
             smp::end_of_interrupt();
         }
         SYSTEM_CALL => user::system_call(frame),
-        // A hit that it has interrupted goes on when it is over.
-        2 => PROBES.aside(|| {
-            on_nmi();
-            self_test::on_nmi();
-        }),
+        2 => {
+            death::stop_if_near();
+            // A hit that it has interrupted goes on when it is over.
+            PROBES.aside(|| {
+                on_nmi();
+                self_test::on_nmi();
+            });
+        }
         _ if frame.is_from_user() => user::exception(frame),
         _ => exception(frame),
     }

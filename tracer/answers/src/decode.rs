@@ -21,9 +21,13 @@ pub(crate) struct Context {
     pub(crate) stacks: BTreeMap<(u32, u64), Rc<[u64]>>,
     /// Each name of a probe: the text, and whether a function's name follows.
     pub(crate) probes: Vec<(Rc<str>, bool)>,
-    /// The time of day, in nanoseconds since 1970, at which the machine's clock was 0.
-    pub(crate) epoch_of_zero: i128,
+    /// The time of day, in nanoseconds since 1970, at which the machine's clock was 0. None: the
+    /// kernel does not know the time of day.
+    pub(crate) epoch_of_zero: Option<i128>,
 }
+
+/// Stands for a time of day of a kernel that does not know it.
+const NO_TIME: &str = "(no time of day)\n";
 
 /// The value of bytes that a program stored in a shape. Bytes that are missing count as zeros.
 pub(crate) fn decode(shape: &Shape, bytes: &[u8], context: &Context) -> Value {
@@ -102,11 +106,14 @@ pub(crate) fn decode(shape: &Shape, bytes: &[u8], context: &Context) -> Value {
         }
         Shape::Named(naming) => Value::Named(*naming, number(first(8)).cast_signed()),
         Shape::Time { format } => {
-            let at = context.epoch_of_zero + i128::from(number(first(8)));
-            Value::Text {
-                text: crate::time::format(format, at),
-                cut: false,
-            }
+            let since_zero = i128::from(number(first(8)));
+            let at = context.epoch_of_zero.map(|zero| zero + since_zero);
+            let text = match at {
+                Some(at) => crate::time::format(format, at),
+                None if format.ends_with('\n') => NO_TIME.into(),
+                None => NO_TIME.trim_end().into(),
+            };
+            Value::Text { text, cut: false }
         }
         Shape::Text(_) if bytes.starts_with(&UNREADABLE_TEXT) => Value::Unreadable,
         Shape::Text(size) => {

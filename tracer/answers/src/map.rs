@@ -184,7 +184,9 @@ fn value(map: &MapView, entries: &[&MapEntry], latest: Latest, context: &Context
         }
         Class::Series(of) => {
             let slots = entries.iter().map(|entry| words(entry));
-            let intervals = series::intervals(of, slots, latest, context.epoch_of_zero);
+            // Without a time of day they count from the start of the machine.
+            let zero = context.epoch_of_zero.unwrap_or(0);
+            let intervals = series::intervals(of, slots, latest, zero);
             Some(Value::Series(intervals)).filter(|value| *value != Value::Series(Vec::new()))?
         }
         Class::Plain(shape) => decode(shape, &entries.first()?.value, context),

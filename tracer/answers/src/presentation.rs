@@ -194,8 +194,8 @@ impl Presentation {
                 };
                 self.clock = Some(clock);
                 let since_zero = nanoseconds(*tsc, clock.tsc_hz);
-                self.context.epoch_of_zero =
-                    i128::from(*epoch_nanoseconds) - i128::from(since_zero);
+                self.context.epoch_of_zero = (*epoch_nanoseconds > 0)
+                    .then(|| i128::from(*epoch_nanoseconds) - i128::from(since_zero));
                 let places = places.iter().map(|places| u64::from(*places)).sum();
                 Ok(Event::Started { places })
             }

@@ -4,15 +4,20 @@
 //! that its answer is in. Addresses are those of the file.
 
 use std::{
-    cell::RefCell, collections::HashMap, fs::File, ops::Range, os::unix::fs::MetadataExt,
-    path::Path, sync::Arc,
+    cell::RefCell,
+    collections::{HashMap, HashSet},
+    fs::File,
+    ops::Range,
+    os::unix::fs::MetadataExt,
+    path::Path,
+    sync::Arc,
 };
 
 use gimli::{Abbreviations, EndianSlice, LittleEndian};
 use memmap2::Mmap;
 use object::{
     Object, ObjectSection, ObjectSegment, ObjectSymbol, SectionKind, SymbolKind,
-    read::elf::ElfFile64,
+    read::elf::{ElfFile64, ElfSymbol64},
 };
 
 use crate::{Error, hash::hash};
@@ -200,7 +205,7 @@ impl Image {
         let Ok(file) = ElfFile64::<object::Endianness>::parse(&*self.bytes) else {
             return Vec::new();
         };
-        let mut symbols: Vec<_> = file
+        let mut found: Vec<_> = file
             .symbols()
             .filter(|symbol| {
                 // Symbols of assembly may have no type. They lie in sections of code. A mark at the
@@ -214,12 +219,20 @@ impl Image {
                 code && matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Unknown)
                     && symbol.name().is_ok_and(|name| !name.is_empty())
             })
-            .map(|symbol| Symbol {
-                name: symbol.name().unwrap_or_default().to_string(),
-                address: symbol.address(),
-                bytes: symbol.size(),
-            })
             .collect();
+        // A mark of the linker at the start of a section is no other name of the function there.
+        let is_mark = |symbol: &ElfSymbol64<'_, '_>| {
+            symbol.kind() == SymbolKind::Unknown && symbol.size() == 0
+        };
+        let functions = found.iter().filter(|symbol| !is_mark(symbol));
+        let functions: HashSet<u64> = functions.map(ObjectSymbol::address).collect();
+        found.retain(|symbol| !is_mark(symbol) || !functions.contains(&symbol.address()));
+        let symbols = found.into_iter().map(|symbol| Symbol {
+            name: symbol.name().unwrap_or_default().to_string(),
+            address: symbol.address(),
+            bytes: symbol.size(),
+        });
+        let mut symbols: Vec<_> = symbols.collect();
         symbols.sort_by(|a, b| (a.address, &a.name).cmp(&(b.address, &b.name)));
         symbols
     }

@@ -75,6 +75,7 @@ pub struct FunctionRow {
 fn form() -> [u8; 8] {
     let makers = [
         hash(include_bytes!("hash.rs")),
+        hash(include_bytes!("image.rs")),
         hash(include_bytes!("index.rs")),
         hash(include_bytes!("names.rs")),
     ];

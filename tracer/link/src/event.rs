@@ -12,6 +12,11 @@ pub enum Event {
     Damaged(WireError),
     /// The guest wrote this to its log.
     Log(Vec<u8>),
+    /// The kernel at the other end of a line has said that it has died, and why. Its memory comes.
+    Died(String),
+    /// A piece of its memory has come, which [`Trace::rings`](crate::Trace::rings) and
+    /// [`Trace::maps`](crate::Trace::maps) have.
+    Memory,
     /// It ended. Nothing comes after it.
     End(guest::End),
     /// It could not be run.

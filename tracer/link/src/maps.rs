@@ -1,5 +1,7 @@
 //! Maps of a running guest, read from its memory without its help.
 
+use std::sync::atomic::Ordering;
+
 use trace_maps::image::Layout;
 use trace_wire::MapPart;
 
@@ -30,21 +32,11 @@ impl MapInMemory {
 
     /// Copies what is there now. Nothing is written, so the guest does not notice.
     pub fn read(&self, ram: &Ram) -> LiveMap {
-        let mut live = LiveMap {
-            map: self.map,
-            cpu: self.cpu,
-            is_stacks: matches!(self.layout, Layout::Stacks { .. }),
-            entries: Vec::new(),
-            left_out: 0,
-        };
         let load = |index, order| {
             let word = self.words.word(ram, index);
             word.map_or(0, |word| word.load(order))
         };
-        live.left_out = self.layout.for_each(load, |key, value| {
-            live.entries.push((key.to_vec(), value.to_vec()));
-        });
-        live
+        LiveMap::read(self.map, self.cpu, self.layout, load)
     }
 }
 
@@ -61,4 +53,26 @@ pub struct LiveMap {
     pub entries: Vec<(Vec<u8>, Vec<u64>)>,
     /// Entries that changed while they were looked at.
     pub left_out: usize,
+}
+
+impl LiveMap {
+    /// Reads a part whose words `load` loads.
+    pub(crate) fn read(
+        map: u32,
+        cpu: u32,
+        layout: Layout,
+        load: impl FnMut(usize, Ordering) -> u64,
+    ) -> Self {
+        let mut entries = Vec::new();
+        let left_out = layout.for_each(load, |key, value| {
+            entries.push((key.to_vec(), value.to_vec()));
+        });
+        Self {
+            map,
+            cpu,
+            is_stacks: matches!(layout, Layout::Stacks { .. }),
+            entries,
+            left_out,
+        }
+    }
 }

@@ -8,6 +8,8 @@
 //! ```
 //!
 //! # Invariants
+//! DEATH-1. A kernel that dies says so, and its memory comes. Damage is told only when that has not
+//!     begun within [`DYING_SECONDS`], because a frame that was cut off is how a death begins.
 //! CALL-1. Whatever the kernel does, a call ends within its patience, and a trace with an event
 //!     that says what happened: silence, damage, the end of the line, a refusal.
 //! CALL-2. A trace that is dropped tells the kernel to detach, as far as the line takes it at
@@ -17,7 +19,7 @@
 use std::{
     io,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
         mpsc::SyncSender,
     },
@@ -26,11 +28,12 @@ use std::{
 
 use anyhow::{Context, Result, anyhow, bail};
 use boot::guest::End;
-use trace_wire::stream::{About, Damage, HostEnd, SILENCE_SECONDS, Said, VERSION};
+use trace_wire::stream::{About, DYING_SECONDS, Damage, HostEnd, SILENCE_SECONDS, Said, VERSION};
 
 use crate::{
     Event, Request, Trace,
     address::{Address, Line},
+    received::Received,
 };
 
 /// How often a hello is sent until it is answered.
@@ -110,7 +113,8 @@ impl Remote {
                          this tool version {VERSION}; take both from one tree"
                     ),
                     Said::Refusal(why) => bail!("the kernel at {address}: {why}"),
-                    Said::Message(_) | Said::Over | Said::Alive => {}
+                    Said::Died(why) => bail!("the kernel at {address} has died: {why}"),
+                    Said::Message(_) | Said::Memory { .. } | Said::Over | Said::Alive => {}
                 }
             }
         }
@@ -144,24 +148,34 @@ impl Remote {
         let outgoing = self.end.script(&request.script, &options);
         let outgoing = outgoing.context("the options of the trace are too long")?;
         let wishes = Arc::new(Wishes::default());
-        Ok(Trace::remote(wishes.clone(), move |sender| {
-            let mut follower = Follower {
-                remote: self,
-                wishes,
-                outgoing,
-                said_at: Instant::now(),
-                heard_at: Instant::now(),
-                has_begun: false,
-                has_asked: false,
-            };
-            let last = match follower.follow(sender) {
-                Ok(Stop::Over) => Event::End(End::Success),
-                Ok(Stop::Unwanted) => return,
-                Err(error) => Event::Failed(error),
-            };
-            // Nothing misses it if the trace has been dropped.
-            let _ = sender.send(last);
-        }))
+        let received = Arc::new(Mutex::new(Received::default()));
+        Ok(Trace::remote(
+            wishes.clone(),
+            received.clone(),
+            move |sender| {
+                let mut follower = Follower {
+                    remote: self,
+                    wishes,
+                    received,
+                    damage: None,
+                    has_died: false,
+                    is_mute: false,
+                    outgoing,
+                    said_at: Instant::now(),
+                    heard_at: Instant::now(),
+                    has_begun: false,
+                    has_asked: false,
+                };
+                let last = match follower.follow(sender) {
+                    Ok(Stop::Over) if follower.has_died => Event::End(End::Failure),
+                    Ok(Stop::Over) => Event::End(End::Success),
+                    Ok(Stop::Unwanted) => return,
+                    Err(error) => Event::Failed(error),
+                };
+                // Nothing misses it if the trace has been dropped.
+                let _ = sender.send(last);
+            },
+        ))
     }
 }
 
@@ -186,6 +200,12 @@ enum Stop {
 struct Follower {
     remote: Remote,
     wishes: Arc<Wishes>,
+    received: Arc<Mutex<Received>>,
+    /// What was wrong with bytes that came, and until when a death is waited for (DEATH-1).
+    damage: Option<(Damage, Instant)>,
+    has_died: bool,
+    /// Nobody hears what is sent.
+    is_mute: bool,
     outgoing: Vec<u8>,
     /// When something was sent, and when something came.
     said_at: Instant,
@@ -210,15 +230,29 @@ impl Follower {
                 .wait(!self.outgoing.is_empty(), LOOK)
                 .context(lost.clone())?;
             if ready.write {
-                let sent = line.write(&self.outgoing).context(lost.clone())?;
-                self.outgoing.drain(..sent);
+                match line.write(&self.outgoing) {
+                    Ok(sent) => _ = self.outgoing.drain(..sent),
+                    // What the kernel has sent before the line has ended may still be read.
+                    Err(_) => (self.is_mute, self.outgoing) = (true, Vec::new()),
+                }
             }
             if !ready.read {
-                self.check_silence()?;
+                self.check_damage()?;
+                match self.check_silence() {
+                    // It has sent what it could.
+                    Err(_) if self.has_died => return Ok(Stop::Over),
+                    result => result?,
+                }
                 continue;
             }
             let count = line.read(&mut chunk).context(lost)?;
             if count == Some(0) {
+                if self.has_died {
+                    return Ok(Stop::Over);
+                }
+                if let Some((damage, _)) = self.damage {
+                    return Err(damaged(&self.remote.address, damage));
+                }
                 bail!(
                     "{} was closed before the trace was over; the kernel has ended, or the line \
                      was unplugged",
@@ -227,30 +261,82 @@ impl Follower {
             }
             let mut input = &chunk[..count.unwrap_or(0)];
             while let Some(said) = self.remote.end.next(&mut input) {
-                let said = said.map_err(|damage| {
-                    self.leave(Stop::Over);
-                    damaged(&self.remote.address, damage)
-                })?;
-                self.heard_at = Instant::now();
                 match said {
-                    Said::Message(message) => {
-                        self.has_begun = true;
-                        if sender.send(Event::Message(message)).is_err() {
-                            return Ok(self.leave(Stop::Unwanted));
+                    Ok(said) => {
+                        if let Some(stop) = self.hear(said, sender)? {
+                            return Ok(stop);
                         }
-                        // That may have waited for the reader.
-                        self.add_wishes();
                     }
-                    Said::Refusal(why) => bail!("the kernel at {}: {why}", self.remote.address),
-                    Said::Over => return Ok(self.leave(Stop::Over)),
-                    Said::Alive | Said::Welcome { .. } => {}
+                    // Its last words have come damaged, and so nothing more can be told of them.
+                    Err(_) if self.has_died => return Ok(Stop::Over),
+                    Err(damage) => {
+                        let until = Instant::now() + Duration::from_secs(DYING_SECONDS);
+                        if self.damage.is_none() {
+                            self.damage = Some((damage, until));
+                            self.leave(Stop::Over);
+                        }
+                    }
                 }
             }
+            self.check_damage()?;
+        }
+    }
+
+    /// What the kernel has said. None: the trace goes on.
+    fn hear(&mut self, said: Said, sender: &SyncSender<Event>) -> Result<Option<Stop>> {
+        self.heard_at = Instant::now();
+        let event = match said {
+            Said::Message(message) => {
+                self.has_begun = true;
+                Event::Message(message)
+            }
+            Said::Died(why) => {
+                (self.has_died, self.has_begun, self.damage) = (true, true, None);
+                (self.is_mute, self.outgoing) = (true, Vec::new());
+                Event::Died(why)
+            }
+            Said::Memory { piece, bytes } => {
+                let address = &self.remote.address;
+                if !self.received().add(piece, &bytes) {
+                    bail!("{address} has sent memory of no known form; run it again");
+                }
+                Event::Memory
+            }
+            Said::Refusal(why) => bail!("the kernel at {}: {why}", self.remote.address),
+            Said::Over => {
+                self.received().end();
+                return Ok(Some(self.leave(Stop::Over)));
+            }
+            Said::Alive | Said::Welcome { .. } => return Ok(None),
+        };
+        if sender.send(event).is_err() {
+            return Ok(Some(self.leave(Stop::Unwanted)));
+        }
+        // That may have waited for the reader.
+        self.add_wishes();
+        Ok(None)
+    }
+
+    fn received(&self) -> std::sync::MutexGuard<'_, Received> {
+        // What has come is as good as it was, whoever panicked.
+        self.received.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells of damage after which no death has come.
+    fn check_damage(&self) -> Result<()> {
+        match self.damage {
+            Some((damage, until)) if Instant::now() >= until => {
+                Err(damaged(&self.remote.address, damage))
+            }
+            _ => Ok(()),
         }
     }
 
     /// Adds to what is to be sent.
     fn add_wishes(&mut self) {
+        if self.is_mute {
+            return;
+        }
         let now = Instant::now();
         if self.wishes.end.load(Ordering::Acquire) && !self.has_asked {
             self.has_asked = true;
@@ -279,10 +365,13 @@ impl Follower {
 
     /// Tells the kernel that nothing more is wanted, if the line takes it.
     fn leave(&mut self, stop: Stop) -> Stop {
-        let bytes = self.remote.end.leave();
-        self.outgoing.extend(bytes);
-        // Otherwise the kernel finds out by the silence.
-        let _ = finish(&self.remote.line, &self.outgoing);
+        if !self.is_mute {
+            let bytes = self.remote.end.leave();
+            self.outgoing.extend(bytes);
+            // Otherwise the kernel finds out by the silence.
+            let _ = finish(&self.remote.line, &self.outgoing);
+            (self.is_mute, self.outgoing) = (true, Vec::new());
+        }
         stop
     }
 }

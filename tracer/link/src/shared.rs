@@ -19,6 +19,7 @@ use trace_wire::{
 use crate::{
     maps::{LiveMap, MapInMemory},
     ram::{Inbox, Ram},
+    received::RingCopy,
 };
 
 /// The guest's account of its memory.
@@ -78,12 +79,12 @@ impl Shared {
     }
 
     /// Copies of the rings, by CPU.
-    pub fn copy_rings(&self) -> Vec<Vec<u8>> {
+    pub fn copy_rings(&self) -> Vec<RingCopy> {
         let copy = |extents: &Vec<Extent>| {
             let count = extents.iter().map(|extent| extent.bytes).sum();
             let mut bytes = Vec::new();
             let copied = self.ram.copy(extents, 0, count, &mut bytes);
-            copied.then_some(bytes)
+            copied.then_some(RingCopy { bytes, cut_off: 0 })
         };
         self.rings().iter().filter_map(copy).collect()
     }

@@ -13,7 +13,7 @@ use std::{
         unix::net::UnixStream,
     },
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     },
@@ -35,6 +35,7 @@ use trace_wire::{Control, OPTIONS_FILE, Options, SCRIPT_FILE};
 use crate::{
     Event, LiveMap, Request, Transport,
     messages::Messages,
+    received::{Received, RingCopy},
     remote::Wishes,
     shared::{Shared, memory_file},
     watchdog::Watchdog,
@@ -55,6 +56,8 @@ pub struct Trace {
     /// None: the guest could not be started.
     control: Option<Controls>,
     killer: Option<Killer>,
+    /// What a kernel at the other end of a line has sent of its memory.
+    received: Option<Arc<Mutex<Received>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -187,6 +190,7 @@ impl Trace {
             events: Some(events),
             control: port.map(|port| Controls::Guest { port, has_begun }),
             killer,
+            received: None,
             thread: Some(thread),
         }
     }
@@ -194,6 +198,7 @@ impl Trace {
     /// The trace of a kernel at the other end of a line, which `follow` has.
     pub(crate) fn remote(
         wishes: Arc<Wishes>,
+        received: Arc<Mutex<Received>>,
         follow: impl FnOnce(&SyncSender<Event>) + Send + 'static,
     ) -> Self {
         let (sender, events) = sync_channel(UNREAD_EVENTS);
@@ -203,6 +208,7 @@ impl Trace {
             events: Some(events),
             control: Some(Controls::Remote(wishes)),
             killer: None,
+            received: Some(received),
             thread: Some(thread::spawn(move || follow(&sender))),
         }
     }
@@ -242,17 +248,36 @@ impl Trace {
         }
     }
 
-    /// Copies of the rings, by CPU, whole: for `trace_ring::image`. After [`Event::End`] they stand
-    /// still. Empty without shared memory, and if the script has no records.
-    pub fn rings(&self) -> Vec<Vec<u8>> {
-        let shared = self.shared.as_ref();
-        shared.map_or_else(Vec::new, |shared| shared.copy_rings())
+    /// Copies of the rings, by CPU: for `trace_ring::image`. After [`Event::End`] they stand still.
+    /// Empty without shared memory, and if the script has no records. Those of a kernel at the
+    /// other end of a line are the pages that have come.
+    pub fn rings(&self) -> Vec<RingCopy> {
+        match (&self.shared, self.received()) {
+            (Some(shared), _) => shared.copy_rings(),
+            (None, Some(received)) => received.rings(),
+            (None, None) => Vec::new(),
+        }
     }
 
-    /// The maps as they are now, while the guest runs and without its help. None: they are not
-    /// there yet, or not any more, or the request did not ask for them.
+    /// The maps as they are now, while the guest runs and without its help; or those that a kernel
+    /// at the other end of a line has sent when it died. None: they are not there yet, or not any
+    /// more, or the request did not ask for them, or not all of them have come.
     pub fn maps(&self) -> Option<Vec<LiveMap>> {
-        self.shared.as_ref()?.copy_maps()
+        match &self.shared {
+            Some(shared) => shared.copy_maps(),
+            None => self.received()?.maps(),
+        }
+    }
+
+    /// Whether a kernel at the other end of a line has sent all that it had to send.
+    pub fn has_all(&self) -> bool {
+        self.received().is_none_or(|received| received.is_over())
+    }
+
+    fn received(&self) -> Option<MutexGuard<'_, Received>> {
+        let received = self.received.as_ref()?;
+        // What has come is as good as it was, whoever panicked.
+        Some(received.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Kills the guest.

@@ -13,9 +13,10 @@ use std::{
     time::Duration,
 };
 
+use boot::guest::End;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use trace_link::{Address, Event, Remote, Request};
-use trace_wire::stream::{About, Asked, KernelEnd};
+use trace_wire::stream::{About, Asked, Deathbed, KernelEnd, Piece, Whole};
 
 /// The time that a call may take. Nothing here waits so long, unless there is no answer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -326,6 +327,92 @@ fn damage_on_the_way_is_told_and_no_wrong_answer_is_shown() {
         said.contains("(frame 3 came where frame 2 was to come)"),
         "{said}"
     );
+}
+
+/// What a host hears of a kernel that dies in the middle of a frame, after so many bytes of it, and
+/// whose line ends when so many bytes of its last words are on it.
+fn of_death(cut: usize, most: usize) -> (Vec<Event>, bool, usize) {
+    let (address, path, kernel) = at_socket(move |kernel| {
+        kernel.welcome();
+        kernel.wait_for(Wish::Run);
+        kernel.message(b"right");
+        let mut frame = Vec::new();
+        kernel
+            .end
+            .message(b"never whole", &mut |more: &[u8]| frame.extend(more));
+        let mut words = Vec::new();
+        let mut out = |more: &[u8]| words.extend(more);
+        let call = kernel.end.call().unwrap();
+        let mut deathbed = Deathbed::new(call, "out of luck", &mut out);
+        let piece = |at| Piece {
+            of: Whole::Ring { cpu: 0 },
+            whole: 8192,
+            at,
+        };
+        deathbed.memory(&piece(0), 8, &mut |_, to| to.fill(1), &mut out);
+        deathbed.memory(&piece(4096), 4096, &mut |_, to| to.fill(2), &mut out);
+        deathbed.over(&mut out);
+        words.truncate(most);
+        let _ = kernel
+            .line
+            .write_all(&[&frame[..cut], &words].concat())
+            .and_then(|()| kernel.line.flush());
+    });
+    let remote = Remote::call(&address, PATIENCE).unwrap();
+    let mut trace = remote.start(&request(b"x")).unwrap();
+    let mut events = Vec::new();
+    loop {
+        let event = trace.next(None);
+        let is_last = matches!(event, Event::End(_) | Event::Failed(_));
+        events.push(event);
+        if is_last {
+            break;
+        }
+    }
+    kernel.join().unwrap();
+    std::fs::remove_file(path).unwrap();
+    let rings = trace.rings();
+    let bytes = rings.first().map_or(0, |ring| {
+        ring.bytes.iter().filter(|byte| **byte != 0).count()
+    });
+    (events, trace.has_all(), bytes)
+}
+
+#[test]
+fn a_kernel_that_dies_in_the_middle_of_a_frame_is_heard() {
+    for cut in [0, 1, 16, 20, 26] {
+        let (events, has_all, bytes) = of_death(cut, usize::MAX);
+        let [
+            Event::Message(right),
+            Event::Died(why),
+            Event::Memory,
+            Event::Memory,
+            Event::End(End::Failure),
+        ] = &events[..]
+        else {
+            panic!("{cut}: {events:?}");
+        };
+        assert_eq!((&right[..], &**why), (&b"right"[..], "out of luck"));
+        assert_eq!((has_all, bytes), (true, 8 + 4096), "{cut}");
+    }
+}
+
+#[test]
+fn a_line_that_ends_in_the_last_words_leaves_what_has_come() {
+    // Zeros, its death, one piece, and a part of the other one.
+    let (events, has_all, bytes) = of_death(20, 1040 + 35 + 3 * 16 + 56 + 500);
+    let [_, Event::Died(_), Event::Memory, Event::End(End::Failure)] = &events[..] else {
+        panic!("{events:?}");
+    };
+    assert_eq!((has_all, bytes), (false, 8));
+    // Before its death is told, nothing says that it has died.
+    let (events, has_all, _) = of_death(20, 1040 + 20);
+    let Some(Event::Failed(error)) = events.last() else {
+        panic!("{events:?}");
+    };
+    let said = format!("{error:#}");
+    assert!(said.contains("were lost or changed"), "{said}");
+    assert!(!has_all);
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn main() -> std::io::Result<()> {
     let options = Tree {
         last: Some(12),
         from_end: true,
-        short_names: true,
+        ..Tree::default()
     };
     let tree = text::tree(&timeline, options);
     print!("{tree}");

@@ -27,6 +27,18 @@ pub struct Tree {
     pub from_end: bool,
     /// Functions without their modules.
     pub short_names: bool,
+    /// What is known of calls that have not returned.
+    pub open: Open,
+}
+
+/// Why a call has not returned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Open {
+    /// Nothing that was called returns any more.
+    #[default]
+    Never,
+    /// The recording ended before.
+    NotYet,
 }
 
 impl Default for Tree {
@@ -35,6 +47,7 @@ impl Default for Tree {
             last: None,
             from_end: false,
             short_names: true,
+            open: Open::Never,
         }
     }
 }
@@ -90,12 +103,7 @@ pub fn tree(timeline: &Timeline, options: Tree) -> String {
             // not nest, the depth may be larger than the number of callers.
             callers.truncate(call.depth as usize);
             let cpu = call.cpu_at_entry.or(call.cpu_at_return);
-            line(
-                call.begin,
-                cpu,
-                callers.len(),
-                &called(call, options.short_names),
-            );
+            line(call.begin, cpu, callers.len(), &called(call, options));
             callers.push(call);
         }
         for instant in instants {
@@ -128,8 +136,8 @@ fn latest(timeline: &Timeline, last: Option<usize>) -> impl Fn(&Call) -> bool {
 }
 
 /// `vfs_write(count = 12) = Ok(12)  3.40 µs`
-fn called(call: &Call, short_names: bool) -> String {
-    let mut text = match short_names {
+fn called(call: &Call, options: Tree) -> String {
+    let mut text = match options.short_names {
         true => names::short(&call.function),
         false => call.function.clone(),
     };
@@ -145,7 +153,10 @@ fn called(call: &Call, short_names: bool) -> String {
         Seen::Whole => write!(text, "  {time}"),
         Seen::ReturnOnly => write!(text, "  {time} or more (its entry was not recorded)"),
         Seen::EntryOnly => write!(text, "  {time} or less (its return was not recorded)"),
-        Seen::Open => write!(text, "  … (never returned)"),
+        Seen::Open => text.write_str(match options.open {
+            Open::Never => "  … (never returned)",
+            Open::NotYet => "  … (had not returned at the end)",
+        }),
     };
     one_line(text)
 }
@@ -262,6 +273,7 @@ writer (7): 3 calls
             last: Some(2),
             from_end: true,
             short_names: false,
+            open: Open::Never,
         };
         assert_eq!(
             tree(&example().finish(), options),
@@ -274,6 +286,13 @@ writer (7): the last 1 of 3 calls
 "
         );
         assert_eq!(tree(&Timeline::default(), options), "");
+        let lives = Tree {
+            open: Open::NotYet,
+            ..options
+        };
+        let text = tree(&example().finish(), lives);
+        let line = "        0 ns  cpu 1  kernel::panic()  … (had not returned at the end)\n";
+        assert!(text.ends_with(line), "{text}");
     }
 
     #[test]

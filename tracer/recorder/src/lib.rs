@@ -17,8 +17,10 @@
 #![forbid(unsafe_code)]
 
 mod functions;
+mod last_calls;
 
 pub use functions::{Functions, Sources};
+pub use last_calls::{LastCalls, functions};
 
 use std::{collections::BTreeMap, fmt};
 
@@ -35,7 +37,7 @@ use trace_interface::{
     frame::MapEntry,
     script::{Attachment, Program, RECORD_TYPE, Request, Script, VERSION},
 };
-use trace_link::LiveMap;
+use trace_link::{LiveMap, RingCopy};
 use trace_ring::image::{Image, ImageError};
 
 /// The requests of the two kinds of records.
@@ -152,17 +154,23 @@ pub struct Record {
 pub struct Recording {
     /// In the order of time.
     pub records: Vec<Record>,
-    /// How many records were reserved in front of the oldest one that is there, on all CPUs.
+    /// How many records were reserved in front of the oldest one that was there, on all CPUs.
     pub earlier: u64,
+    /// How many records were there, and have not come.
+    pub cut_off: u64,
     /// Rings that could not be read to their end, by CPU, and why.
     pub damaged: Vec<(u32, String)>,
 }
 
 /// Reads copies of the rings, by CPU.
-pub fn read(rings: &[Vec<u8>]) -> Recording {
+pub fn read(rings: &[RingCopy]) -> Recording {
     let mut recording = Recording::default();
     for (cpu, ring) in rings.iter().enumerate() {
         let cpu = cpu as u32;
+        if ring.bytes.is_empty() {
+            // The CPU has none.
+            continue;
+        }
         if let Err(reason) = read_ring(cpu, ring, &mut recording) {
             recording.damaged.push((cpu, reason));
         }
@@ -171,12 +179,14 @@ pub fn read(rings: &[Vec<u8>]) -> Recording {
     recording
 }
 
-fn read_ring(cpu: u32, ring: &[u8], recording: &mut Recording) -> Result<(), String> {
-    let image = Image::still(ring).map_err(|error: ImageError| error.to_string())?;
+fn read_ring(cpu: u32, ring: &RingCopy, recording: &mut Recording) -> Result<(), String> {
+    recording.cut_off += ring.cut_off;
+    let image = Image::still(&ring.bytes).map_err(|error: ImageError| error.to_string())?;
     for (index, record) in image.records().enumerate() {
         let record = record.map_err(|error| error.to_string())?;
         if index == 0 {
-            recording.earlier = recording.earlier.saturating_add(record.sequence);
+            let earlier = record.sequence.saturating_sub(ring.cut_off);
+            recording.earlier = recording.earlier.saturating_add(earlier);
         }
         let used = word(record.payload, 0).unwrap_or(0) as u32 as usize;
         let bytes = record.payload.get(PREFIX_BYTES..).unwrap_or_default();
@@ -255,6 +265,28 @@ pub fn unserved(script: &Script) -> Option<&'static str> {
     })
 }
 
+/// The call stacks in memory that was read, as frames, and the entries of the other maps.
+pub fn stacks_and_maps(live: &[LiveMap]) -> (Vec<Frame>, BTreeMap<u32, Vec<MapEntry>>) {
+    let (mut stacks, mut maps) = (Vec::new(), BTreeMap::<u32, Vec<MapEntry>>::new());
+    for part in live {
+        for (key, words) in &part.entries {
+            match key.first_chunk() {
+                Some(number) if part.is_stacks => stacks.push(Frame::Stack {
+                    map: part.map,
+                    number: u64::from_le_bytes(*number),
+                    addresses: words.clone(),
+                }),
+                _ => maps.entry(part.map).or_default().push(MapEntry {
+                    cpu: part.cpu,
+                    key: key.clone(),
+                    value: words.iter().copied().flat_map(u64::to_le_bytes).collect(),
+                }),
+            }
+        }
+    }
+    (stacks, maps)
+}
+
 /// The records and maps of a user's program, from the memory of the dead kernel: the lines of the
 /// last `last` records and all maps, and a timeline of all records. `started` is the frame of the
 /// program's start. Control characters of answers are escapes.
@@ -262,7 +294,7 @@ pub fn unserved(script: &Script) -> Option<&'static str> {
 /// # Errors
 /// Those of a text that cannot grow: none.
 pub fn lines(
-    mut presentation: Presentation,
+    presentation: &mut Presentation,
     started: &Frame,
     recording: &Recording,
     live: &[LiveMap],
@@ -272,26 +304,10 @@ pub fn lines(
     let mut text = String::new();
     let mut pictures = Pictures::new();
     presentation.frame(started, symbols, &mut text)?;
-    let mut maps: BTreeMap<u32, Vec<MapEntry>> = BTreeMap::new();
-    for part in live {
-        for (key, words) in &part.entries {
-            match key.first_chunk() {
-                // Before the records that name it.
-                Some(number) if part.is_stacks => {
-                    let frame = Frame::Stack {
-                        map: part.map,
-                        number: u64::from_le_bytes(*number),
-                        addresses: words.clone(),
-                    };
-                    presentation.frame(&frame, symbols, &mut text)?;
-                }
-                _ => maps.entry(part.map).or_default().push(MapEntry {
-                    cpu: part.cpu,
-                    key: key.clone(),
-                    value: words.iter().copied().flat_map(u64::to_le_bytes).collect(),
-                }),
-            }
-        }
+    let (stacks, maps) = stacks_and_maps(live);
+    for stack in &stacks {
+        // Before the records that name it.
+        presentation.frame(stack, symbols, &mut text)?;
     }
     let skipped = recording.records.len().saturating_sub(last);
     for (index, Record { cpu, tsc, bytes }) in recording.records.iter().enumerate() {
@@ -319,6 +335,7 @@ pub fn lines(
 fn lose(pictures: &mut Pictures, recording: &Recording, strange: u64) {
     for (what, count) in [
         ("written over by later ones", recording.earlier),
+        ("older than those that have come", recording.cut_off),
         ("not of the flight recorder", strange),
     ] {
         if count > 0 {
@@ -414,6 +431,7 @@ mod tests {
         let recording = Recording {
             records,
             earlier: 9,
+            cut_off: 0,
             damaged: vec![(0, "why".into())],
         };
         let timeline = timeline(&recording, 1_000_000_000, &Numbers);
@@ -483,6 +501,15 @@ mod tests {
         ring
     }
 
+    /// Reads rings of which all has come.
+    fn read_whole(rings: &[Vec<u8>]) -> Recording {
+        let copy = |bytes: &Vec<u8>| RingCopy {
+            bytes: bytes.clone(),
+            cut_off: 0,
+        };
+        read(&rings.iter().map(copy).collect::<Vec<_>>())
+    }
+
     /// A record as the kernel leaves it: how many bytes of it are used, and the bytes.
     fn recorded(bytes: &[u8]) -> Vec<u8> {
         [&(bytes.len() as u64).to_le_bytes(), bytes].concat()
@@ -494,7 +521,7 @@ mod tests {
         let comm = u64::from_le_bytes(*b"worker\0\0");
         let entry = |tid, function| recorded(&bytes(ENTRY, tid, &[function, 1, 2, 3, comm, 0]));
         let leave = |tid, function| recorded(&bytes(RETURN, tid, &[function, 0]));
-        let recording = read(&[
+        let recording = read_whole(&[
             ring(&[
                 (1000, entry(7, 1)),
                 (4000, leave(7, 1)),
@@ -536,7 +563,7 @@ mod tests {
     #[test]
     fn a_record_has_the_bytes_that_are_used() {
         let payload = |used: u64, bytes: &[u8]| [&used.to_le_bytes(), bytes].concat();
-        let recording = read(&[ring(&[
+        let recording = read_whole(&[ring(&[
             (1, payload(3, &[1, 2, 3, 4, 5])),
             (2, payload(99, &[6, 7])),
             (3, payload(1 << 32, &[8])),
@@ -549,9 +576,25 @@ mod tests {
     #[test]
     fn records_that_are_gone_are_counted_on_all_cpus() {
         let later = |first| ring_from(first, &[(5, recorded(&[])), (6, recorded(&[]))]);
-        let recording = read(&[later(0), later(30), later(400)]);
+        let recording = read_whole(&[later(0), later(30), later(400)]);
         assert_eq!(recording.damaged, []);
         assert_eq!((recording.records.len(), recording.earlier), (6, 430));
+        // Of those, some were there when the kernel died, and have not come.
+        let cut = |first, cut_off| RingCopy {
+            bytes: later(first),
+            cut_off,
+        };
+        let none = RingCopy::default();
+        let recording = read(&[cut(30, 0), none, cut(400, 50)]);
+        assert_eq!(recording.damaged, []);
+        assert_eq!((recording.earlier, recording.cut_off), (380, 50));
+        let lost = timeline(&recording, 1_000_000_000, &Numbers).lost;
+        let lost: Vec<_> = lost.iter().map(|(why, count)| (&**why, *count)).collect();
+        let wanted = [
+            ("written over by later ones", 380),
+            ("older than those that have come", 50),
+        ];
+        assert_eq!(lost[..2], wanted);
     }
 
     #[test]
@@ -634,6 +677,7 @@ mod tests {
         let recording = Recording {
             records: records.collect(),
             earlier: 4,
+            cut_off: 0,
             damaged: Vec::new(),
         };
         let part = |map, cpu, is_stacks, entries: &[(u64, &[u64])]| LiveMap {
@@ -651,10 +695,10 @@ mod tests {
             part(0, 1, false, &[(5, &[20])]),
             part(1, 0, true, &[(1, &[0x1]), (2, &[0x2]), (3, &[0x3])]),
         ];
-        let presentation = Presentation::new(view);
+        let mut presentation = Presentation::new(view);
         let symbols = &trace_answers::NoSymbols;
         let (text, timeline) =
-            lines(presentation, &started, &recording, &live, 2, symbols).unwrap();
+            lines(&mut presentation, &started, &recording, &live, 2, symbols).unwrap();
         let shown: Vec<_> = text.split_whitespace().collect();
         assert_eq!(
             shown,
@@ -672,7 +716,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_ring_are_told() {
-        let recording = read(&[vec![0; 10], vec![0; 8192]]);
+        let recording = read_whole(&[vec![0; 10], vec![0; 8192]]);
         assert_eq!(recording.damaged.len(), 2, "{recording:?}");
         assert!(recording.records.is_empty());
     }

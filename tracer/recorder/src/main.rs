@@ -31,11 +31,11 @@ use boot::{
 };
 use debug_info::DebugInfo;
 use options::Options;
-use pictures::text::{Tree, tree};
-use recorder::Sources;
+use pictures::text::Open;
+use recorder::LastCalls;
 use trace_answers::Presentation;
-use trace_interface::{Frame, Kernel as _, Script};
-use trace_link::{Event, LiveMap, Request, Trace, Transport};
+use trace_interface::{Frame, Script};
+use trace_link::{Event, LiveMap, Request, RingCopy, Trace, Transport};
 
 /// Exit status after Ctrl-C, as shells report it.
 const STATUS_INTERRUPTED: u8 = 128 + 2;
@@ -87,20 +87,13 @@ struct Plan {
 /// None: the program or the pattern is wrong, and that was told.
 fn plan(options: &Options, kernel: &DebugInfo) -> Result<Option<Plan>> {
     let Some(text) = options.program() else {
-        let pattern = options.functions();
-        let functions = kernel.functions(pattern);
-        if functions.is_empty() {
-            let near = kernel.nearest(pattern);
-            let next = match near.is_empty() {
-                true => "`*` stands for any text".into(),
-                false => format!("near are {}", near.join(", ")),
-            };
-            say(format_args!(
-                "no function matches --functions '{pattern}'; {next}"
-            ));
-            return Ok(None);
-        }
-        let addresses: Vec<u64> = functions.iter().map(|function| function.address).collect();
+        let addresses = match recorder::functions(kernel, options.functions()) {
+            Ok(addresses) => addresses,
+            Err(why) => {
+                say(why);
+                return Ok(None);
+            }
+        };
         return Ok(Some(Plan {
             script: recorder::script(&addresses)?,
             presentation: None,
@@ -146,7 +139,7 @@ struct Ran {
     started: Option<Frame>,
     /// The recorder has ended before the kernel did.
     is_over: bool,
-    rings: Vec<Vec<u8>>,
+    rings: Vec<RingCopy>,
     maps: Vec<LiveMap>,
 }
 
@@ -237,6 +230,8 @@ fn follow(mut trace: Trace, limit: Option<Duration>) -> Result<Ran> {
                     .and_then(|()| out.flush())
                     .context("cannot write the guest's log to standard output")?;
             }
+            // Only a kernel at the other end of a line says that.
+            Event::Died(_) | Event::Memory => {}
             Event::Hung => death = Death::Hung,
             Event::End(end) => break end,
             Event::Deadline => {
@@ -261,7 +256,7 @@ fn follow(mut trace: Trace, limit: Option<Duration>) -> Result<Ran> {
 /// options name.
 fn show(
     options: &Options,
-    presentation: Option<Presentation>,
+    mut presentation: Option<Presentation>,
     ran: Ran,
     symbols: &DebugInfo,
     has_died: bool,
@@ -272,26 +267,16 @@ fn show(
     let Some(started @ Frame::Started { tsc_hz, .. }) = &ran.started else {
         bail!("there are no records, because the guest ended before the recorder ran");
     };
-    let recording = recorder::read(&ran.rings);
-    let (text, timeline) = match presentation {
-        None => {
-            let timeline = recorder::timeline(&recording, *tsc_hz, &Sources::new(symbols));
-            let last = Tree {
-                last: Some(options.last),
-                from_end: true,
-                ..Tree::default()
-            };
-            (tree(&timeline, last), timeline)
-        }
-        Some(presentation) => recorder::lines(
-            presentation,
-            started,
-            &recording,
-            &ran.maps,
-            options.last,
-            symbols,
-        )?,
+    let last_calls = LastCalls {
+        program: presentation.as_mut().map(|shows| (shows, started)),
+        rings: &ran.rings,
+        maps: &ran.maps,
+        tsc_hz: *tsc_hz,
+        last: options.last,
+        open: Open::Never,
+        symbols,
     };
+    let (text, timeline) = last_calls.show()?;
     if has_died {
         stdout()
             .write_all(text.as_bytes())

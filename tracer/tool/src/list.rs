@@ -16,6 +16,9 @@ const CANNOT_WRITE: &str = "cannot write the list to standard output";
 /// Writes a line for each event of a kernel that the pattern matches.
 pub fn list_events(table: &EventTable, pattern: &str, out: &mut impl Write) -> Result<()> {
     let events = table.events(pattern);
+    if events.is_empty() && table.events("*").is_empty() {
+        bail!("the kernel has no event sources; probe functions: `-l '*'` lists them");
+    }
     if events.is_empty() {
         bail!("no event matches `{pattern}`; `-l 'tracepoint:*'` lists them all");
     }

@@ -28,6 +28,8 @@ mod options;
 mod pictures;
 mod prepare;
 mod ready;
+mod record;
+mod record_options;
 mod report;
 mod run;
 mod session;

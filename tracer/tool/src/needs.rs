@@ -45,17 +45,14 @@ pub fn words(capability: Capability) -> (&'static str, &'static str) {
         ),
         Capability::Profiles => ("profiles", "leave out `profile`"),
         Capability::KernelStacks => ("call stacks of the kernel", "leave out `kstack`"),
-        Capability::UserStacks => (
-            "call stacks of programs in user mode",
-            "leave out `ustack`; `kstack` is the kernel's",
-        ),
+        Capability::UserStacks => ("call stacks of programs in user mode", "leave out `ustack`"),
         Capability::UserMemory => (
             "memory of programs in user mode to read",
             "leave out `uptr` and `buf` of such memory",
         ),
         Capability::UserProbes => (
             "probes in programs of user mode",
-            "probe the kernel's side of what they do: `tracepoint:syscalls:*`",
+            "probe functions of the kernel: kprobe:FUNCTION",
         ),
         Capability::Tasks => (
             "tasks with numbers and names",

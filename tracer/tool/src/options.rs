@@ -14,7 +14,7 @@ use clap::{
 
 use trace_link::Address;
 
-use crate::{graph::GraphOptions, ready};
+use crate::{graph::GraphOptions, ready, record_options::RecordOptions};
 
 /// The options that say something of a run.
 const OF_A_RUN: [&str; 11] = [
@@ -53,7 +53,7 @@ const OF_A_RUN: [&str; 11] = [
 pub struct Options {
     /// The program, or the name of a ready one, and after it its arguments: `$1`, `$2` and so on
     #[arg(value_name = "PROGRAM")]
-    #[arg(required_unless_present_any = ["file", "list", "program", "graph"])]
+    #[arg(required_unless_present_any = ["file", "list", "program", "graph", "record"])]
     pub words: Vec<String>,
     /// The program; all words are its arguments
     #[arg(short = 'e', value_name = "PROGRAM", conflicts_with_all = ["list", "file"])]
@@ -121,6 +121,8 @@ pub struct Options {
     pub events: Option<PathBuf>,
     #[command(flatten)]
     pub graph: GraphOptions,
+    #[command(flatten)]
+    pub record: RecordOptions,
     #[command(flatten)]
     pub build: BuildOptions,
     #[command(flatten)]
@@ -334,6 +336,14 @@ mod tests {
             &["--elf", "/dev/null", "--connect", "unix:/a", "x"],
             &["--elf", env!("CARGO_MANIFEST_PATH"), "x"],
             &["--events", "file", "x"],
+            &["--record", "x"],
+            &["--connect", "unix:/a", "--last", "5", "x"],
+            &["--connect", "unix:/a", "--record", "--last", "-1"],
+            &["--connect", "unix:/a", "--record", "--ring", "0"],
+            &["--connect", "unix:/a", "--record", "--ring", "16385"],
+            &["--connect", "unix:/a", "--record", "--json"],
+            &["--connect", "unix:/a", "--record", "--graph", "x"],
+            &["--connect", "unix:/a", "--record", "x", "--functions", "y"],
         ] {
             let error = parse(wrong).expect_err(&format!("{wrong:?} was taken"));
             assert_eq!(error.exit_code(), 2, "{wrong:?}");
@@ -342,5 +352,17 @@ mod tests {
         let running = ["--connect", "unix:/a", "--elf", file, "--timeout", "5", "x"];
         assert!(parse(&running).is_ok());
         assert!(parse(&["-l", "x", "--elf", file]).is_ok());
+        let recorded = ["--connect", "unix:/a", "--record"];
+        for further in [
+            &[][..],
+            &["kprobe:f { }"],
+            &["--functions", "f*", "--last", "5", "--ring", "64"],
+            &["--perfetto", "/dev/null", "--duration", "5"],
+        ] {
+            assert!(
+                parse(&[&recorded[..], further].concat()).is_ok(),
+                "{further:?}"
+            );
+        }
     }
 }

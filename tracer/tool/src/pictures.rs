@@ -57,10 +57,13 @@ impl Gathered {
                 _,
             ) => {
                 self.builder.cpus(*cpus);
-                self.builder.wall_clock(WallClock {
-                    time: 0,
-                    since_1970: *epoch_nanoseconds,
-                });
+                // 0: the kernel does not know the time of day.
+                if *epoch_nanoseconds > 0 {
+                    self.builder.wall_clock(WallClock {
+                        time: 0,
+                        since_1970: *epoch_nanoseconds,
+                    });
+                }
             }
             (Frame::Comm { tid, name }, _) => self.builder.task(*tid, *tid, name),
             (Frame::Ended { books, .. }, _) => {

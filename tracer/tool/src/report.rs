@@ -3,6 +3,7 @@
 use std::io::{IsTerminal, stderr};
 
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
+use debug_info::DebugInfo;
 use trace_language::Diagnostic;
 
 /// The mistakes of a text, each with its lines.
@@ -13,6 +14,32 @@ pub fn report(mistakes: &[Diagnostic], text: &str, name: &str) -> String {
 /// What is wrong with a text that runs nevertheless, in the same way.
 pub fn warnings(mistakes: &[Diagnostic], text: &str, name: &str) -> String {
     shown(&Level::WARNING, mistakes, text, name)
+}
+
+/// A kernel's words about addresses, with the functions in front of those that are in one.
+pub fn with_functions(text: &str, symbols: &DebugInfo) -> String {
+    const MARK: &str = "0x";
+    let mut named = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(MARK) {
+        let (before, number) = rest.split_at(at);
+        let digits = &number[MARK.len()..];
+        let length = digits.find(|letter: char| !letter.is_ascii_hexdigit());
+        let (digits, after) = digits.split_at(length.unwrap_or(digits.len()));
+        named += before;
+        let address = u64::from_str_radix(digits, 16).ok();
+        let function = address.and_then(|address| Some((address, symbols.function_at(address)?)));
+        if let Some((address, function)) = function {
+            named += &match address - function.address {
+                0 => format!("{} at ", function.path),
+                offset => format!("{}+{offset:#x} at ", function.path),
+            };
+        }
+        named += MARK;
+        named += digits;
+        rest = after;
+    }
+    named + rest
 }
 
 fn shown(level: &Level<'_>, mistakes: &[Diagnostic], text: &str, name: &str) -> String {

@@ -8,7 +8,6 @@
 
 use std::{
     borrow::Cow,
-    collections::BTreeMap,
     io::{self, IsTerminal, Write, stderr, stdout},
     process,
     sync::{Mutex, PoisonError},
@@ -19,8 +18,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use boot::{children, guest::End, progress::say};
 use debug_info::DebugInfo;
 use trace_answers::{Event, Presentation, Symbolize, Totals};
-use trace_interface::{Frame, frame::MapEntry};
-use trace_link::{Ender, Event as GuestEvent, Trace};
+use trace_interface::Frame;
+use trace_link::{Ender, Event as GuestEvent, LiveMap, Trace};
 
 use crate::{
     calls::Told,
@@ -28,6 +27,7 @@ use crate::{
     options::Options,
     pictures::Gathered,
     prepare::Plan,
+    report::with_functions,
     source::Source,
     timing::Timing,
     tree::{self, Tree},
@@ -36,7 +36,7 @@ use crate::{
 /// Exit status after a second Ctrl-C, as shells report it.
 const INTERRUPTED: i32 = 128 + 2;
 /// How long a guest that was told to end may take until it is killed.
-const LAST_WORDS: Duration = Duration::from_secs(20);
+pub const LAST_WORDS: Duration = Duration::from_secs(20);
 /// Seconds after which a guest in Bochs is told to end: it takes minutes to boot.
 const BOCHS_TIMEOUT_S: u64 = 1800;
 /// How often --top looks into the guest's memory.
@@ -47,7 +47,7 @@ const LOG_LINES: usize = 30;
 /// Where Ctrl-C ends a trace gracefully, while one runs.
 static ENDER: Mutex<Option<Ender>> = Mutex::new(None);
 
-fn set_ender(ender: Option<Ender>) {
+pub fn set_ender(ender: Option<Ender>) {
     *ENDER.lock().unwrap_or_else(PoisonError::into_inner) = ender;
 }
 
@@ -111,6 +111,7 @@ pub fn follow(
         symbols,
         ended: None,
         refused: None,
+        death: None,
         log: Vec::new(),
         tree: options
             .graph
@@ -122,7 +123,11 @@ pub fn follow(
     let end = end?;
     timing.step("run");
     if let Some(text) = session.refused {
+        let text = with_functions(&text, symbols);
         bail!("the kernel refused the trace: {text}");
+    }
+    if let Some(why) = session.death {
+        bail!("the kernel has died: {}", why.trim_end());
     }
     let Some((status, totals)) = session.ended.take() else {
         session.show_log();
@@ -155,6 +160,8 @@ struct Session<'a> {
     /// The status of the last frame, and the books.
     ended: Option<(i32, Totals)>,
     refused: Option<String>,
+    /// Why the kernel has died.
+    death: Option<String>,
     log: Vec<u8>,
 }
 
@@ -213,7 +220,15 @@ impl Session<'_> {
                     }
                     self.log.extend(text);
                 }
-                GuestEvent::End(end) => return Ok(end),
+                GuestEvent::Died(why) => (self.death, deadline) = (Some(why), None),
+                // A line may be slow, but it is not silent.
+                GuestEvent::Memory => {}
+                GuestEvent::End(end) => {
+                    if self.death.is_some() {
+                        self.show_last(&trace, timing)?;
+                    }
+                    return Ok(end);
+                }
                 GuestEvent::Damaged(error) => return Err(error.into()),
                 GuestEvent::Failed(error) => return Err(error),
                 GuestEvent::Hung => say("the guest hangs, and was ended"),
@@ -237,43 +252,50 @@ impl Session<'_> {
         }
     }
 
+    /// The maps of a kernel's memory.
+    fn maps_in_memory(&mut self, live: &[LiveMap]) -> Result<String> {
+        let (stacks, maps) = recorder::stacks_and_maps(live);
+        let mut text = String::new();
+        for stack in &stacks {
+            let shown = self.presentation.frame(stack, self.symbols, &mut text);
+            shown.map_err(|_| anyhow!("a call stack cannot be shown"))?;
+        }
+        if self.options.json {
+            return Ok(json::top(
+                self.presentation.live_maps(&maps, self.symbols),
+                self.symbols,
+            ));
+        }
+        let shown = self.presentation.live(&maps, self.symbols, &mut text);
+        shown.map_err(|_| anyhow!("the maps cannot be shown"))?;
+        Ok(text)
+    }
+
+    /// Shows what a kernel that has died had not sent: the records in its rings, and its maps.
+    fn show_last(&mut self, trace: &Trace, timing: &mut Timing) -> Result<()> {
+        let live = trace.maps().unwrap_or_default();
+        let maps = self.maps_in_memory(&live)?;
+        for record in recorder::read(&trace.rings()).records {
+            let recorder::Record { cpu, tsc, bytes } = record;
+            self.frame(&Frame::Record { cpu, tsc, bytes }, timing)?;
+        }
+        let mut out = stdout().lock();
+        out.write_all(self.fit(&maps, &out).as_bytes())
+            .and_then(|()| out.flush())
+            .context("cannot write to standard output")?;
+        if !trace.has_all() {
+            say("its last words were cut off; what is shown has come whole");
+        }
+        Ok(())
+    }
+
     /// Shows the maps as they are now: what --top does.
     fn look(&mut self, trace: &Trace, timing: &mut Timing) -> Result<()> {
         let Some(live) = trace.maps() else {
             // The guest boots, or has ended the trace.
             return Ok(());
         };
-        let mut text = String::new();
-        let mut maps: BTreeMap<u32, Vec<MapEntry>> = BTreeMap::new();
-        for part in live {
-            for (key, words) in part.entries {
-                match key.first_chunk() {
-                    Some(number) if part.is_stacks => {
-                        let frame = Frame::Stack {
-                            map: part.map,
-                            number: u64::from_le_bytes(*number),
-                            addresses: words,
-                        };
-                        let shown = self.presentation.frame(&frame, self.symbols, &mut text);
-                        shown.map_err(|_| anyhow!("a call stack cannot be shown"))?;
-                    }
-                    _ => maps.entry(part.map).or_default().push(MapEntry {
-                        cpu: part.cpu,
-                        key,
-                        value: words.into_iter().flat_map(u64::to_le_bytes).collect(),
-                    }),
-                }
-            }
-        }
-        if self.options.json {
-            text = json::top(
-                self.presentation.live_maps(&maps, self.symbols),
-                self.symbols,
-            );
-        } else {
-            let shown = self.presentation.live(&maps, self.symbols, &mut text);
-            shown.map_err(|_| anyhow!("the maps cannot be shown"))?;
-        }
+        let text = self.maps_in_memory(&live)?;
         let mut out = stdout().lock();
         // To the upper left, and all away.
         let clear = if out.is_terminal() && !self.options.json {
@@ -408,7 +430,7 @@ mod tests {
     use std::fs::File;
     use trace_answers::{NoSymbols, PrintedBy, Recorded, Value};
     use trace_interface::{
-        frame::Books,
+        frame::{Books, MapEntry},
         view::{Class, MapView, View},
     };
 
@@ -434,6 +456,7 @@ mod tests {
             symbols: &NoSymbols,
             ended: None,
             refused: None,
+            death: None,
             log: Vec::new(),
             tree: None,
         }

@@ -5,6 +5,7 @@
 //!   prepare   reads the program, and compiles it for that kernel
 //!   run       shows its answers until it ends
 //!   judge     holds the answers against the conditions: the exit status
+//!   record    in place of the last three: a recording, which is shown at its end
 //! ```
 
 use std::io::{Write, stdout};
@@ -17,7 +18,7 @@ use crate::{
     judge::judge,
     list,
     options::Options,
-    prepare, run,
+    prepare, record, run,
     source::Source,
     target::{self, Target},
     timing::Timing,
@@ -30,6 +31,9 @@ pub fn run(options: &Options) -> Result<u8, Failure> {
     if let Some(pattern) = &options.list {
         list(pattern, options, &mut timing)?;
         return Ok(0);
+    }
+    if options.record.record {
+        return record::run(options, &mut timing);
     }
     let source = match options.source {
         true => Source::as_written(options),

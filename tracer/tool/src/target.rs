@@ -155,6 +155,14 @@ impl Target {
         })
     }
 
+    /// Ticks of the clock of records in a second, as a kernel says it that runs already; else 0.
+    pub fn clock_hz(&self) -> u64 {
+        match self {
+            Self::Running(running) => running.remote.about().clock_hz,
+            Self::Built(_) => 0,
+        }
+    }
+
     /// Refuses a script that needs what the kernel does not have.
     pub fn check(&self, script: &Script) -> Result<(), Failure> {
         let Self::Running(running) = self else {
@@ -179,6 +187,8 @@ impl Target {
             limit: options.duration,
             maps: options.top,
             with_tracer: options.with_tracer,
+            overwrite: options.record.record,
+            ring_kib: options.record.ring,
             ..Request::default()
         };
         let install = options.build.install();

@@ -452,6 +452,23 @@ impl<A: Agent> Buffers<A> {
         }
     }
 
+    /// Does some work during which no ring changes: no record is written, and none is exchanged or
+    /// taken away. Records that are not begun because of it are counted.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]; the work was not done.
+    pub(crate) fn while_still(&self, work: impl FnOnce()) -> Result<(), OutOfMemory> {
+        let rings = self.rings.lock();
+        let mut pairs = try_vec(rings.rings.len())?;
+        pairs.extend((0..rings.rings.len()).filter_map(|cpu| rings.hold_pair(cpu)));
+        A::tracing().recording.pause();
+        // No record is being written when this has returned.
+        A::probes().synchronize_hits();
+        work();
+        A::tracing().recording.resume();
+        Ok(())
+    }
+
     /// The size of each CPU's ring in KiB.
     pub fn size_kib(&self) -> usize {
         self.rings.lock().pages * PAGE_BYTES / 1024

@@ -27,6 +27,7 @@
 //! | [`stacks`] | call stacks of hits |
 //! | [`script`] | a script: loaded, attached, run, answered |
 //! | [`remote`] | a tracer that comes over a serial port, and its scripts |
+//! | [`last_words`] | what the panic handler sends it |
 //!
 //! # A kernel that has it
 //! ```text
@@ -65,6 +66,7 @@ pub mod facts;
 pub mod functions;
 pub mod graph;
 pub mod helpers;
+pub mod last_words;
 pub mod nofault;
 pub mod per_cpu;
 pub mod platform;

@@ -9,7 +9,8 @@
 //!
 //! The protocol is [`trace_wire::stream`]; the other end is `trace --connect ADDRESS --elf FILE`. A
 //! kernel gives a [`Line`] and its [`Facts`], and calls [`serve`] in a task of its own. Nothing is
-//! in the way of the kernel's work: the line is looked at seldom while there is no tracer.
+//! in the way of the kernel's work: the line is looked at seldom while there is no tracer. What the
+//! panic handler says to it is [`last_words`].
 //!
 //! # Invariants
 //! REMOTE-1. When a tracer is gone, however it went, nothing of its script is attached: the session
@@ -32,9 +33,10 @@ use trace_wire::{
 use crate::{
     Agent,
     facts::{NSEC_PER_SEC, NoTable},
+    last_words::{self, Naming},
     script::{Outlet, Refusal, Session, read},
 };
-use fallible::try_vec;
+use fallible::{OutOfMemory, try_vec};
 
 const NSEC_PER_MSEC: u64 = 1_000_000;
 /// How often the line is looked at while there is no tracer.
@@ -169,6 +171,12 @@ impl<A: Agent> Remote<'_, A> {
 
     /// Reads what has come, and serves what needs no session.
     fn hear(&mut self) -> Heard {
+        let heard = self.read();
+        A::tracing().last_words.note_call(self.end.call());
+        heard
+    }
+
+    fn read(&mut self) -> Heard {
         let mut byte: [u8; 1];
         let mut input: &[u8] = &[];
         let mut reads = 1;
@@ -273,6 +281,8 @@ impl<A: Agent> Remote<'_, A> {
         drop(script);
         // Attaching may have taken long, and the tracer has waited.
         self.heard_at = A::now();
+        // Without memory for it a kernel that dies says why, and no more.
+        let naming = Naming::of(&session).ok();
         let limit = options.nanoseconds;
         let end = limit.map(|limit| self.heard_at.saturating_add(limit));
         loop {
@@ -303,8 +313,27 @@ impl<A: Agent> Remote<'_, A> {
                 self.line.wait(next.saturating_sub(A::now()));
             }
         }
+        // It goes before the maps do.
+        drop(naming);
+        if session.keeps_records() {
+            session.detach();
+            self.send_rings()?;
+        }
         session.end(self);
         Ok(true)
+    }
+
+    /// Sends the records of a recording that is over.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]; nothing was sent.
+    fn send_rings(&mut self) -> Result<(), OutOfMemory> {
+        A::tracing().buffer.while_still(|| {
+            last_words::send_rings::<A>(&mut |piece, bytes, fill| {
+                let Self { line, end, .. } = self;
+                end.memory(piece, bytes, fill, &mut |bytes| line.write(bytes));
+            });
+        })
     }
 }
 

@@ -165,6 +165,8 @@ pub struct Session<A: Agent> {
     has_ring: bool,
     how: How,
     status: Option<i32>,
+    /// The hits that were missed, by attachment, as far as they are detached.
+    missed: Vec<u64>,
     /// Numbers of call stacks that were sent, by map.
     sent_stacks: BTreeSet<(u32, u64)>,
     /// Records that were taken out of the ring when there was no memory to send them.
@@ -208,6 +210,7 @@ impl<A: Agent> Session<A> {
             has_ring,
             how,
             status: None,
+            missed: Vec::new(),
             sent_stacks: BTreeSet::new(),
             not_sent: 0,
             named: BTreeSet::new(),
@@ -448,10 +451,23 @@ impl<A: Agent> Session<A> {
         }
     }
 
+    /// Whether the rings keep the newest records, none of which is sent.
+    pub(crate) fn keeps_records(&self) -> bool {
+        self.has_ring && self.how.overwrite
+    }
+
+    /// Detaches all: no program runs any more at a place.
+    pub fn detach(&mut self) {
+        if self.missed.is_empty() {
+            self.missed = self.attached.iter_mut().map(Attached::detach).collect();
+        }
+    }
+
     /// Detaches all, sends the records that are left, runs END, sends all maps, and closes the
     /// books. Returns the status of the script.
     pub fn end(mut self, out: &mut dyn Outlet) -> i32 {
-        let mut missed: Vec<u64> = self.attached.iter_mut().map(Attached::detach).collect();
+        self.detach();
+        let mut missed = core::mem::take(&mut self.missed);
         for timer in &self.timers {
             if let Some(missed) = missed.get_mut(timer.attachment()) {
                 *missed += timer.missed();

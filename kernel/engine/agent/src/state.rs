@@ -8,9 +8,9 @@ use core::sync::atomic::Ordering;
 use probes::PtRegs;
 
 use crate::{
-    Agent, CodePage, buffer::Buffers, code::CodeRegion, counters::Counters, graph::Choice, nofault,
-    per_cpu::count_bad_load, program::AimedWatches, records::Recording, script::Profiles,
-    stacks::StackTable,
+    Agent, CodePage, buffer::Buffers, code::CodeRegion, counters::Counters, graph::Choice,
+    last_words::LastWords, nofault, per_cpu::count_bad_load, program::AimedWatches,
+    records::Recording, script::Profiles, stacks::StackTable,
 };
 
 /// See the module's text.
@@ -28,6 +28,7 @@ pub struct Tracing<A: Agent> {
     pub(crate) counters: Counters,
     pub(crate) profiles: Profiles<A>,
     pub(crate) aimed: AimedWatches<A>,
+    pub(crate) last_words: LastWords,
 }
 
 impl<A: Agent> Tracing<A> {
@@ -43,6 +44,7 @@ impl<A: Agent> Tracing<A> {
             counters: Counters::new(),
             profiles: Profiles::new(),
             aimed: AimedWatches::new(),
+            last_words: LastWords::new(),
         }
     }
 

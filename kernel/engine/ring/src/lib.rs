@@ -76,6 +76,9 @@
 //!
 //! # Two rings
 //! A CPU may have a second ring, with which the first one is exchanged at any time: [`spare`].
+//!
+//! # A kernel that dies
+//! What is in its rings may be sent page by page: [`rescue`].
 #![no_std]
 
 #[cfg(test)]
@@ -88,6 +91,7 @@ pub mod layout;
 pub mod limits;
 mod merge;
 mod read;
+pub mod rescue;
 mod ring;
 pub mod spare;
 pub mod word;

@@ -172,6 +172,14 @@ impl<'m> Ring<'m> {
     }
 
     /// # Safety
+    /// `at` is a multiple of 8, and there is a word between it and the end of the memory.
+    #[inline]
+    pub(super) unsafe fn memory_word(self, at: usize) -> &'m Word {
+        // SAFETY: in the memory by the contract, which lives for `'m` and is all words.
+        unsafe { self.base.add(at).cast().as_ref() }
+    }
+
+    /// # Safety
     /// `page` is the offset of a data page.
     #[inline(always)]
     pub(super) unsafe fn page_header(self, page: u32) -> &'m PageHeader {

@@ -93,7 +93,10 @@ macro_rules! breakpoint_entry {
             ".macro clear_ac",
             $clear_ac,
             ".endm",
+            $crate::breakpoint_lookup!(),
+            $crate::at_jprobe_return!(),
             $crate::breakpoint_stubs!(),
+            $crate::jprobe_leave!(),
             $crate::kretprobe_stubs!(),
             $crate::action_stub!(),
             ".purgem clear_ac",
@@ -171,7 +174,6 @@ macro_rules! breakpoint_entry {
             fn kprobe_hit_post();
             fn kprobe_one_kretprobe();
             fn kprobe_kretprobes();
-            fn kprobe_action();
         }
 
         fn with_breakpoint_entry(entry: $crate::asm::EntryPoints) -> $crate::asm::EntryPoints {
@@ -181,16 +183,17 @@ macro_rules! breakpoint_entry {
                 hit_post: kprobe_hit_post as *const () as u64,
                 one_kretprobe: kprobe_one_kretprobe as *const () as u64,
                 kretprobes: kprobe_kretprobes as *const () as u64,
-                action: kprobe_action as *const () as u64,
+                action: $crate::action_entry!(),
                 ..entry
             }
         }
     };
 }
 
-/// The lookup, and the stubs that run handlers.
+/// The lookup.
+#[doc(hidden)]
 #[macro_export]
-macro_rules! breakpoint_stubs {
+macro_rules! breakpoint_lookup {
     () => {
         r#"
 # Leaves rcx, the site at the place rax of the address table.
@@ -239,16 +242,15 @@ macro_rules! breakpoint_stubs {
     jne .Lsearch_on
     jmp .Lsite_found
 .Lnot_found:
-    compare_with_address rdx, "jprobe_return_breakpoint + 1"
-    jne {other}
-    mov rcx, gs:[{per_cpu} + {jprobe} + {jprobe_site}]
-    test rcx, rcx
-    jz {other}
-    mov rdi, [rsp + 72]
-    cmp rdi, gs:[{per_cpu} + {jprobe} + {jprobe_regs} + {sp}]
-    jne {other}
-    cmp byte ptr gs:[{per_cpu} + {jprobe} + {jprobe_plain}], 0
-    jne jprobe_leave
+"#
+    };
+}
+
+/// The end of that, and the stubs that run handlers.
+#[macro_export]
+macro_rules! breakpoint_stubs {
+    () => {
+        r#"
     jmp {other}
     end_function kprobe_breakpoint
 
@@ -395,33 +397,6 @@ macro_rules! breakpoint_stubs {
     call_keeping_site {serve_hit}
     resume_as_framed
     end_function kprobe_any_hit
-
-# The handler of a jprobe is over. In: rcx, the site. As `Hits::leave_jprobe`, where all words are
-# saved and no post handler waits. The other registers need not be pushed, because the handler's are
-# not needed any more.
-    function jprobe_leave
-    lookup_frame
-    inc qword ptr gs:[{per_cpu} + {breakpoints}]
-    mov rdx, rcx
-    sub rsp, {frame_bytes} - 88
-    .cfi_adjust_cfa_offset {frame_bytes} - 88
-    cld
-    mov rdi, rsp
-    mov rsi, gs:[{per_cpu} + {this}]
-    add rsi, {jprobe_in_cpu} + {jprobe_regs}
-    mov ecx, {frame_bytes} / 8
-    rep movsq
-    # The words of the stack. They lie above this frame, which is where that of the function's entry
-    # was.
-    mov rdi, [rsp + {sp}]
-    mov ecx, {stack_words}
-    rep movsq
-    mov rax, [rdx + {run}]
-    mov [rsp + {ip}], rax
-    mov qword ptr gs:[{per_cpu} + {jprobe} + {jprobe_site}], 0
-    dec dword ptr gs:[{per_cpu} + {guard}]
-    resume_as_framed
-    end_function jprobe_leave
 "#
     };
 }
@@ -528,29 +503,6 @@ macro_rules! kretprobe_stubs {
     pop_registers r9, r8, rbx
     jmp kprobe_any_hit
     end_function kprobe_kretprobes
-"#
-    };
-}
-
-/// The stub for sites with nothing but an action.
-#[macro_export]
-macro_rules! action_stub {
-    () => {
-        r#"
-# In: rdi, the only probe, a kprobe with an action; rcx, the site. The five registers that
-# `kprobe_breakpoint` has saved are the action's to use, see `data/action.rs::BreakpointFrame`.
-    function kprobe_action
-    lookup_frame
-    mov rax, [rdi + {action}]
-    push_word rcx
-    call [rax + {action_breakpoint}]
-    pop rcx
-    .cfi_adjust_cfa_offset -8
-    mov rax, [rcx + {run}]
-    mov [rsp + {lookup_ip}], rax
-    pop_registers rax, rcx, rdx, rsi, rdi
-    return_from_trap
-    end_function kprobe_action
 "#
     };
 }

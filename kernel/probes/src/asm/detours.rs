@@ -336,3 +336,42 @@ macro_rules! detour_template {
         }
     }};
 }
+
+/// The templates by their symbols. Part of [`entry_points!`](crate::entry_points).
+#[doc(hidden)]
+#[macro_export]
+macro_rules! detour_templates {
+    () => {
+        $crate::asm::Templates {
+            at_entry: $crate::detour_template!(
+                kprobe_detour_at_entry
+                kprobe_detour_at_entry_enter
+                kprobe_detour_at_entry_end
+            ),
+            anywhere: $crate::detour_template!(
+                kprobe_detour kprobe_detour_enter kprobe_detour_end
+            ),
+            lone_entry: $crate::detour_template!(
+                kretprobe_detour_entry
+                kretprobe_detour_entry_enter
+                kretprobe_detour_entry_end
+            ),
+            lone_action: $crate::detour_template!(
+                kretprobe_detour_action
+                kretprobe_detour_action_enter
+                kretprobe_detour_action_end
+            ),
+            lone_return: $crate::detour_template!(
+                kretprobe_detour kretprobe_detour_enter kretprobe_detour_end
+            ),
+            lone_return_keeping_flags: $crate::detour_template!(
+                kretprobe_detour_keeping_flags
+                kretprobe_detour_keeping_flags_enter
+                kretprobe_detour_keeping_flags_end
+            ),
+            returns: $crate::detour_template!(
+                kretprobes_detour kretprobes_detour_enter kretprobes_detour_end
+            ),
+        }
+    };
+}

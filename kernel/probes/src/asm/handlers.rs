@@ -218,39 +218,6 @@ macro_rules! handlers {
     join_call kretprobe_handle_entry
     end_function kretprobe_handle_entry
 
-# A jprobe: as `Hits::enter_jprobe`, but near the end of a page, where the stack might end, it
-# leaves that to Rust.
-    function jprobe_handle
-    called
-    mov r8, [rsi + {sp}]
-    mov eax, r8d
-    and eax, 4095
-    cmp eax, 4096 - 8 * {stack_words}
-    ja kprobe_handle_slow_path
-    count_hit rdi, rdx
-    mov rax, [rdi + {probe_site}]
-    mov gs:[{per_cpu} + {jprobe} + {jprobe_kprobe}], rdi
-    mov qword ptr gs:[{per_cpu} + {jprobe} + {jprobe_words}], {stack_words}
-    mov byte ptr gs:[{per_cpu} + {jprobe} + {jprobe_plain}], 1
-    mov qword ptr gs:[{per_cpu} + {running}], 0
-    mov rdx, [rdi + {jprobe_entry}]
-    mov r9, rsi
-    mov rdi, gs:[{per_cpu} + {this}]
-    add rdi, {jprobe_in_cpu} + {jprobe_regs}
-    mov ecx, {frame_bytes} / 8
-    rep movsq
-    # The saved words of the stack follow the registers.
-    mov rsi, r8
-    mov ecx, {stack_words}
-    rep movsq
-    # Last: from here on an NMI takes the rest to be this hit's.
-    mov gs:[{per_cpu} + {jprobe} + {jprobe_site}], rax
-    mov [r9 + {ip}], rdx
-    and dword ptr [r9 + {flags}], ~{if_and_tf}
-    mov eax, {flow_jprobe}
-    ret
-    end_function jprobe_handle
-
 # Takes the newest call of the current task off the instance list and gives its instance back: an
 # entry handler has declined it.
     function kretprobe_decline

@@ -17,13 +17,21 @@
 //! aligned. Breakpoints: interrupts off. Detours and returns: with the interrupt flag of the probed
 //! code; the guard keeps the CPU.
 
+#[cfg_attr(not(feature = "actions"), path = "no_actions.rs")]
+mod actions;
 mod breakpoint;
+#[cfg_attr(not(feature = "jumps"), path = "no_detours.rs")]
 mod detours;
 mod handlers;
+#[cfg_attr(not(feature = "historic"), path = "no_historic.rs")]
+mod historic;
+#[cfg_attr(not(feature = "jprobes"), path = "no_jprobes.rs")]
+mod jprobes;
 pub mod layout;
 mod returns;
 mod stub_macros;
 pub mod traps;
+#[cfg(feature = "watchpoints")]
 mod watchpoints;
 
 use core::mem::ManuallyDrop;
@@ -48,6 +56,7 @@ pub use crate::{
     insn::flags::bits,
 };
 
+#[cfg(feature = "jprobes")]
 unsafe extern "C" {
     /// Ends a jprobe handler: puts the stack pointer back to where the handler was entered and
     /// traps.
@@ -86,6 +95,8 @@ macro_rules! entry_points {
             $crate::instance_macros!(),
             $crate::handlers!(),
             $crate::returns!(),
+            $crate::historic_returns!(),
+            $crate::jprobe_routines!(),
             $crate::detours!(),
             r#"
 .pushsection .rodata.kprobe_per_cpu_offset, "a", @progbits
@@ -184,55 +195,21 @@ kprobe_per_cpu_offset:
             fn kprobe_handle_far_chain();
             fn kretprobe_handle();
             fn kretprobe_handle_entry();
-            fn jprobe_handle();
             fn kretprobe_trampoline();
-            fn kretprobe_trampoline_trap3();
-            fn kretprobe_trampoline_trap4();
             fn kprobe_post_stub();
-            static jprobe_return_breakpoint: u8;
             static kprobe_per_cpu_offset: u32;
         }
 
+        $crate::historic_declarations!();
+
         fn probe_entry_points() -> $crate::asm::EntryPoints {
+            let [jprobe, jprobe_return] = $crate::jprobe_entries!();
             $crate::asm::EntryPoints {
                 trampoline: kretprobe_trampoline as *const () as u64,
-                historic_trampolines: [
-                    kretprobe_trampoline_trap3 as *const () as u64,
-                    kretprobe_trampoline_trap4 as *const () as u64,
-                ],
+                historic_trampolines: $crate::historic_trampolines!(),
                 post_stub: kprobe_post_stub as *const () as u64,
-                jprobe_return: (&raw const jprobe_return_breakpoint) as u64,
-                detours: $crate::asm::Templates {
-                    at_entry: $crate::detour_template!(
-                        kprobe_detour_at_entry
-                        kprobe_detour_at_entry_enter
-                        kprobe_detour_at_entry_end
-                    ),
-                    anywhere: $crate::detour_template!(
-                        kprobe_detour kprobe_detour_enter kprobe_detour_end
-                    ),
-                    lone_entry: $crate::detour_template!(
-                        kretprobe_detour_entry
-                        kretprobe_detour_entry_enter
-                        kretprobe_detour_entry_end
-                    ),
-                    lone_action: $crate::detour_template!(
-                        kretprobe_detour_action
-                        kretprobe_detour_action_enter
-                        kretprobe_detour_action_end
-                    ),
-                    lone_return: $crate::detour_template!(
-                        kretprobe_detour kretprobe_detour_enter kretprobe_detour_end
-                    ),
-                    lone_return_keeping_flags: $crate::detour_template!(
-                        kretprobe_detour_keeping_flags
-                        kretprobe_detour_keeping_flags_enter
-                        kretprobe_detour_keeping_flags_end
-                    ),
-                    returns: $crate::detour_template!(
-                        kretprobes_detour kretprobes_detour_enter kretprobes_detour_end
-                    ),
-                },
+                jprobe_return,
+                detours: $crate::detour_templates!(),
                 routines: $crate::asm::Routines {
                     nothing: kprobe_handle_nothing as *const () as u64,
                     count: kprobe_handle_count as *const () as u64,
@@ -240,7 +217,7 @@ kprobe_per_cpu_offset:
                     action: kprobe_handle_action as *const () as u64,
                     kretprobe: kretprobe_handle as *const () as u64,
                     kretprobe_entry: kretprobe_handle_entry as *const () as u64,
-                    jprobe: jprobe_handle as *const () as u64,
+                    jprobe,
                     slow_path: kprobe_handle_slow_path as *const () as u64,
                     chain: kprobe_handle_chain as *const () as u64,
                     far: kprobe_handle_far as *const () as u64,

@@ -138,23 +138,6 @@ macro_rules! returns {
     jmp .Lreturn_leave
     end_function kretprobe_trampoline
 
-# Where a return-probed function returns to by one of the historic methods (`registry/historic.rs`):
-# a kprobe of the probes' own is on the nop, and never lets control come after it.
-#
-#   S       rsp on arrival and on departure; the return slot, S-8, has been consumed
-.macro nop_trampoline name
-    function \name
-    # The frame above is that of the return slot's address, which is in the instance list.
-    .cfi_startproc simple
-    .cfi_def_cfa rsp, 0
-    .cfi_offset rip, -8
-    nop
-    ud2
-    end_function \name
-.endm
-    nop_trampoline kretprobe_trampoline_trap3
-    nop_trampoline kretprobe_trampoline_trap4
-
 # Where a slot ends when a post handler waits. Interrupts are off, the guard is free, and
 # `finishing` is set.
 #
@@ -213,21 +196,6 @@ macro_rules! returns {
     mov [rsp + {ip}], rax
     jmp .Lpost_leave
     end_function kprobe_post_stub
-
-# Ends a jprobe's handler. Outside a handler there is no saved stack pointer; then the breakpoint
-# belongs to no call and is reported.
-    function jprobe_return
-    # Nothing returns from here. The word at rsp is first the return address of the call from the
-    # handler, then that of the probed function's: both frames look the same.
-    called
-    cmp qword ptr gs:[{per_cpu} + {jprobe} + {jprobe_site}], 0
-    je jprobe_return_breakpoint
-    mov rsp, gs:[{per_cpu} + {jprobe} + {jprobe_regs} + {sp}]
-    .globl jprobe_return_breakpoint
-jprobe_return_breakpoint:
-    int3
-    ud2
-    end_function jprobe_return
 "#
     };
 }

@@ -110,6 +110,27 @@ pub struct Templates {
     pub returns: Template,
 }
 
+impl Templates {
+    /// For a kernel without jumps.
+    #[doc(hidden)]
+    pub const NONE: Self = {
+        let none = Template {
+            start: 0,
+            enter: 0,
+            end: 0,
+        };
+        Self {
+            at_entry: none,
+            anywhere: none,
+            lone_entry: none,
+            lone_action: none,
+            lone_return: none,
+            lone_return_keeping_flags: none,
+            returns: none,
+        }
+    };
+}
+
 /// Stands in a template for the address of the site.
 pub const SITE_MARK: u64 = 0x5173_5173_5173_5173;
 

@@ -189,6 +189,7 @@ impl JprobeFrame {
 /// }
 /// static MY_JPROBE: Jprobe = Jprobe::new().symbol("do_fork").entry(jdo_fork);
 /// ```
+#[cfg(feature = "jprobes")]
 #[macro_export]
 macro_rules! jprobe {
     (

@@ -221,6 +221,7 @@ impl Kprobe {
     /// # Safety
     /// The action and its code stay as they are until the probe is no longer registered. The code
     /// does as [`Action`] says.
+    #[cfg(feature = "actions")]
     pub const unsafe fn action(mut self, action: *const Action) -> Self {
         // SAFETY: it lives, by the contract.
         self.pre_handler = Some(unsafe { (*action).handler });

@@ -311,6 +311,7 @@ impl<D: Copy + Default + Send + 'static> Kretprobe<D> {
     }
 }
 
+#[cfg(feature = "actions")]
 impl Kretprobe<()> {
     /// Has machine code run at the entry and the return of a call, in place of handlers.
     ///

@@ -18,8 +18,10 @@ pub enum ReturnMethod {
     #[default]
     Asm,
     /// It returns to a breakpoint, whose pre handler does everything: one trap.
+    #[cfg(feature = "historic")]
     Trap3,
     /// It returns to a breakpoint. The pre handler there runs the handlers, and the post handler
     /// sends the call home: two traps.
+    #[cfg(feature = "historic")]
     Trap4,
 }

@@ -69,9 +69,11 @@ pub(crate) mod calls;
 mod debug_trap;
 mod faults;
 pub(crate) mod interrupts;
+#[cfg_attr(not(feature = "jprobes"), path = "no_jprobes.rs")]
 mod jprobes;
 mod lookup;
 pub(crate) mod slots;
+#[cfg_attr(not(feature = "watchpoints"), path = "no_watchpoints.rs")]
 mod watchpoints;
 
 use core::{

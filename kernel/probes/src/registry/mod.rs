@@ -31,13 +31,17 @@
 
 use core::{ops::Range, sync::atomic::Ordering::Relaxed};
 
+#[cfg(feature = "jumps")]
 mod displaceable;
+#[cfg_attr(not(feature = "historic"), path = "no_historic.rs")]
 pub(crate) mod historic;
 mod in_flight;
 mod list;
 mod memory;
 mod operation;
+#[cfg_attr(not(feature = "jumps"), path = "no_jumps.rs")]
 pub mod optimize;
+#[cfg_attr(not(feature = "jumps"), path = "no_optimizer.rs")]
 mod optimizer;
 mod owned;
 mod pool;
@@ -46,13 +50,16 @@ mod sites;
 mod slots;
 mod state;
 mod target;
+#[cfg(feature = "jumps")]
 mod templates;
 mod text;
+#[cfg_attr(not(feature = "watchpoints"), path = "no_watches.rs")]
 mod watches;
 
 pub use owned::{Owner, Registered};
 pub use state::{Host, Probes};
 use state::{State, counter_origin};
+#[cfg(feature = "watchpoints")]
 pub use watches::{RegisteredWatchpoint, Watchpoints};
 
 pub use crate::data::{
@@ -208,7 +215,7 @@ impl<P: Host> Probes<P> {
             )
         });
         self.rewrite(&mut state, self.table.iter());
-        Watchpoints::of(self).apply(&state);
+        watches::Watchpoints::of(self).apply(&state);
         P::log(format_args!(
             "kprobes globally {}",
             if on { "enabled" } else { "disabled" }

@@ -2,16 +2,23 @@
 //! port. A machine without the port has no task for them.
 //!
 //! # Contexts
-//! Task context.
+//! Task context, except [`tell_tracer`].
 
-use trace_agent::remote::{Facts, Line, serve};
+use core::{fmt, hint};
+
+use trace_agent::{
+    last_words,
+    remote::{Facts, Line, serve},
+};
 use trace_compiler::EventTable;
 
-use super::com2::Com2;
+use super::com2::{Com2, PATIENCE_NS};
 use crate::{
     pr_err,
     probes::Kernel,
+    serial::SerialPort,
     task::{self, sleep::sleep_ns},
+    time::ktime_get,
 };
 
 /// The most bytes of a script: one for each function of the kernel has about a tenth.
@@ -40,6 +47,38 @@ pub unsafe fn wait_for_tracers() {
     };
     if task::spawn_kthread("trace", wait).is_err() {
         pr_err!("trace: there is no memory for the task that waits for a tracer");
+    }
+}
+
+/// Tells a tracer that is there that the kernel has died, and sends it the last records and the
+/// maps. Any context.
+///
+/// # Safety
+/// All other CPUs have stopped for good, and the caller ends the kernel.
+pub unsafe fn tell_tracer(why: impl fmt::Display) {
+    // SAFETY: the task that has the port does not run any more.
+    let mut port = unsafe { SerialPort::com2() };
+    let mut is_ready = false;
+    let mut is_dead = false;
+    let mut write = |mut bytes: &[u8]| {
+        if !core::mem::replace(&mut is_ready, true) {
+            port.init();
+        }
+        let mut since = ktime_get();
+        while !bytes.is_empty() && !is_dead {
+            match port.write(bytes) {
+                0 => {
+                    is_dead = ktime_get() - since > PATIENCE_NS;
+                    hint::spin_loop();
+                }
+                sent => (bytes, since) = (&bytes[sent..], ktime_get()),
+            }
+        }
+    };
+    // SAFETY: by the contract.
+    let told = unsafe { last_words::tell::<Kernel>(why, &mut write) };
+    if told {
+        port.flush();
     }
 }
 

@@ -34,7 +34,9 @@ impl Types<'_> {
                 span,
                 format!("no type of {of} is called `{text}`"),
                 match self.options.debug_info {
-                    true => "write it as the source does, for example kernel::fs::File",
+                    true => {
+                        "write it as the source does: its name, or its path such as module::Type"
+                    }
                     false => names::NO_DEBUG_INFORMATION,
                 },
             )),

@@ -29,6 +29,24 @@ fn at(address: u64) -> ProbePlace {
     }
 }
 
+/// The mark of the linker is at the same address, and is no other name of it.
+#[test]
+fn a_function_at_the_mark_of_a_section_is_one_function() {
+    for mangling in [Mangling::Legacy, Mangling::V0] {
+        let info = open(mangling);
+        let path = "shapes::first_in_section";
+        assert_eq!(paths(&info, "first_in_section"), [path], "{mangling:?}");
+        let address = info.functions(path)[0].address;
+        let all = info.functions("*");
+        let there = all.iter().filter(|function| function.address == address);
+        assert_eq!(there.count(), 1, "{mangling:?}");
+        let number = info.variable(at(address), "number").unwrap();
+        let Type::Integer { bytes: 8, .. } = &*info.describe(number.type_id) else {
+            panic!("{number:?}");
+        };
+    }
+}
+
 #[test]
 fn functions_are_found_as_the_source_names_them() {
     for mangling in [Mangling::Legacy, Mangling::V0] {

@@ -3,7 +3,9 @@
 //! nothing or damage.
 
 use proptest::{collection::vec, prelude::*, sample::Index};
-use trace_wire::stream::{Asked, Damage, FrameKind, HostEnd, KernelEnd, MOST_FRAME, Said, VERSION};
+use trace_wire::stream::{
+    Asked, Damage, Deathbed, FrameKind, HostEnd, KernelEnd, MOST_FRAME, Piece, Said, VERSION, Whole,
+};
 
 /// What the host asked for, with copies of the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -259,6 +261,86 @@ fn answers_to_a_host_before_are_skipped() {
             .collect();
         assert_eq!(all, told(&[vec![4]]), "cut at {cut}");
     }
+}
+
+const PIECE: Piece = Piece {
+    of: Whole::Ring { cpu: 1 },
+    whole: 8192,
+    at: 4096,
+};
+
+/// The last words of a kernel to the host of that call, with one piece of its memory.
+fn of_dying_kernel(call: u32) -> Vec<u8> {
+    sent(|mut out| {
+        let mut deathbed = Deathbed::new(call, "it is broken", &mut out);
+        deathbed.memory(&PIECE, 3000, &mut |_, to| to.fill(7), &mut out);
+        deathbed.over(&mut out);
+    })
+}
+
+/// Wherever the stream of answers is when the kernel dies, in the middle of a frame or not.
+#[test]
+fn a_kernel_that_dies_is_heard_whatever_it_was_sending() {
+    let stream = of_kernel(7, &[vec![1; 1500], vec![2]]);
+    let before_the_end = stream.len() - 16;
+    let memory = Said::Memory {
+        piece: PIECE,
+        bytes: vec![7; 3000],
+    };
+    let words = [Said::Died("it is broken".into()), memory, Said::Over];
+    let answers = told(&[vec![1; 1500], vec![2]]);
+    for cut in 0..=before_the_end {
+        let dying = [&stream[..cut], &of_dying_kernel(7)].concat();
+        let mut host = HostEnd::new(7);
+        let mut heard = Vec::new();
+        let mut input = &dying[..];
+        while let Some(said) = host.next(&mut input) {
+            heard.extend(said.ok());
+        }
+        let (before, last) = heard.split_at(heard.len().saturating_sub(words.len()));
+        assert_eq!(last, words, "cut at {cut}");
+        assert_eq!(before, &answers[..before.len()], "cut at {cut}");
+        // Few words come after a frame that was to have many more bytes.
+        let few = sent(|mut out| Deathbed::new(7, "", &mut out).over(&mut out));
+        let dying = [&stream[..cut], &few].concat();
+        let mut host = HostEnd::new(7);
+        let mut input = &dying[..];
+        let heard = std::iter::from_fn(|| host.next(&mut input)).flatten();
+        let heard: Vec<Said> = heard.collect();
+        let wanted = [Said::Died(String::new()), Said::Over];
+        assert!(heard.ends_with(&wanted), "cut at {cut}: {heard:?}");
+        // Its words to another host, whose place this one has taken, are not for this one.
+        let mut host = HostEnd::new(8);
+        let heard = said(&mut host, &dying);
+        assert_eq!(heard, [], "cut at {cut}");
+    }
+}
+
+#[test]
+fn the_memory_of_a_recording_that_ends_comes_among_its_answers() {
+    let mut kernel = KernelEnd::new();
+    assert_eq!(kernel.call(), None);
+    wishes(&mut kernel, &HostEnd::new(7).hello());
+    assert_eq!(kernel.call(), Some(7));
+    let bytes = sent(|mut out| {
+        kernel.welcome("cpus=2\n", &mut out);
+        kernel.memory(&PIECE, 2010, &mut |at, to| to.fill(at as u8 + 7), &mut out);
+        kernel.message(&[4], &mut out);
+        kernel.over(&mut out);
+    });
+    let mut wanted = told(&[vec![4]]);
+    // The sign of life that is not there.
+    wanted.remove(2);
+    let memory = Said::Memory {
+        piece: PIECE,
+        bytes: vec![7; 2010],
+    };
+    wanted.insert(1, memory);
+    let heard = said(&mut HostEnd::new(7), &bytes);
+    let heard: Vec<Said> = heard.into_iter().map(Result::unwrap).collect();
+    assert_eq!(heard, wanted);
+    kernel.forget();
+    assert_eq!(kernel.call(), None);
 }
 
 proptest! {

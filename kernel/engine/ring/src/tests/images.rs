@@ -10,6 +10,7 @@ use crate::{
     image::{Image, ImageError},
     layout::{HEADER_BYTES, MAX_PAYLOAD},
     limits::PAGE_BYTES,
+    rescue::keep_pages,
 };
 
 fn still(world: &World) -> Vec<u8> {
@@ -115,6 +116,52 @@ proptest! {
         prop_assert_eq!(found + u64::from(image.overtaken()), complete);
     }
 
+    /// The newest pages, sent one by one until the line ends, are the newest records.
+    #[test]
+    fn the_pages_that_have_come_have_the_newest_records(
+        pages in 1..5usize,
+        start in prop_oneof![Just(0), Just(u64::from(u32::MAX) - 20)],
+        lengths in proptest::collection::vec(0..=MAX_PAYLOAD, 0..40),
+        sizes in proptest::collection::vec(0..200usize, 0..80),
+        consumed in 0..10usize,
+        sent in 0..6usize,
+    ) {
+        let world = World::new(pages, Mode::Overwrite, start);
+        for bytes in lengths.into_iter().chain(sizes) {
+            world.write(bytes, [End::Commit, End::Discard][bytes % 5 / 4]);
+        }
+        (0..consumed).for_each(|_| _ = world.consume());
+        let all = still(&world);
+        let records = |bytes: &[u8]| -> Vec<_> {
+            let image = Image::still(bytes).unwrap();
+            let records = image.records().map(|record| record.unwrap());
+            records.map(|record| (record.sequence, record.payload.to_vec())).collect()
+        };
+        let mut copy = std::vec![0; world.ring.memory_bytes()];
+        world.ring.copy_bytes(0, &mut copy[..HEADER_BYTES]);
+        let there: Vec<usize> = (0..sent).map_while(|back| world.ring.page_back(back)).collect();
+        for at in &there {
+            world.ring.copy_bytes(*at, &mut copy[*at..at + PAGE_BYTES]);
+        }
+        let cut = keep_pages(&mut copy, |at| there.contains(&at)).unwrap();
+        let (found, wanted) = (records(&copy), records(&all));
+        prop_assert!(wanted.ends_with(&found));
+        let unread = world.ring.stats().unread;
+        if world.ring.page_back(sent).is_none() {
+            prop_assert_eq!((cut, found.len() as u64), (0, unread));
+        } else {
+            let end = found.first().map_or(u64::MAX, |(sequence, _)| *sequence);
+            let missing = wanted.iter().filter(|(sequence, _)| *sequence < end).count() as u64;
+            // The given-up ones are among those that were cut off.
+            prop_assert!(missing <= cut && missing + found.len() as u64 == unread);
+            prop_assert!(sent == 0 || cut < wanted.len() as u64 + world.discarded.get());
+        }
+        // What is not in the memory is 0.
+        let mut outside = [9; 24];
+        world.ring.copy_bytes(all.len() - 8, &mut outside);
+        prop_assert_eq!(&outside[8..], &[0; 16]);
+    }
+
     /// Any bytes are read without a panic.
     #[test]
     fn an_image_of_garbage_ends(
@@ -129,6 +176,9 @@ proptest! {
         }
         if let Ok(image) = Image::still(&bytes) {
             image.records().for_each(drop);
+        }
+        if keep_pages(&mut bytes, |at| at % 8192 == 0).is_ok() {
+            Image::still(&bytes).unwrap().records().for_each(drop);
         }
     }
 }

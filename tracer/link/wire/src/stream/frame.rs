@@ -66,10 +66,15 @@ pub enum FrameKind {
     Refusal = 19,
     /// Kernel: the trace is over, and all was sent.
     Over = 20,
+    /// Kernel: it has died, and its numbers begin anew. Version and number of the hello, 4 bytes
+    /// each; then why, as text.
+    Died = 21,
+    /// Kernel: a piece of its memory ([`crate::stream::Piece`]).
+    Memory = 22,
 }
 
 impl FrameKind {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 12] = [
         Self::Hello,
         Self::Begin,
         Self::Script,
@@ -80,6 +85,8 @@ impl FrameKind {
         Self::Message,
         Self::Refusal,
         Self::Over,
+        Self::Died,
+        Self::Memory,
     ];
 
     fn of(byte: u8) -> Option<Self> {

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! ANSWER-1. What comes out was sent in answer to this host's hello, in order, and none is missing
-//!     in between. Anything else is [`Damage`], after which nothing comes out.
+//!     in between. Anything else is [`Damage`], after which nothing comes out but what a kernel
+//!     says that dies: [`Said::Died`] and what follows it.
 //!
 //! # Contexts
 //! Task context: messages are put together in memory.
@@ -12,6 +13,7 @@ use alloc::{string::String, vec::Vec};
 use super::{
     VERSION,
     frame::{Damage, FrameKind, MOST_PAYLOAD, Packet, Receiver, Sender},
+    memory::Piece,
     numbers, of_numbers,
 };
 use crate::{MOST_BYTES, crc32};
@@ -27,6 +29,10 @@ pub enum Said {
     Refusal(String),
     /// The trace is over.
     Over,
+    /// It has died, and why. Pieces of its memory follow, and [`Said::Over`].
+    Died(String),
+    /// A piece of its memory.
+    Memory { piece: Piece, bytes: Vec<u8> },
     /// It is there.
     Alive,
 }
@@ -42,7 +48,8 @@ pub struct HostEnd {
     expected: Option<u32>,
     /// The parts of a message that came, and of which kind it is.
     parts: Option<(FrameKind, Vec<u8>)>,
-    damaged: Option<Damage>,
+    /// Bytes were lost or changed.
+    is_damaged: bool,
 }
 
 impl HostEnd {
@@ -54,7 +61,7 @@ impl HostEnd {
             call,
             expected: None,
             parts: None,
-            damaged: None,
+            is_damaged: false,
         }
     }
 
@@ -108,24 +115,27 @@ impl HostEnd {
     /// is used up.
     ///
     /// # Errors
-    /// [`Damage`]; the same again at the next call.
+    /// [`Damage`]. After it nothing comes out but [`Said::Died`] and what follows it.
     pub fn next(&mut self, input: &mut &[u8]) -> Option<Result<Said, Damage>> {
-        if let Some(damage) = self.damaged {
-            *input = &[];
-            return Some(Err(damage));
-        }
         loop {
             let result = match (self.receiver.next(input)?, self.expected) {
-                // Before the welcome the line may have anything (STREAM-3).
+                // Before the welcome the line may have anything (STREAM-3), and so it may after
+                // damage.
                 (Err(_), None) => continue,
                 (Err(damage), Some(_)) => Err(damage),
-                (Ok(packet), _) => take(packet, self.call, &mut self.expected, &mut self.parts),
+                (Ok(packet), _) => take(
+                    packet,
+                    self.call,
+                    self.is_damaged,
+                    &mut self.expected,
+                    &mut self.parts,
+                ),
             };
             match result {
                 Ok(None) => {}
                 Ok(Some(said)) => return Some(Ok(said)),
                 Err(damage) => {
-                    self.damaged = Some(damage);
+                    (self.expected, self.parts, self.is_damaged) = (None, None, true);
                     return Some(Err(damage));
                 }
             }
@@ -137,11 +147,17 @@ impl HostEnd {
 fn take(
     packet: Packet<'_>,
     call: u32,
+    is_damaged: bool,
     expected: &mut Option<u32>,
     parts: &mut Option<(FrameKind, Vec<u8>)>,
 ) -> Result<Option<Said>, Damage> {
     let Packet { kind, sequence, .. } = packet;
-    if kind == FrameKind::Welcome && sequence == 0 {
+    let is_first = match kind {
+        FrameKind::Welcome => !is_damaged,
+        FrameKind::Died => true,
+        _ => false,
+    };
+    if is_first && sequence == 0 {
         let answers = numbers(packet.payload).is_some_and(|(_, number, _)| number == call);
         // A second hello may have been on its way when the first one was answered. Its answer is
         // the same, and comes before anything else.
@@ -182,6 +198,15 @@ fn take(
         FrameKind::Refusal => Said::Refusal(text(&message)),
         FrameKind::Over => Said::Over,
         FrameKind::Alive => Said::Alive,
+        FrameKind::Died => {
+            let (_, _, why) = numbers(&message).ok_or(Damage::Order(kind))?;
+            Said::Died(text(why))
+        }
+        FrameKind::Memory => {
+            let (piece, bytes) = Piece::decode(&message).ok_or(Damage::Order(kind))?;
+            let bytes = bytes.to_vec();
+            Said::Memory { piece, bytes }
+        }
         FrameKind::Hello
         | FrameKind::Begin
         | FrameKind::Script

@@ -21,7 +21,8 @@ use core::fmt::{self, Write};
 
 use super::{
     VERSION,
-    frame::{Damage, FrameKind, MOST_PAYLOAD, Packet, Receiver, Sender},
+    frame::{Damage, FrameKind, Packet, Receiver, Sender},
+    memory::{Fill, InFrames, Piece, send_piece},
     numbers, of_numbers,
 };
 use crate::crc32_of;
@@ -157,8 +158,8 @@ impl KernelEnd {
     /// Answers a hello.
     pub fn welcome(&mut self, about: impl fmt::Display, out: &mut impl FnMut(&[u8])) {
         self.sender.restart();
-        let mut text = InFrames::new(self, FrameKind::Welcome, out);
-        text.push(&of_numbers(VERSION, text.end.call));
+        let mut text = InFrames::new(&mut self.sender, FrameKind::Welcome, out);
+        text.push(&of_numbers(VERSION, self.call));
         // The writer takes everything.
         let _ = write!(text, "{about}");
         text.finish();
@@ -169,10 +170,26 @@ impl KernelEnd {
         self.sender.send(FrameKind::Message, message, out);
     }
 
+    /// Sends a piece of memory that has so many bytes, at the end of a recording.
+    pub fn memory(
+        &mut self,
+        piece: &Piece,
+        bytes: u64,
+        fill: Fill<'_>,
+        out: &mut impl FnMut(&[u8]),
+    ) {
+        send_piece(&mut self.sender, piece, bytes, fill, out);
+    }
+
+    /// The number of the host's call. None: none was welcomed, or it is gone.
+    pub fn call(&self) -> Option<u32> {
+        (self.phase != Phase::Unheard).then_some(self.call)
+    }
+
     /// Says that it does not do what was asked, and why. It is over then.
     pub fn refuse(&mut self, why: impl fmt::Display, out: &mut impl FnMut(&[u8])) {
         self.phase = Phase::Unheard;
-        let mut text = InFrames::new(self, FrameKind::Refusal, out);
+        let mut text = InFrames::new(&mut self.sender, FrameKind::Refusal, out);
         // As above.
         let _ = write!(text, "{why}");
         text.finish();
@@ -235,52 +252,5 @@ fn asked<'a>(
         // It may cross the last answers.
         (FrameKind::End, Phase::Welcomed | Phase::Running) => Ok(Asked::End),
         (kind, _) => Err(Damage::Order(kind)),
-    }
-}
-
-/// Sends a text in frames while it is written.
-struct InFrames<'e, 'o, F> {
-    end: &'e mut KernelEnd,
-    kind: FrameKind,
-    out: &'o mut F,
-    bytes: [u8; MOST_PAYLOAD],
-    filled: usize,
-}
-
-impl<'e, 'o, F: FnMut(&[u8])> InFrames<'e, 'o, F> {
-    fn new(end: &'e mut KernelEnd, kind: FrameKind, out: &'o mut F) -> Self {
-        Self {
-            end,
-            kind,
-            out,
-            bytes: [0; MOST_PAYLOAD],
-            filled: 0,
-        }
-    }
-
-    fn push(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            if self.filled == MOST_PAYLOAD {
-                let Self { end, kind, out, .. } = self;
-                end.sender.send_part(*kind, &self.bytes, *out);
-                self.filled = 0;
-            }
-            let (now, later) = bytes.split_at(bytes.len().min(MOST_PAYLOAD - self.filled));
-            self.bytes[self.filled..self.filled + now.len()].copy_from_slice(now);
-            self.filled += now.len();
-            bytes = later;
-        }
-    }
-
-    fn finish(self) {
-        let last = &self.bytes[..self.filled];
-        self.end.sender.send(self.kind, last, self.out);
-    }
-}
-
-impl<F: FnMut(&[u8])> Write for InFrames<'_, '_, F> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.push(text.as_bytes());
-        Ok(())
     }
 }

@@ -7,8 +7,10 @@
 //!   Begin(bytes, sum, options), Script … ───────►
 //!                        ◄─────────────────────── Message …       or Refusal, and it is over
 //!   Alive, End ─────────────────────────────────►
-//!                        ◄─────────────────────── Message …, Alive, Over
+//!                        ◄─────────────────────── Message …, Alive, Memory …, Over
 //!   Leave ──────────────────────────────────────►          and the next host may come
+//!
+//!                        ◄─────────────────────── Died(version, call, why), Memory …, Over
 //! ```
 //!
 //! | file | content |
@@ -17,6 +19,7 @@
 //! | [`about`] | what a kernel says of itself: capabilities, clock, build id, slide, events |
 //! | [`kernel`] | the kernel's end: bytes in, what the host asks for out |
 //! | [`host`] | the host's end |
+//! | [`memory`] | rings and maps at the end of a recording, and the words of a kernel that dies |
 //!
 //! Neither end waits, reads a clock or knows a device: whoever has one passes on bytes. The
 //! kernel's end allocates nothing, so any kernel can have it.
@@ -32,22 +35,31 @@
 //! STREAM-4. A side from which nothing comes for [`SILENCE_SECONDS`] is taken for gone. Each sends
 //!     [`FrameKind::Alive`] every second while it has nothing else to say. A kernel may be silent
 //!     while it loads a script, because loading may take long.
+//! STREAM-5. A kernel that dies says so at any time, also in the middle of a frame. Its frame
+//!     [`FrameKind::Died`] has the number of the host's hello, and begins the numbers anew. A host
+//!     that has found damage waits for it ([`DYING_SECONDS`]), because a frame that was cut off is
+//!     how a death begins.
 
 pub mod about;
 pub mod frame;
 pub mod host;
 pub mod kernel;
+pub mod memory;
 
 pub use about::{About, BuildId, Capabilities, Capability, Events};
 pub use frame::{Damage, FrameKind, MOST_FRAME};
 pub use host::{HostEnd, Said};
 pub use kernel::{Asked, KernelEnd};
+pub use memory::{Deathbed, Fill, Piece, Whole};
 
 /// The version of the protocol. Both sides must have the same one.
 pub const VERSION: u32 = 3;
 
 /// See STREAM-4.
 pub const SILENCE_SECONDS: u64 = 10;
+
+/// See STREAM-5.
+pub const DYING_SECONDS: u64 = 2;
 
 /// The 8 bytes that hello and welcome begin with, and what comes after them.
 fn numbers(payload: &[u8]) -> Option<(u32, u32, &[u8])> {

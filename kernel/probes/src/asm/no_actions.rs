@@ -1,0 +1,19 @@
+//! No stub for actions: a kernel that leaves out the feature `actions` has none.
+
+/// Names in a comment what [`breakpoint_entry!`](crate::breakpoint_entry!) gives for the stub,
+/// because each operand of an assembly has to be named.
+#[macro_export]
+macro_rules! action_stub {
+    () => {
+        "# {action} {action_breakpoint} {lookup_ip}"
+    };
+}
+
+/// Its address: there is none.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! action_entry {
+    () => {
+        0
+    };
+}
