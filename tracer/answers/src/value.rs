@@ -320,6 +320,21 @@ impl<'a> Shown<'a> {
         f.write_str(if is_tuple { ")" } else { " }" })
     }
 
+    /// `Name(1, 2)`.
+    fn parts(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        name: &str,
+        parts: impl Iterator<Item = &'a Value>,
+    ) -> fmt::Result {
+        write!(f, "{name}(")?;
+        for (index, part) in parts.enumerate() {
+            f.write_str(if index == 0 { "" } else { ", " })?;
+            write!(f, "{}", self.inner(part))?;
+        }
+        f.write_char(')')
+    }
+
     /// A structure, as `{:?}` writes it: without paths and parameters of generic types.
     fn structure(
         &self,
@@ -390,6 +405,34 @@ impl<'a> Shown<'a> {
                 Some(address) => write!(f, "{address}"),
                 None => write!(f, "{}", inner(0)),
             },
+            ("CStr()", 1) => match bytes_of(&fields[0].1) {
+                Some((bytes, more)) => write_c_text(f, &bytes, more),
+                None => write!(f, "{}", inner(0)),
+            },
+            ("Chars()", 1) => match contents_of(&fields[0].1).and_then(bytes_of) {
+                Some((bytes, more)) => write_characters(f, &bytes, more),
+                None => write!(f, "Chars({})", inner(0)),
+            },
+            ("Pointer()", 2) => {
+                write!(f, "Pointer {{ addr: {}, metadata: ", inner(0))?;
+                match &fields[1].1 {
+                    table @ Value::Address(_) => write!(f, "DynMetadata({})", self.inner(table))?,
+                    length => write!(f, "{}", self.inner(length))?,
+                }
+                f.write_str(" }")
+            }
+            (of, 1) if let Some(name) = of.strip_suffix("[]")
+                && let Value::List { items, more: 0, .. } = &fields[0].1 =>
+            {
+                self.parts(f, name, items.iter())
+            }
+            (of, _) if let Some(name) = of.strip_suffix("[]") => {
+                let content = |(_, value)| contents_of(value).unwrap_or(value);
+                self.parts(f, name, fields.iter().map(|(name, value)| content((name, value))))
+            }
+            (of, 1..) if let Some(name) = of.strip_suffix("()") => {
+                self.parts(f, name, fields.iter().map(|(_, value)| value))
+            }
             _ => {
                 f.write_str(short_name(name))?;
                 self.fields(f, fields)
@@ -549,6 +592,72 @@ fn halves_of(halves: &Value) -> Option<u128> {
             _ => None,
         },
         _ => None,
+    }
+}
+
+/// What a tuple with one field has in it.
+fn contents_of(tuple: &Value) -> Option<&Value> {
+    match tuple {
+        Value::Struct { fields, .. } => match &fields[..] {
+            [(_, only)] => Some(only),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The bytes that a list of numbers is, and how many more there are.
+fn bytes_of(list: &Value) -> Option<(Vec<u8>, u64)> {
+    let Value::List { items, more, .. } = list else {
+        return None;
+    };
+    // A `char` of C is signed.
+    let byte = |item: &Value| match item {
+        Value::Unsigned(number) => u8::try_from(*number).ok(),
+        Value::Signed(number) => i8::try_from(*number).ok().map(i8::cast_unsigned),
+        _ => None,
+    };
+    let bytes: Option<Vec<u8>> = items.iter().map(byte).collect();
+    Some((bytes?, *more))
+}
+
+/// A text of C without the NUL at its end.
+fn write_c_text(f: &mut fmt::Formatter<'_>, bytes: &[u8], more: u64) -> fmt::Result {
+    let text = match more {
+        0 => bytes.strip_suffix(&[0]).unwrap_or(bytes),
+        _ => bytes,
+    };
+    f.write_char('"')?;
+    for chunk in text.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            match character {
+                '\0' => f.write_str("\\0")?,
+                _ if character.is_ascii() => {
+                    write!(f, "{}", (u32::from(character) as u8).escape_ascii())?;
+                }
+                _ => write!(f, "{}", character.escape_debug())?,
+            }
+        }
+        write!(f, "{}", chunk.invalid().escape_ascii())?;
+    }
+    // The NUL may be all that is missing.
+    f.write_str(if more > 1 { "\".." } else { "\"" })
+}
+
+/// The characters that an iterator of them has yet to give.
+fn write_characters(f: &mut fmt::Formatter<'_>, bytes: &[u8], more: u64) -> fmt::Result {
+    let valid = match core::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => core::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default(),
+    };
+    f.write_str("Chars([")?;
+    for (index, character) in valid.chars().enumerate() {
+        f.write_str(if index == 0 { "" } else { ", " })?;
+        write!(f, "{character:?}")?;
+    }
+    match more {
+        0 => f.write_str("])"),
+        _ => f.write_str(", …])"),
     }
 }
 

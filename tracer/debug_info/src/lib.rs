@@ -39,6 +39,7 @@ mod error;
 mod frame;
 mod hash;
 mod image;
+mod implementors;
 mod index;
 mod instructions;
 mod layout;
@@ -68,7 +69,7 @@ use std::{
 };
 
 use trace_interface::symbols::{
-    Function, Kernel, Mark, ProbePlace, Symbol, Symbolize, Type, TypeId, Unavailable, Variable,
+    Function, Implementor, Kernel, Mark, ProbePlace, Symbol, Symbolize, Type, TypeId, Unavailable, Variable,
     glob,
 };
 
@@ -384,6 +385,13 @@ impl Kernel for DebugInfo {
 
     fn type_named(&self, name: &str) -> Result<TypeId, Vec<String>> {
         self.find_type(name)
+    }
+
+    fn implementors(&self, id: TypeId) -> Vec<Implementor> {
+        if let Some(program) = self.programs.of_type(id) {
+            return program.implementors(id);
+        }
+        self.find_implementors(id)
     }
 
     fn global(&self, path: &str) -> Result<Variable, Unavailable> {

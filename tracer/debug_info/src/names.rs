@@ -58,10 +58,73 @@ pub fn generics(segment: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// A type without the allocator that goes without saying.
+/// A type without the parameters that go without saying: the global allocator, and the hasher of
+/// the standard library's maps and sets.
 pub fn without_allocators(name: &str) -> String {
-    name.replace(", alloc::alloc::Global", "")
-        .replace(",alloc::alloc::Global", "")
+    let parameters = ["alloc::alloc::Global", "std::hash::random::RandomState"];
+    let mut name = String::from(name);
+    for parameter in parameters {
+        name = name
+            .replace(&format!(", {parameter}"), "")
+            .replace(&format!(",{parameter}"), "");
+    }
+    name
+}
+
+/// A type as `type_name` of the library has it: without what goes without saying, without brackets
+/// around trait objects, and with the signatures of functions (`dyn Fn(u8) -> u8`).
+pub fn of_library(name: &str) -> String {
+    let mut name = without_allocators(name);
+    while let Some(begin) = name.find("(dyn ") {
+        let inner = &name[begin + 1..];
+        let Some(end) = closing(inner) else { break };
+        name = format!("{}{}{}", &name[..begin], &inner[..end], &inner[end + 1..]);
+    }
+    for of in ["Fn", "FnMut", "FnOnce"] {
+        let called = format!("dyn core::ops::function::{of}<(");
+        let mut from = 0;
+        while let Some(found) = name[from..].find(&called) {
+            let begin = from + found + called.len();
+            from = begin;
+            let Some(end) = closing(&name[begin..]) else {
+                break;
+            };
+            let after = &name[begin + end + 1..];
+            let Some(result) = after.strip_prefix(", Output=") else {
+                continue;
+            };
+            let Some(length) = closing(result) else {
+                continue;
+            };
+            let arrow = match &result[..length] {
+                "()" => String::new(),
+                result => format!(" -> {result}"),
+            };
+            name = format!(
+                "{}({}){arrow}{}",
+                &name[..begin - 2],
+                &name[begin..begin + end],
+                &result[length + 1..]
+            );
+        }
+    }
+    name
+}
+
+/// Where the bracket closes that a text follows.
+fn closing(text: &str) -> Option<usize> {
+    let mut depth = 0_i32;
+    let mut before = ' ';
+    text.find(|letter| {
+        match letter {
+            '<' | '(' | '[' => depth += 1,
+            '>' if before == '-' => {}
+            '>' | ')' | ']' => depth -= 1,
+            _ => {}
+        }
+        before = letter;
+        depth < 0
+    })
 }
 
 /// A type as one writes it: the last segment of each path, and no allocator that goes without

@@ -11,7 +11,7 @@ use std::{
 };
 
 use trace_interface::symbols::{
-    Function, Kernel, Mark, ProbePlace, Symbol, Type, TypeId, Unavailable, Variable,
+    Function, Implementor, Kernel, Mark, ProbePlace, Symbol, Type, TypeId, Unavailable, Variable,
 };
 
 use crate::{DebugInfo, image, index, types::UNIT};
@@ -195,6 +195,14 @@ impl Kernel for ProgramInfo {
     fn type_named(&self, name: &str) -> Result<TypeId, Vec<String>> {
         let id = self.debug_info.type_named(name)?;
         Ok(self.outside(id))
+    }
+
+    fn implementors(&self, id: TypeId) -> Vec<Implementor> {
+        let mut found = self.debug_info.implementors(Self::inside(id));
+        for of in &mut found {
+            of.type_id = self.outside(of.type_id);
+        }
+        found
     }
 
     fn global(&self, path: &str) -> Result<Variable, Unavailable> {

@@ -93,7 +93,7 @@ impl Code<'_, '_> {
                 store_behind(self, &content, to, of, span)?;
             }
             (_, Shape::Behind(of)) => {
-                let content = self.values.types().shared_content(object, span)?;
+                let content = self.values.types().led_to(object, span)?;
                 let content = content.ok_or_else(|| missing(span))?;
                 store_behind(self, &content, to, of, span)?;
             }
@@ -105,6 +105,21 @@ impl Code<'_, '_> {
                 let count = object.read(8, 8, false).ok_or_else(|| missing(span))?;
                 let first = (object.space(), &first);
                 self.store_list(first, &count, *id, to, (of, *most), span)?;
+            }
+            (Type::Tail { of: id, .. }, Shape::List { of, most, .. }) => {
+                let first = object.address().ok_or_else(|| missing(span))?;
+                let count = object.length.clone().ok_or_else(|| missing(span))?;
+                let first = (object.space(), &first);
+                self.store_list(first, &count, *id, to, (of, *most), span)?;
+            }
+            (Type::Struct(_), Shape::Enum { .. }) => {
+                let types = self.values.types();
+                let id = types.seen(object.type_id);
+                let object = object.part(id.ok_or_else(|| missing(span))?, 0);
+                match &*types.describe(object.type_id) {
+                    Type::Enum(of) => self.store_variant(&object, of, to, shape, span)?,
+                    _ => return Err(missing(span)),
+                }
             }
             (Type::Struct(_), Shape::List { .. } | Shape::Slots { .. }) => {
                 self.store_collection(object, to, shape, span)?;

@@ -219,6 +219,12 @@ impl Types<'_> {
                 self.field_at(id, &["vec", "len"])?.0,
                 0,
             )),
+            (Origin::Library, "OsString" | "PathBuf") => Some((
+                // These are some structures around a `Vec`.
+                self.offset_of_pointer(id, 2 * MOST_DEPTH)?,
+                self.inside(id, "len", MOST_DEPTH)?.0,
+                0,
+            )),
             (Origin::Library, "Rc" | "Arc")
                 if of
                     .name
@@ -255,7 +261,7 @@ impl Types<'_> {
     }
 
     /// The first field with that name, however deep inside.
-    fn inside(&self, id: TypeId, name: &str, depth: u32) -> Option<(u64, TypeId)> {
+    pub(crate) fn inside(&self, id: TypeId, name: &str, depth: u32) -> Option<(u64, TypeId)> {
         let described = self.describe(id);
         let Type::Struct(of) = &*described else {
             return None;

@@ -79,10 +79,16 @@ impl Values<'_, '_> {
         };
         match &*described {
             Type::Struct(of) => match field_of(&of.fields, &name.text) {
-                Some(field) => Ok(Val::Object(object.part(field.type_id, field.offset))),
-                None => match self.types().shared_content(object, name.span)? {
+                Some(field) => {
+                    let part = object.part(field.type_id, field.offset);
+                    Ok(Val::Object(part.sliced(self.types())))
+                }
+                None => match self.types().led_to(object, name.span)? {
                     Some(content) => self.object_field(&content, name),
-                    None => Err(no_field(&of.name, &of.fields, name)),
+                    None => match self.types().seen(object.type_id) {
+                        Some(id) => self.object_field(&object.part(id, 0), name),
+                        None => Err(no_field(&of.name, &of.fields, name)),
+                    },
                 },
             },
             Type::Pointer { to, .. } => {
@@ -177,6 +183,9 @@ impl Values<'_, '_> {
                 )))
             }
             Type::Str | Type::Slice { .. } => Ok(Val::Object(object.clone())),
+            Type::Struct(_) if self.types().wide(object.type_id).is_some() => {
+                Ok(Val::Object(object.clone()))
+            }
             other => Err(Diagnostic::new(
                 span,
                 format!("{} is no reference", type_name(other)),
@@ -196,6 +205,9 @@ impl Values<'_, '_> {
                 let address = object.read(0, 8, false).ok_or_else(|| missing(span))?;
                 let length = object.read(8, 8, false).ok_or_else(|| missing(span))?;
                 Ok(Some((address, length)))
+            }
+            Type::Tail { is_text: true, .. } => {
+                Ok(object.address().zip(object.length.clone()))
             }
             Type::Struct(_) => match self.types().text_in(object.type_id) {
                 Some((pointer, length, skip)) => {

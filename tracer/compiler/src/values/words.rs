@@ -319,6 +319,7 @@ fn at_watch(watched: Watched, name: &str) -> Val {
             },
             present: Test::Constant(true),
             is_variant: false,
+            length: None,
         }),
     }
 }

@@ -222,3 +222,18 @@ fn values_of_rare_shapes_have_the_text_of_debug_or_another_form_that_is_known() 
     let expected = IN_ANOTHER_FORM.map(|(name, shown)| (name, shown.to_string()));
     assert_eq!(differing, expected.into());
 }
+
+#[test]
+fn trial() {
+    let program = fixture("new_values");
+    let texts: BTreeMap<String, String> = Running::start(&program)
+        .values
+        .iter()
+        .map(|known| (known.name.clone(), unquoted(&known.text).to_string()))
+        .collect();
+    let differing = differing("new_values", 100);
+    println!("{} of {} differ", differing.len(), texts.len());
+    for (name, shown) in &differing {
+        println!("{name}\n   is {}\n   shown {shown}", texts[name]);
+    }
+}
