@@ -421,14 +421,19 @@ impl<'a> Shown<'a> {
                 }
                 f.write_str(" }")
             }
-            (of, 1) if let Some(name) = of.strip_suffix("[]")
-                && let Value::List { items, more: 0, .. } = &fields[0].1 =>
+            (of, 1)
+                if let Some(name) = of.strip_suffix("[]")
+                    && let Value::List { items, more: 0, .. } = &fields[0].1 =>
             {
                 self.parts(f, name, items.iter())
             }
             (of, _) if let Some(name) = of.strip_suffix("[]") => {
                 let content = |(_, value)| contents_of(value).unwrap_or(value);
-                self.parts(f, name, fields.iter().map(|(name, value)| content((name, value))))
+                self.parts(
+                    f,
+                    name,
+                    fields.iter().map(|(name, value)| content((name, value))),
+                )
             }
             (of, 1..) if let Some(name) = of.strip_suffix("()") => {
                 self.parts(f, name, fields.iter().map(|(_, value)| value))
@@ -467,6 +472,8 @@ impl fmt::Display for Shown<'_> {
                 }
                 f.write_str(if *cut { ".." } else { "" })
             }
+            // As the source writes them, so that they are no text.
+            Value::Bytes(bytes) if self.quoted => write!(f, "b\"{}\"", bytes.escape_ascii()),
             Value::Bytes(bytes) => bytes.iter().try_for_each(|byte| match byte {
                 b' '..=b'~' if *byte != b'\\' => f.write_char(char::from(*byte)),
                 _ => write!(f, "\\x{byte:02x}"),
@@ -608,8 +615,10 @@ fn contents_of(tuple: &Value) -> Option<&Value> {
 
 /// The bytes that a list of numbers is, and how many more there are.
 fn bytes_of(list: &Value) -> Option<(Vec<u8>, u64)> {
-    let Value::List { items, more, .. } = list else {
-        return None;
+    let (items, more) = match list {
+        Value::List { items, more, .. } => (items, more),
+        Value::Bytes(bytes) => return Some((bytes.clone(), 0)),
+        _ => return None,
     };
     // A `char` of C is signed.
     let byte = |item: &Value| match item {

@@ -110,7 +110,10 @@ mod tests {
     fn the_trait_of_an_object_is_told_by_the_name_of_its_pointer() {
         let cases = [
             ("&dyn a::Shape", "a::Shape"),
-            ("alloc::boxed::Box<dyn a::Shape, alloc::alloc::Global>", "a::Shape"),
+            (
+                "alloc::boxed::Box<dyn a::Shape, alloc::alloc::Global>",
+                "a::Shape",
+            ),
             (
                 "alloc::boxed::Box<(dyn a::Error + a::Send + a::Sync), b::Global>",
                 "a::Error",

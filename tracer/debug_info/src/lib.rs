@@ -69,8 +69,8 @@ use std::{
 };
 
 use trace_interface::symbols::{
-    Function, Implementor, Kernel, Mark, ProbePlace, Symbol, Symbolize, Type, TypeId, Unavailable, Variable,
-    glob,
+    Function, Implementor, Kernel, Mark, ProbePlace, Symbol, Symbolize, Type, TypeId, Unavailable,
+    Variable, glob,
 };
 
 use crate::{

@@ -97,6 +97,12 @@ impl Code<'_, '_> {
                 let content = content.ok_or_else(|| missing(span))?;
                 store_behind(self, &content, to, of, span)?;
             }
+            (Type::Struct(_), Shape::Address)
+                if let Some(content) = self.values.types().led_to(object, span)?
+                    && let Some(address) = content.address() =>
+            {
+                self.store_number(&address, to, 8);
+            }
             (_, Shape::Counted(most) | Shape::Bytes(most)) => {
                 self.store_run(object, *most, to, span)?;
             }
@@ -362,10 +368,18 @@ fn store_rest(
     let rest = code.values.types().rest(object.type_id);
     let rest = rest.ok_or_else(|| missing(span))?;
     let word = |at| object.read(at, 8, false).ok_or_else(|| missing(span));
-    let (first, end) = (word(rest.first)?, word(rest.end)?);
-    let count = match rest.counts {
-        true => end,
-        false => {
+    let (mut first, end) = (word(rest.first)?, word(rest.end)?);
+    let count = match rest.inside {
+        _ if rest.counts => end,
+        Some(at) => {
+            let count = Number::alu(AluOp::Sub, end, first.clone());
+            let array = object.part(rest.of, at).address();
+            let array = array.ok_or_else(|| missing(span))?;
+            let before = Number::alu(AluOp::Mul, first, Number::Constant(rest.bytes));
+            first = Number::alu(AluOp::Add, array, before);
+            count
+        }
+        None => {
             let bytes = Number::alu(AluOp::Sub, end, first.clone());
             Number::alu(AluOp::Div, bytes, Number::Constant(rest.bytes))
         }

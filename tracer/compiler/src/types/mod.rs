@@ -395,7 +395,8 @@ pub(crate) fn type_name(described: &Type) -> String {
         Type::Unit => "a value of no bytes".into(),
         Type::Integer { bytes, signed } => {
             let letter = if *signed { 'i' } else { 'u' };
-            format!("a number ({letter}{})", u32::from(*bytes) * 8)
+            let long = if *bytes > 8 { " of 16 bytes" } else { "" };
+            format!("a number{long} ({letter}{})", u32::from(*bytes) * 8)
         }
         Type::Boolean => "a bool".into(),
         Type::Character => "a char".into(),

@@ -102,6 +102,7 @@ struct Shaper<'t, 'a> {
     limits: Limits,
     /// The bytes of a list, and how few elements it has if they are longer.
     list_bytes: u32,
+    room: Room,
     left: Cell<u32>,
 }
 
@@ -113,6 +114,7 @@ impl Types<'_> {
             types: self,
             limits,
             list_bytes,
+            room,
             left: Cell::new(MOST_TYPES),
         };
         let options = self.options;
@@ -169,6 +171,9 @@ impl Types<'_> {
 
     /// Whether values of a type are bytes: a slice or a `Vec` of them.
     fn is_bytes(&self, id: TypeId) -> bool {
+        if self.is_text(id) {
+            return false;
+        }
         let of = match &*self.describe(id) {
             Type::Slice { of } => *of,
             Type::Struct(_) => match self.collection(id) {
@@ -266,10 +271,7 @@ impl Shaper<'_, '_> {
             Type::Boolean => Shape::Boolean,
             Type::Character => Shape::Character,
             Type::Float { bytes } => Shape::Float(*bytes),
-            // The whole value may be a reference.
-            Type::Pointer { name, to }
-                if (self.limits.follows || depth == 0) && is_reference(name) =>
-            {
+            Type::Pointer { name, to } if self.is_followed(depth) && is_reference(name) => {
                 Shape::Behind(Box::new(self.shape(*to, depth + 1, None)))
             }
             Type::Pointer { .. } => Shape::Address,
@@ -283,6 +285,11 @@ impl Shaper<'_, '_> {
             Type::Enum(of) => self.enumeration(of, depth, gaps),
             Type::Opaque { bytes, .. } => raw(*bytes),
         }
+    }
+
+    /// Whether a reference is stored as what it leads to. In a record the whole value may be one.
+    fn is_followed(&self, depth: u32) -> bool {
+        self.limits.follows || depth == 0 && self.room != Room::Stack
     }
 
     /// Whether so much of a value is missing that nothing of it can be told.
@@ -401,15 +408,15 @@ impl Shaper<'_, '_> {
             let gaps = gaps.map(|gaps| gaps.behind(only.offset));
             return self.shape(only.type_id, depth, gaps);
         }
-        if self.limits.follows {
-            let to = types.shared(id).map(|(to, _)| to);
-            let is_raw = types.wide(id).is_some_and(|wide| wide.is_raw);
-            if let Some(to) = to.or_else(|| types.tailed(id)).filter(|_| !is_raw) {
-                return Shape::Behind(Box::new(self.shape(to, depth + 1, None)));
-            }
-            if let Some(of) = types.seen(id) {
-                return self.shape(of, depth, gaps);
-            }
+        let is_raw = types.wide(id).is_some_and(|wide| wide.is_raw);
+        if !is_raw && let Some(to) = types.led_to_by(id) {
+            return match self.is_followed(depth) {
+                true => Shape::Behind(Box::new(self.shape(to, depth + 1, None))),
+                false => Shape::Address,
+            };
+        }
+        if let Some(of) = types.seen(id) {
+            return self.shape(of, depth, gaps);
         }
         let named = |name: &str, wanted: &[&str]| {
             let fields = wanted.iter().filter_map(|name| field_of(&of.fields, name));

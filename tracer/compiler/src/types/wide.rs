@@ -144,7 +144,11 @@ impl Types<'_> {
         let Type::Struct(of) = &*described else {
             return matches!(&*described, Type::Tail { .. });
         };
-        id.0 >= OWN && of.fields.last().is_some_and(|last| self.ends_in_tail(last.type_id))
+        id.0 >= OWN
+            && of
+                .fields
+                .last()
+                .is_some_and(|last| self.ends_in_tail(last.type_id))
     }
 
     /// The enum of the types that a pointer to a trait object may lead to. None: it is no such
@@ -231,6 +235,12 @@ impl Types<'_> {
             variants,
             origin: Origin::Library,
         })))
+    }
+
+    /// The type of what a pointer with a length, an `Arc` or an `Rc` leads to.
+    pub(crate) fn led_to_by(&self, id: TypeId) -> Option<TypeId> {
+        let shared = self.shared(id).map(|(to, _)| to);
+        shared.or_else(|| self.tailed(id))
     }
 
     /// The value that an object leads to, if it is a pointer with a length, an `Arc` or an `Rc`.

@@ -206,9 +206,7 @@ impl Values<'_, '_> {
                 let length = object.read(8, 8, false).ok_or_else(|| missing(span))?;
                 Ok(Some((address, length)))
             }
-            Type::Tail { is_text: true, .. } => {
-                Ok(object.address().zip(object.length.clone()))
-            }
+            Type::Tail { is_text: true, .. } => Ok(object.address().zip(object.length.clone())),
             Type::Struct(_) => match self.types().text_in(object.type_id) {
                 Some((pointer, length, skip)) => {
                     let address = object
