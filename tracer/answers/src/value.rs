@@ -406,7 +406,11 @@ impl<'a> Shown<'a> {
                 None => write!(f, "{}", inner(0)),
             },
             ("CStr()", 1) => match bytes_of(&fields[0].1) {
-                Some((bytes, more)) => write_c_text(f, &bytes, more),
+                Some((bytes, more)) if self.quoted => write_c_text(f, &bytes, more),
+                Some((bytes, more)) => {
+                    f.write_str(&String::from_utf8_lossy(without_nul(&bytes, more)))?;
+                    f.write_str(if more > 1 { ".." } else { "" })
+                }
                 None => write!(f, "{}", inner(0)),
             },
             ("Chars()", 1) => match contents_of(&fields[0].1).and_then(bytes_of) {
@@ -630,14 +634,18 @@ fn bytes_of(list: &Value) -> Option<(Vec<u8>, u64)> {
     Some((bytes?, *more))
 }
 
-/// A text of C without the NUL at its end.
-fn write_c_text(f: &mut fmt::Formatter<'_>, bytes: &[u8], more: u64) -> fmt::Result {
-    let text = match more {
+/// A text of C without the NUL at its end, which may be what is missing.
+fn without_nul(bytes: &[u8], more: u64) -> &[u8] {
+    match more {
         0 => bytes.strip_suffix(&[0]).unwrap_or(bytes),
         _ => bytes,
-    };
+    }
+}
+
+/// A text of C in quotes.
+fn write_c_text(f: &mut fmt::Formatter<'_>, bytes: &[u8], more: u64) -> fmt::Result {
     f.write_char('"')?;
-    for chunk in text.utf8_chunks() {
+    for chunk in without_nul(bytes, more).utf8_chunks() {
         for character in chunk.valid().chars() {
             match character {
                 '\0' => f.write_str("\\0")?,
@@ -649,7 +657,6 @@ fn write_c_text(f: &mut fmt::Formatter<'_>, bytes: &[u8], more: u64) -> fmt::Res
         }
         write!(f, "{}", chunk.invalid().escape_ascii())?;
     }
-    // The NUL may be all that is missing.
     f.write_str(if more > 1 { "\".." } else { "\"" })
 }
 

@@ -24,31 +24,17 @@ impl DebugInfo {
         };
         let short = format!(" as {}>{TABLE}", names::short(&of_trait));
         let ending = format!(" as {of_trait}>{TABLE}");
-        let mut found: Vec<Implementor> = Vec::new();
-        let mut several: Vec<u64> = Vec::new();
-        for (path, entry) in self.index.globals() {
+        let tables = self.index.globals().filter_map(|(path, entry)| {
             if !self.index.name(path).ends_with(&short) {
-                continue;
+                return None;
             }
-            let full = session
-                .entry(entry)
-                .and_then(|found| found.name(&session))
-                .unwrap_or_default();
-            if !full.ends_with(&ending) {
-                continue;
-            }
-            let Some(new) = self.implementor(&session, entry) else {
-                continue;
-            };
-            match found.iter().find(|known| known.table == new.table) {
-                // Each unit describes its own.
-                Some(known) if known.name == new.name => {}
-                Some(_) => several.push(new.table),
-                None => found.push(new),
-            }
-        }
-        found.retain(|known| !several.contains(&known.table));
-        found
+            let full = session.entry(entry)?.name(&session)?;
+            let of = full
+                .ends_with(&ending)
+                .then(|| self.implementor(&session, entry))??;
+            Some((full, of))
+        });
+        distinct(tables)
     }
 
     /// The type that the table with that entry is of.
@@ -72,6 +58,22 @@ impl DebugInfo {
             type_id,
         })
     }
+}
+
+/// Those whose tables are of one type each, of tables by their names.
+fn distinct(all: impl Iterator<Item = (String, Implementor)>) -> Vec<Implementor> {
+    let mut found: Vec<(String, Implementor)> = Vec::new();
+    let mut several: Vec<u64> = Vec::new();
+    for (name, new) in all {
+        match found.iter().find(|(_, known)| known.table == new.table) {
+            // Each unit describes its own.
+            Some((known, _)) if *known == name => {}
+            Some(_) => several.push(new.table),
+            None => found.push((name, new)),
+        }
+    }
+    let found = found.into_iter().map(|(_, of)| of);
+    found.filter(|of| !several.contains(&of.table)).collect()
 }
 
 /// The trait in the name of a pointer to a trait object, with its path, as tables have it: without
@@ -104,7 +106,31 @@ fn principal(pointer: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::principal;
+    use trace_interface::symbols::{Implementor, TypeId};
+
+    use super::{distinct, principal};
+
+    #[test]
+    fn a_table_of_two_types_tells_none_of_them() {
+        let of = |table, name: &str| Implementor {
+            table,
+            type_id: TypeId(table + name.len() as u64),
+            name: name.into(),
+            align: 8,
+        };
+        // Two types may have one name, in different modules.
+        let all = [
+            ("A", 8),
+            ("a::B", 16),
+            ("A", 8),
+            ("C", 24),
+            ("b::B", 16),
+            ("a::B", 16),
+        ];
+        let all = all.map(|(path, table)| (path.to_string(), of(table, &path[path.len() - 1..])));
+        let told = distinct(all.into_iter());
+        assert_eq!(told, [of(8, "A"), of(24, "C")]);
+    }
 
     #[test]
     fn the_trait_of_an_object_is_told_by_the_name_of_its_pointer() {

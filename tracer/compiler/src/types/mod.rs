@@ -266,6 +266,9 @@ impl<'a> Types<'a> {
         if of.origin != Origin::Library || !is_transparent && !is_number && !is_same {
             return None;
         }
+        if let [only] = &of.fields[..] {
+            return Some(only.clone());
+        }
         let mut fields = of
             .fields
             .iter()
