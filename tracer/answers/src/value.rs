@@ -98,6 +98,12 @@ pub enum Value {
         /// Whether the distance from the function's beginning is shown.
         with_offset: bool,
     },
+    /// An address of a program that is shown by the name of its function. The program's name is as
+    /// in [`UserStack`].
+    UserSymbol {
+        program: Rc<str>,
+        address: u64,
+    },
     /// The name of a probe: what stands before the function's name, and the address that has the
     /// name, if a name follows.
     Probe {
@@ -204,6 +210,13 @@ impl Value {
             (Self::Stack(_, a), Self::Stack(_, b)) => a.cmp(b),
             (Self::UserStack(_, a), Self::UserStack(_, b)) => a.cmp(b),
             (Self::Bytes(a), Self::Bytes(b)) => a.cmp(b),
+            (
+                Self::UserSymbol { program, address },
+                Self::UserSymbol {
+                    program: other_program,
+                    address: other_address,
+                },
+            ) => (program, address).cmp(&(other_program, other_address)),
             (Self::Float(a), Self::Float(b)) => a.total_cmp(b),
             (Self::Single(a), Self::Single(b)) => a.total_cmp(b),
             (Self::Duration(a), Self::Duration(b)) => a.cmp(b),
@@ -491,6 +504,12 @@ impl fmt::Display for Shown<'_> {
                 Some(symbol) => f.write_str(&symbol.name),
                 None => write!(f, "{address:#x}"),
             },
+            Value::UserSymbol { program, address } => {
+                match self.symbols.user_symbol(program, *address) {
+                    Some(symbol) => f.write_str(&symbol.name),
+                    None => write!(f, "{address:#x}"),
+                }
+            }
             Value::Probe { prefix, address } => {
                 f.write_str(prefix)?;
                 match address.map(|address| (address, self.symbols.symbol(address))) {

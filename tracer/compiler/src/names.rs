@@ -63,6 +63,7 @@ pub(crate) fn shape(of: &Shape) -> String {
         Shape::Float(_) => "a floating-point number".into(),
         Shape::Address => "an address".into(),
         Shape::Symbol { .. } => "a function".into(),
+        Shape::UserSymbol => "a function of a program".into(),
         Shape::Probe => "a probe".into(),
         Shape::Stack { .. } => "a call stack".into(),
         Shape::Time { .. } => "a time".into(),

@@ -434,6 +434,10 @@ impl Symbolize for DebugInfo {
         })
     }
 
+    fn user_symbol(&self, program: &str, address: u64) -> Option<Symbol> {
+        self.programs.symbol(program, address)
+    }
+
     fn user_frame(&self, program: &str, address: u64) -> Option<Symbol> {
         self.programs.frame(program, address)
     }

@@ -186,6 +186,13 @@ pub trait Symbolize {
         })
     }
 
+    /// The function of a user program that has the address, by the program's file name, cut off
+    /// after 15 bytes.
+    fn user_symbol(&self, program: &str, address: u64) -> Option<Symbol> {
+        let _ = (program, address);
+        None
+    }
+
     /// The function of a frame of a user program's call stack, by the program's file name, cut off
     /// after 15 bytes.
     fn user_frame(&self, program: &str, address: u64) -> Option<Symbol> {
