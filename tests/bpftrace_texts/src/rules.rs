@@ -11,7 +11,7 @@ const RULES: [(&str, &str); 11] = [
           | it ) : [\w/.*\d$\x22]",
     ),
     (
-        "programs by a relative path, by a pattern, of a language, by the name of a library, or none",
+        "programs by a relative path, a pattern, a language, the name of a library; or not there",
         r"(?x) (?: ^ | [\s,};/] ) (?: uprobe | uretprobe | usdt | [uU] | ur ) : (?: [^/]
           | [\w/]* \* [\w/]* : | /notexistfile )
           | (?: uprobe | uretprobe | ur? ) :/[\w/]+: (?: cpp | c\+\+ ) :

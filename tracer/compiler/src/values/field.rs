@@ -6,7 +6,7 @@
 use alloc::{format, string::String, vec::Vec};
 
 use bpf::AluOp;
-use trace_interface::symbols::{Field, Type, Variant};
+use trace_interface::symbols::{Field, Struct, Type, Variant};
 use trace_language::{
     Diagnostic,
     tree::{Expression, ExpressionKind, Name, Span},
@@ -83,12 +83,9 @@ impl Values<'_, '_> {
                     let part = object.part(field.type_id, field.offset);
                     Ok(Val::Object(part.sliced(self.types())))
                 }
-                None => match self.types().led_to(object, name.span)? {
+                None => match self.shown_as(object, of, name.span)? {
                     Some(content) => self.object_field(&content, name),
-                    None => match self.types().seen(object.type_id) {
-                        Some(id) => self.object_field(&object.part(id, 0), name),
-                        None => Err(no_field(&of.name, &of.fields, name)),
-                    },
+                    None => Err(no_field(&of.name, &of.fields, name)),
                 },
             },
             Type::Pointer { to, .. } => {
@@ -155,6 +152,19 @@ impl Values<'_, '_> {
                 "",
             )),
         }
+    }
+
+    /// The value that a structure is shown as: what it leads to, the types that it may have, or its
+    /// only field.
+    fn shown_as(&self, object: &Object, of: &Struct, span: Span) -> Lowered<Option<Object>> {
+        if let Some(content) = self.types().led_to(object, span)? {
+            return Ok(Some(content));
+        }
+        if let Some(id) = self.types().seen(object.type_id) {
+            return Ok(Some(object.part(id, 0)));
+        }
+        let only = self.types().transparent(of);
+        Ok(only.map(|only| object.part(only.type_id, only.offset)))
     }
 
     /// A field of a variant, for patterns.

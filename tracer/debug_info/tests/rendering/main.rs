@@ -257,3 +257,54 @@ const TREE_KEYS: &str = "Iter { iter: Keys { inner: Iter { range: LazyLeafRange 
 fn values_of_nested_shapes_have_the_text_of_debug_or_another_form_that_is_known() {
     differs("nested_values", 230, &IN_ANOTHER_FORM);
 }
+
+/// Fields, elements and lengths behind pointers with more than an address.
+#[test]
+fn parts_of_values_behind_wide_pointers_are_values() {
+    let program = fixture("nested_values");
+    let info = DebugInfo::open(&program).unwrap();
+    let running = Running::start(&program);
+    for (name, block, text) in [
+        (
+            "v_dst_slice",
+            "print(args.value.len); print(args.value.body);",
+            "2\n[7, 8]",
+        ),
+        (
+            "v_dst_slice",
+            "print(args.value.body[1]); print(args.value.body.len);",
+            "8\n2",
+        ),
+        (
+            "v_dst_slice",
+            "$body = args.value.body; print($body[0]); @[$body] = 1;",
+            "7",
+        ),
+        ("v_dst_slice", "print(args.value.body[2]);", "-"),
+        ("v_dst_str", "print(args.value.body[0]);", "a"),
+        ("v_dst_dst", "print(args.value.body.body);", "[1, 2]"),
+        (
+            "v_dst_dst",
+            "$inner = args.value.body; print($inner);",
+            "Dst { len: 2, body: [1, 2] }",
+        ),
+        ("v_dst_enum", "print(args.value.body[1]);", "Some(High)"),
+        (
+            "v_dyn_ref",
+            "print(args.value.Square); print(args.value.Square.0);",
+            "Square(4)\n4",
+        ),
+        (
+            "v_dyn_ref",
+            "print(args.value.Rect); print(args.value.Rect.w);",
+            "-\n-",
+        ),
+        ("v_dyn_box", "print(args.value.Rect.h);", "3"),
+        ("v_dyn_rc", "print(args.value.Square.0);", "5"),
+        ("v_dyn_list", "print((*args.value)[1].Rect.h);", "2"),
+    ] {
+        let known = running.values.iter().find(|known| known.name == name);
+        let shown = printed(&info, &running, known.unwrap(), block);
+        assert_eq!(shown, text, "{name}: {block}");
+    }
+}
