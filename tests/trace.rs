@@ -624,6 +624,30 @@ fn memory_of_programs_is_read_as_numbers_and_as_texts_of_any_length() {
     assert_eq!(count as u64, MKDIRS, "{said}");
 }
 
+/// An open device is behind a `Box<dyn Opened>`.
+#[test]
+fn a_trait_object_is_shown_as_the_value_that_it_is() {
+    let said = answer(&[
+        "kprobe:vfs_write { printf(\"%r %r\\n\", args.file.object, args.file.object.Special); }",
+    ]);
+    assert!(said.contains("\nSpecial(Console) Console\n"), "{said}");
+    assert!(!said.contains("vtable"), "{said}");
+}
+
+/// The tracer's own task starts and ends the script, and runs the intervals.
+#[test]
+fn a_program_that_is_no_hit_has_the_stack_of_its_task() {
+    let said = answer(&[
+        "begin { print(kstack); } interval:ms:10 { @[kstack(1)] = count(); } \
+         end { print(kstack(2)); }",
+    ]);
+    for function in ["Session<Kernel>::start+", "Session<Kernel>::end+", "::run_if_due+"] {
+        let frames = said.lines().filter(|line| line.contains(function));
+        assert_eq!(frames.count(), 1, "{said}");
+    }
+    assert!(said.contains("\n    ret_from_fork+"), "{said}");
+}
+
 /// The numbers of tasks go up by one, as `next_pid` hands them out.
 #[test]
 fn a_watch_tells_who_writes_a_static_and_from_which_value_to_which() {
