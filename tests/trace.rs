@@ -641,7 +641,11 @@ fn a_program_that_is_no_hit_has_the_stack_of_its_task() {
         "begin { print(kstack); } interval:ms:10 { @[kstack(1)] = count(); } \
          end { print(kstack(2)); }",
     ]);
-    for function in ["Session<Kernel>::start+", "Session<Kernel>::end+", "::run_if_due+"] {
+    for function in [
+        "Session<Kernel>::start+",
+        "Session<Kernel>::end+",
+        "::run_if_due+",
+    ] {
         let frames = said.lines().filter(|line| line.contains(function));
         assert_eq!(frames.count(), 1, "{said}");
     }

@@ -54,7 +54,7 @@ impl Types<'_> {
             fields: [content].into(),
         };
         Some(self.synthetic(Type::Enum(Enum {
-            name: "()".into(),
+            name: of.name.clone(),
             bytes: of.bytes,
             tag: None,
             variants: [content].into(),

@@ -556,7 +556,8 @@ impl Shaper<'_, '_> {
     fn enumeration(&self, of: &Enum, depth: u32, gaps: Option<Gaps<'_>>) -> Shape {
         // Of some enums of the library only the content is shown.
         let name = match (of.origin, plain_name(&of.name)) {
-            (Origin::Library, "Cow" | "IpAddr" | "SocketAddr") => "()".into(),
+            (Origin::Library, "Cow" | "IpAddr" | "SocketAddr" | "Ref" | "RefMut") => "()".into(),
+            (Origin::Library, name) if name.starts_with("dyn ") => "()".into(),
             (Origin::Library, "AlignmentEnum") => "Alignment()".into(),
             _ => Rc::from(&*of.name),
         };

@@ -225,7 +225,7 @@ impl Types<'_> {
             fields: wide.words.into_iter().map(word).collect(),
         });
         Some(self.synthetic(Type::Enum(Enum {
-            name: "()".into(),
+            name: object.into(),
             bytes: of.bytes,
             tag: Some(Tag {
                 offset: at + table,

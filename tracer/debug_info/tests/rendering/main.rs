@@ -301,6 +301,13 @@ fn parts_of_values_behind_wide_pointers_are_values() {
         ),
         ("v_dyn_box", "print(args.value.Rect.h);", "3"),
         ("v_dyn_rc", "print(args.value.Square.0);", "5"),
+        ("v_heap", "print((*args.value)[0]);", "(7, 'd')"),
+        ("v_pin_arc", "print((*args.value)[1]);", "2"),
+        (
+            "v_holder_array",
+            "$of = args.value.of; print($of[1]); print($of[1][0]);",
+            "[3, 4]\n3",
+        ),
         ("v_dyn_list", "print((*args.value)[1].Rect.h);", "2"),
     ] {
         let known = running.values.iter().find(|known| known.name == name);
