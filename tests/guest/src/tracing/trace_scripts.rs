@@ -27,7 +27,7 @@ use kernel::{
 };
 use trace_interface::{
     Frame, Script,
-    script::{Attachment, Program, RECORD_TYPE, Request, VERSION, WatchedAt},
+    script::{Attachment, Program, RECORD_TYPE, Request, VERSION, WatchedAccess, WatchedAt},
 };
 
 #[unsafe(no_mangle)]
@@ -205,7 +205,8 @@ fn a_watch_ends_when_a_program_asks_for_that() {
             program: 0,
             at: WatchedAt::Address(WATCHED[0].as_ptr() as u64),
             bytes: 8,
-            reads: false,
+            path: None,
+            access: WatchedAccess::Write,
         },
         Attachment::Probe {
             program: 1,

@@ -17,7 +17,7 @@ use crate::{
     Lowered, names,
     number::{Counted, Kind, Number},
     object::Object,
-    types::{field_of, missing, shortened, type_name},
+    types::{Types, field_of, missing, shortened, type_name},
 };
 
 impl Values<'_, '_> {
@@ -83,7 +83,7 @@ impl Values<'_, '_> {
                     let part = object.part(field.type_id, field.offset);
                     Ok(Val::Object(part.sliced(self.types())))
                 }
-                None => match self.shown_as(object, of, name.span)? {
+                None => match shown_as(self.types(), object, of, name.span)? {
                     Some(content) => self.object_field(&content, name),
                     None => Err(no_field(&of.name, &of.fields, name)),
                 },
@@ -154,19 +154,6 @@ impl Values<'_, '_> {
         }
     }
 
-    /// The value that a structure is shown as: what it leads to, the types that it may have, or its
-    /// only field.
-    fn shown_as(&self, object: &Object, of: &Struct, span: Span) -> Lowered<Option<Object>> {
-        if let Some(content) = self.types().led_to(object, span)? {
-            return Ok(Some(content));
-        }
-        if let Some(id) = self.types().seen(object.type_id) {
-            return Ok(Some(object.part(id, 0)));
-        }
-        let only = self.types().transparent(of);
-        Ok(only.map(|only| object.part(only.type_id, only.offset)))
-    }
-
     /// A field of a variant, for patterns.
     pub(crate) fn variant_field(
         &mut self,
@@ -231,6 +218,24 @@ impl Values<'_, '_> {
             _ => Ok(None),
         }
     }
+}
+
+/// The value that a structure is shown as: what it leads to, the types that it may have, or its only
+/// field.
+fn shown_as(
+    types: &Types<'_>,
+    object: &Object,
+    of: &Struct,
+    span: Span,
+) -> Lowered<Option<Object>> {
+    if let Some(content) = types.led_to(object, span)? {
+        return Ok(Some(content));
+    }
+    if let Some(id) = types.seen(object.type_id) {
+        return Ok(Some(object.part(id, 0)));
+    }
+    let only = types.transparent(of);
+    Ok(only.map(|only| object.part(only.type_id, only.offset)))
 }
 
 fn no_field(of: &str, fields: &[Field], name: &Name) -> Diagnostic {
