@@ -220,8 +220,8 @@ impl Values<'_, '_> {
     }
 }
 
-/// The value that a structure is shown as: what it leads to, the types that it may have, or its only
-/// field.
+/// The value that a structure is shown as: what it leads to, the types that it may have, or its
+/// only field.
 fn shown_as(
     types: &Types<'_>,
     object: &Object,
