@@ -489,8 +489,6 @@ impl fmt::Display for Shown<'_> {
                 }
                 f.write_str(if *cut { ".." } else { "" })
             }
-            // As the source writes them, so that they are no text.
-            Value::Bytes(bytes) if self.quoted => write!(f, "b\"{}\"", bytes.escape_ascii()),
             Value::Bytes(bytes) => bytes.iter().try_for_each(|byte| match byte {
                 b' '..=b'~' if *byte != b'\\' => f.write_char(char::from(*byte)),
                 _ => write!(f, "\\x{byte:02x}"),
