@@ -761,7 +761,7 @@ fn a_watch_follows_what_a_call_leads_to() {
 #[test]
 fn watches_that_cannot_be_are_refused() {
     for (program, part) in [
-        ("watch:kernel::no::such { }", "has no static variable"),
+        ("watch:kernel::no::such { }", "no static variable"),
         (
             "watch:kernel::probes::PROBES { }",
             "the processor watches 1, 2, 4 or 8 bytes",
