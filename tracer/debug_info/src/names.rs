@@ -108,7 +108,28 @@ pub fn of_library(name: &str) -> String {
             );
         }
     }
-    name
+    let name = name.replace('=', " = ");
+    // A tuple of one type has a comma.
+    let mut out = String::with_capacity(name.len());
+    let mut rest = name.as_str();
+    while let Some(at) = rest.find('(') {
+        let (before, inner) = (&rest[..at], &rest[at + 1..]);
+        out.push_str(before);
+        out.push('(');
+        rest = inner;
+        let is_of_function = out[..out.len() - 1].ends_with(|last: char| last.is_alphanumeric());
+        let Some(end) = closing(inner).filter(|end| *end > 0 && !is_of_function) else {
+            continue;
+        };
+        if list(&inner[..end]).len() == 1 {
+            // What is inside may be such a tuple, too.
+            out.push_str(&of_library(&inner[..end]));
+            out.push_str(",)");
+            rest = &inner[end + 1..];
+        }
+    }
+    out.push_str(rest);
+    out
 }
 
 /// Where the bracket closes that a text follows.
@@ -371,6 +392,34 @@ mod tests {
         ];
         for (name, expected) in cases {
             assert_eq!(short(name), expected);
+        }
+    }
+
+    #[test]
+    fn types_are_shown_as_the_library_names_them() {
+        let cases = [
+            ("PhantomData<(u8)>", "PhantomData<(u8,)>"),
+            ("P<(u8, (u16, ()))>", "P<(u8, (u16, ()))>"),
+            ("P<((((u8))))>", "P<((((u8,),),),)>"),
+            ("P<fn(u8) -> (u16)>", "P<fn(u8) -> (u16,)>"),
+            (
+                "P<extern \"C\" fn(u8, (u16))>",
+                "P<extern \"C\" fn(u8, (u16,))>",
+            ),
+            ("P<(dyn a::A + b::B)>", "P<dyn a::A + b::B>"),
+            ("P<dyn a::A<u8, Out=u16>>", "P<dyn a::A<u8, Out = u16>>"),
+            (
+                "P<dyn core::ops::function::Fn<(u8), Output=(u8)>>",
+                "P<dyn core::ops::function::Fn(u8) -> (u8,)>",
+            ),
+            (
+                "P<dyn core::ops::function::FnMut<(), Output=()>>",
+                "P<dyn core::ops::function::FnMut()>",
+            ),
+            ("HashSet<u8, std::hash::random::RandomState>", "HashSet<u8>"),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(of_library(name), expected);
         }
     }
 

@@ -36,13 +36,22 @@ impl Types<'_> {
         }
         self.field_at(id, &["borrow"])?;
         let (at, pointer) = self.field_at(id, &["value"])?;
-        let Type::Pointer { to, .. } = *self.describe(self.only_field(pointer)?) else {
-            return None;
+        let pointer = self.only_field(pointer)?;
+        let reference = match &*self.describe(pointer) {
+            Type::Pointer { to, .. } => Type::Pointer {
+                name: "&".into(),
+                to: *to,
+            },
+            Type::Struct(wide) => match wide.name.strip_prefix("*const ")? {
+                "str" => Type::Str,
+                slice if slice.starts_with('[') => Type::Slice {
+                    of: self.wide(pointer)?.to,
+                },
+                _ => return None,
+            },
+            _ => return None,
         };
-        let reference = self.synthetic(Type::Pointer {
-            name: "&".into(),
-            to,
-        });
+        let reference = self.synthetic(reference);
         let content = Field {
             name: "0".into(),
             offset: at,

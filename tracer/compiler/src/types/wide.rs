@@ -8,7 +8,7 @@
 use alloc::{format, vec::Vec};
 
 use trace_interface::symbols::{
-    Enum, Field, Origin, Piece, Source, Struct, Tag, Type, TypeId, Variant,
+    Enum, Field, Implementor, Origin, Piece, Source, Struct, Tag, Type, TypeId, Variant,
 };
 use trace_language::tree::Span;
 
@@ -36,7 +36,7 @@ pub(crate) struct Wide {
     pub(crate) is_raw: bool,
     /// The names of its two words, and where they are.
     pub(crate) words: [(&'static str, u64); 2],
-    to: TypeId,
+    pub(crate) to: TypeId,
 }
 
 impl Types<'_> {
@@ -79,8 +79,9 @@ impl Types<'_> {
         }
         let is_text = match &*self.describe(wide.to) {
             Type::Struct(of) => {
-                matches!(plain_name(&of.name), "OsStr" | "Path")
-                    || of.name.trim_end_matches('>').ends_with("<str")
+                let innermost = of.name.trim_end_matches('>');
+                let innermost = innermost.rsplit('<').next().unwrap_or(innermost);
+                matches!(innermost, "OsStr" | "Path" | "str")
             }
             _ => false,
         };
@@ -115,7 +116,11 @@ impl Types<'_> {
                     is_text: is_text && *content == byte,
                 })
             }
-            false if self.has_tail(last.type_id, depth) => {
+            // With padding only the name of the type tells.
+            false
+                if self.has_tail(last.type_id, depth)
+                    || of_name.is_some_and(|name| name.trim_end_matches('>').ends_with(']')) =>
+            {
                 self.with_tail(last.type_id, is_text, depth.checked_sub(1)?)?
             }
             false => return None,
@@ -173,23 +178,27 @@ impl Types<'_> {
         }
         let object = trait_object(&of.name)?;
         let [(_, address), (_, table)] = wide.words;
-        // What counts the pointers stands in front.
-        let in_front = if is_counted { 16_u64 } else { 0 };
+        // What counts the pointers stands in front, and is not shown.
+        let (in_front, behind) = match is_counted {
+            true => (COUNTERS, self.last_field(wide.to)?.type_id),
+            false => (0, wide.to),
+        };
         let implementors = self.kernel.implementors(pointer);
         if implementors.is_empty() || implementors.len() > MOST_IMPLEMENTORS {
             return None;
         }
         let mut variants: Vec<Variant> = Vec::new();
         for of in implementors {
-            let offset = in_front.next_multiple_of(of.align.max(1));
+            let (type_id, align) = self.with_object(behind, &of, MOST_DEPTH)?;
+            let offset = in_front.next_multiple_of(align);
             let content = Field {
                 name: "value".into(),
                 offset,
-                type_id: of.type_id,
+                type_id,
             };
             let content = self.synthetic(Type::Struct(Struct {
                 name: TRANSPARENT.into(),
-                bytes: offset + self.size(of.type_id),
+                bytes: offset + self.size(type_id),
                 fields: [content].into(),
                 parameters: Vec::new(),
                 origin: Origin::Library,
@@ -243,6 +252,61 @@ impl Types<'_> {
         shared.or_else(|| self.tailed(id))
     }
 
+    fn last_field(&self, id: TypeId) -> Option<Field> {
+        match &*self.describe(id) {
+            Type::Struct(of) => of.fields.last().cloned(),
+            _ => None,
+        }
+    }
+
+    /// A type that ends in a trait object, with a value of that type in its place, and what values
+    /// of it lie at multiples of. Structures around the object are those of the library alone,
+    /// because of others nothing says how they are aligned.
+    fn with_object(&self, id: TypeId, object: &Implementor, depth: u32) -> Option<(TypeId, u64)> {
+        let described = self.describe(id);
+        let Type::Struct(of) = &*described else {
+            return None;
+        };
+        if of.name.starts_with("dyn ") || of.name.starts_with("(dyn ") {
+            return Some((object.type_id, object.align.max(1)));
+        }
+        if of.origin != Origin::Library {
+            return None;
+        }
+        let mut own = of.clone();
+        let (last, others) = own.fields.split_last_mut()?;
+        let (inner, mut align) = self.with_object(last.type_id, object, depth.checked_sub(1)?)?;
+        let end = others
+            .iter()
+            .map(|field| field.offset + self.size(field.type_id));
+        last.offset = end.max().unwrap_or(0).next_multiple_of(align);
+        last.type_id = inner;
+        own.bytes = last.offset + self.size(inner);
+        for field in others.iter() {
+            align = align.max(self.align(field.type_id, depth)?);
+        }
+        own.bytes = own.bytes.next_multiple_of(align);
+        Some((self.synthetic(Type::Struct(own)), align))
+    }
+
+    /// What values of a type of the library lie at multiples of.
+    fn align(&self, id: TypeId, depth: u32) -> Option<u64> {
+        match &*self.describe(id) {
+            Type::Unit | Type::Boolean => Some(1),
+            Type::Character => Some(4),
+            Type::Integer { bytes, .. } | Type::Float { bytes } => Some((*bytes).into()),
+            Type::Pointer { .. } | Type::Slice { .. } | Type::Str => Some(8),
+            Type::Array { of, .. } => self.align(*of, depth.checked_sub(1)?),
+            Type::Struct(of) if of.origin == Origin::Library => {
+                let depth = depth.checked_sub(1)?;
+                let fields = of.fields.iter();
+                let mut aligns = fields.map(|field| self.align(field.type_id, depth));
+                aligns.try_fold(1, |most, align| Some(align?.max(most)))
+            }
+            _ => None,
+        }
+    }
+
     /// The value that an object leads to, if it is a pointer with a length, an `Arc` or an `Rc`.
     pub(crate) fn led_to(&self, object: &Object, span: Span) -> Lowered<Option<Object>> {
         if let Some(to) = self.tailed(object.type_id) {
@@ -262,13 +326,15 @@ impl Types<'_> {
     }
 }
 
+/// The bytes of the counters in front of what an `Rc` or an `Arc` leads to.
+const COUNTERS: u64 = 16;
+
 /// The name of a structure that is shown as its only field.
 const TRANSPARENT: &str = "UnsafeCell";
 
-/// The trait object in the name of a pointer to it: `dyn Shape` of `Rc<dyn Shape>`.
+/// The trait object in the name of a pointer to it: `dyn Shape` of `Rc<RefCell<dyn Shape>>`.
 fn trait_object(name: &str) -> Option<&str> {
-    let (_, object) = name.split_once("dyn ")?;
-    let begin = name.len() - object.len() - "dyn ".len();
+    let object = &name[name.find("dyn ")?..];
     let mut depth = 0_i32;
     let end = object.find(|letter| {
         match letter {
@@ -278,7 +344,7 @@ fn trait_object(name: &str) -> Option<&str> {
         }
         depth < 0
     });
-    Some(&name[begin..begin + "dyn ".len() + end.unwrap_or(object.len())])
+    Some(&object[..end.unwrap_or(object.len())])
 }
 
 impl Object {

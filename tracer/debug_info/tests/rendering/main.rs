@@ -319,3 +319,20 @@ fn parts_of_values_behind_wide_pointers_are_values() {
         assert_eq!(shown, text, "{name}: {block}");
     }
 }
+
+/// Values behind wide pointers that are shown as those pointers, and why.
+const NOT_FOLLOWED: [(&str, &str); 2] = [
+    // Nothing says how a structure of the source around an object is aligned.
+    (
+        "v_dyn_own",
+        "Rc { ptr: Pointer { addr: 0x, metadata: DynMetadata(0x) }, phantom: \
+         PhantomData<alloc::rc::RcInner<wide_values::Wrap<dyn wide_values::Far>>>, alloc: Global }",
+    ),
+    // The table is that of another trait, of which this one is a part.
+    ("v_upcast", "dyn Animal { pointer: 0x, vtable: 0x }"),
+];
+
+#[test]
+fn values_behind_wide_pointers_have_the_text_of_debug_or_another_form_that_is_known() {
+    differs("wide_values", 65, &NOT_FOLLOWED);
+}
