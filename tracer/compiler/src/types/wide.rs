@@ -78,11 +78,7 @@ impl Types<'_> {
             return None;
         }
         let is_text = match &*self.describe(wide.to) {
-            Type::Struct(of) => {
-                let innermost = of.name.trim_end_matches('>');
-                let innermost = innermost.rsplit('<').next().unwrap_or(innermost);
-                matches!(innermost, "OsStr" | "Path" | "str")
-            }
+            Type::Struct(of) => of.name.trim_end_matches('>').ends_with("<str"),
             _ => false,
         };
         self.with_tail(wide.to, is_text, MOST_DEPTH)
@@ -111,15 +107,20 @@ impl Types<'_> {
                     bytes: 1,
                     signed: false,
                 };
+                // What an `OsStr` has in it.
+                let is_system = of.origin == Origin::Library && plain_name(&of.name) == "Slice";
                 self.synthetic(Type::Tail {
                     of: last.type_id,
-                    is_text: is_text && *content == byte,
+                    is_text: (is_text || is_system) && *content == byte,
                 })
             }
             // With padding only the name of the type tells.
             false
                 if self.has_tail(last.type_id, depth)
-                    || of_name.is_some_and(|name| name.trim_end_matches('>').ends_with(']')) =>
+                    || of_name.is_some_and(|name| {
+                        name.trim_end_matches('>').ends_with(']')
+                            && of.name.contains(&format!("<{name}"))
+                    }) =>
             {
                 self.with_tail(last.type_id, is_text, depth.checked_sub(1)?)?
             }
