@@ -767,7 +767,7 @@ fn watches_that_cannot_be_are_refused() {
         ),
         (
             "watch:kernel::task::next_pid::NEXT:x { }",
-            "write `kprobe:`",
+            "write `kprobe:FUNCTION`",
         ),
         (
             "watch:kernel::task::comms::KEPT.inner.data.value[256].0 { }",
