@@ -624,6 +624,33 @@ fn memory_of_programs_is_read_as_numbers_and_as_texts_of_any_length() {
     assert_eq!(count as u64, MKDIRS, "{said}");
 }
 
+/// An open device is behind a `Box<dyn Opened>`.
+#[test]
+fn a_trait_object_is_shown_as_the_value_that_it_is() {
+    let said = answer(&[
+        "kprobe:vfs_write { printf(\"%r %r\\n\", args.file.object, args.file.object.Special); }",
+    ]);
+    assert!(said.contains("\nSpecial(Console) Console\n"), "{said}");
+    assert!(!said.contains("vtable"), "{said}");
+}
+
+/// The tracer's own task starts and ends the script, and runs the intervals.
+#[test]
+fn a_program_that_is_no_hit_has_the_stack_of_its_task() {
+    let said = answer(&[
+        "begin { print(kstack); } interval:ms:10 { @[kstack] = count(); } end { print(kstack); }",
+    ]);
+    let has_a_stack = |stack: &str| {
+        let of_tracer = stack.contains("\n    kernel::trace::script::at_boot::read_trace+");
+        of_tracer && stack.contains("\n    ret_from_fork+")
+    };
+    let (begin, rest) = said.split_once("\n\n\n").unwrap_or_default();
+    let (end, intervals) = rest.split_once("\n\n@[").unwrap_or_default();
+    for stack in [begin, end, intervals] {
+        assert!(has_a_stack(&format!("\n{stack}")), "{said}");
+    }
+}
+
 /// The numbers of tasks go up by one, as `next_pid` hands them out.
 #[test]
 fn a_watch_tells_who_writes_a_static_and_from_which_value_to_which() {
@@ -733,14 +760,14 @@ fn a_watch_follows_what_a_call_leads_to() {
 #[test]
 fn watches_that_cannot_be_are_refused() {
     for (program, part) in [
-        ("watch:kernel::no::such { }", "has no static variable"),
+        ("watch:kernel::no::such { }", "no static variable"),
         (
             "watch:kernel::probes::PROBES { }",
             "the processor watches 1, 2, 4 or 8 bytes",
         ),
         (
             "watch:kernel::task::next_pid::NEXT:x { }",
-            "write `kprobe:`",
+            "write `kprobe:FUNCTION`",
         ),
         (
             "watch:kernel::task::comms::KEPT.inner.data.value[256].0 { }",

@@ -4,11 +4,18 @@ use regex::Regex;
 use trace_compiler::EventTable;
 
 /// The rules: a name, and what a text has that falls under it.
-const RULES: [(&str, &str); 10] = [
+const RULES: [(&str, &str); 11] = [
     (
-        "probes of user programs, counters, watchpoints, iterators: kinds that this kernel has not",
-        r"(?x) (?: ^ | [\s,};/] ) (?: uprobe | uretprobe | usdt | software | hardware
-          | (?:async)?watchpoint | iter | [uUshw] | ur | aw | it ) : [\w/.*\d$\x22]",
+        "counters, asynchronous watchpoints, iterators: kinds that this kernel has not",
+        r"(?x) (?: ^ | [\s,};/] ) (?: software | hardware | asyncwatchpoint | iter | [sh] | aw
+          | it ) : [\w/.*\d$\x22]",
+    ),
+    (
+        "programs by a relative path, a pattern, a language, the name of a library; or not there",
+        r"(?x) (?: ^ | [\s,};/] ) (?: uprobe | uretprobe | usdt | [uU] | ur ) : (?: [^/]
+          | [\w/]* \* [\w/]* : | /notexistfile )
+          | (?: uprobe | uretprobe | ur? ) :/[\w/]+: (?: cpp | c\+\+ ) :
+          | (?: uprobe | uretprobe ) \s* :?main \s* \{",
     ),
     (
         "BTF: fentry, fexit, raw tracepoints, and fields that only the types of Linux have",
@@ -38,8 +45,8 @@ const RULES: [(&str, &str); 10] = [
     ),
     ("lists of an architecture", r"\breg\("),
     (
-        "limits of Linux for BPF: 100 turns of unroll, 3 values of debugf, registers in a callback",
-        r"unroll\(101\)|debugf\([^)]*1, 1, 1, 1\)|0\.\.5\) \{ arg0 \}",
+        "limits: 100 turns of unroll, 3 values of debugf, registers in a callback, a test's own",
+        r"unroll\(101\)|debugf\([^)]*1, 1, 1, 1\)|0\.\.5\) \{ arg0 \}|:f \{ buf\(arg0, 4\)",
     ),
 ];
 
@@ -134,8 +141,11 @@ mod tests {
     fn a_text_that_means_nothing_here_is_left_out() {
         let rules = Rules::new();
         let out = |text| rules.left_out(text).is_some();
-        assert!(out("uprobe:/bin/a:b { }"));
-        assert!(out("kprobe:a { } u:/bin/a:b { }"));
+        assert!(out("uprobe:./a:b { }"));
+        assert!(out("kprobe:a { } u:libc:b { }"));
+        assert!(out("asyncwatchpoint:0x10:8:w { }"));
+        assert!(!out("uprobe:/bin/a:b { }"));
+        assert!(!out("kprobe:a { } u:/bin/a:b { }"));
         assert!(out("begin { $x = (struct thing *)0; }"));
         assert!(out("tracepoint:net:sent { print(args.length); }"));
         assert!(!out("tracepoint:net:sent { print(1); }"));

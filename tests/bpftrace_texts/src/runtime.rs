@@ -18,6 +18,9 @@ use crate::{
 /// A command that only runs a program.
 const PLAIN: &str = r#"^\{\{BPFTRACE\}\}(?: -q)* -e '([^']*)'((?: [\w"./:=-]+)*)$"#;
 
+/// The kinds of probes that need a program to be hit, or memory to be touched.
+const IN_PROGRAMS: [&str; 4] = ["uprobe:/", "uretprobe:/", "usdt:/", "watchpoint:"];
+
 /// A test: its lines, by their first words.
 #[derive(Debug, Default)]
 struct Test {
@@ -80,6 +83,13 @@ fn is_of_this_processor(list: &str) -> bool {
 fn program(test: &Test, plain: &Regex) -> Result<(String, Vec<String>), &'static str> {
     if test.has("WILL_FAIL") {
         return Err("expects an error: see the unit tests");
+    }
+    if IN_PROGRAMS.iter().any(|kind| {
+        let items = test.items.iter();
+        let mut texts = items.filter(|(item, _)| ["PROG", "RUN"].contains(&&**item));
+        texts.any(|(_, text)| text.contains(kind))
+    }) {
+        return Err("hits in programs and of memory, which a process here has not");
     }
     if test.has("ENV") || test.has("SETUP") || test.has("NEW_PIDNS") {
         return Err("needs an environment");

@@ -11,8 +11,8 @@ use trace_compiler::{Compiled, Options, compile};
 use trace_interface::{
     script::Attachment,
     symbols::{
-        Expression, Function, Kernel, Piece, ProbePlace, Register, Source, Type, TypeId,
-        Unavailable, Variable,
+        Expression, Function, Implementor, Kernel, Piece, ProbePlace, Register, Source, Type,
+        TypeId, Unavailable, Variable,
     },
 };
 use trace_language::{Diagnostic, parse_with};
@@ -264,6 +264,10 @@ impl Kernel for Renamed<'_> {
 
     fn type_named(&self, name: &str) -> Result<TypeId, Vec<String>> {
         self.0.type_named(name)
+    }
+
+    fn implementors(&self, id: TypeId) -> Vec<Implementor> {
+        self.0.implementors(id)
     }
 
     fn global(&self, path: &str) -> Result<Variable, Unavailable> {

@@ -87,6 +87,10 @@ pub(crate) fn decode(shape: &Shape, bytes: &[u8], context: &Context) -> Value {
             address: number(first(8)),
             with_offset: *with_offset,
         },
+        Shape::UserSymbol => Value::UserSymbol {
+            program: until_nul(behind(8).get(..16).unwrap_or(behind(8))).into(),
+            address: number(first(8)),
+        },
         Shape::Probe => {
             let number = number(first(8));
             let probe = context.probes.get((number >> 48) as usize);
@@ -116,14 +120,10 @@ pub(crate) fn decode(shape: &Shape, bytes: &[u8], context: &Context) -> Value {
             Value::Text { text, cut: false }
         }
         Shape::Text(_) if bytes.starts_with(&UNREADABLE_TEXT) => Value::Unreadable,
-        Shape::Text(size) => {
-            let bytes = first(*size as usize);
-            let end = bytes.iter().position(|byte| *byte == 0);
-            Value::Text {
-                text: lossy(&bytes[..end.unwrap_or(bytes.len())]),
-                cut: false,
-            }
-        }
+        Shape::Text(size) => Value::Text {
+            text: until_nul(first(*size as usize)),
+            cut: false,
+        },
         Shape::Counted(_) | Shape::Bytes(_) | Shape::List { .. } | Shape::Slots { .. }
             if number(first(8)) == UNREADABLE =>
         {
@@ -243,12 +243,16 @@ fn items(shape: &Shape, bytes: &[u8], count: usize, context: &Context) -> Vec<Va
 fn user_stack(words: &[u64]) -> Option<UserStack> {
     let (addresses, name) = words.split_last_chunk::<2>()?;
     let name = name.map(u64::to_le_bytes);
-    let name = name.as_flattened();
-    let end = name.iter().position(|byte| *byte == 0);
     Some(UserStack {
-        program: lossy(&name[..end.unwrap_or(name.len())]).into(),
+        program: until_nul(name.as_flattened()).into(),
         addresses: addresses.into(),
     })
+}
+
+/// The text up to a NUL.
+fn until_nul(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0);
+    lossy(&bytes[..end.unwrap_or(bytes.len())])
 }
 
 /// A text; bytes that are none become U+FFFD.

@@ -98,6 +98,12 @@ pub enum Value {
         /// Whether the distance from the function's beginning is shown.
         with_offset: bool,
     },
+    /// An address of a program that is shown by the name of its function. The program's name is as
+    /// in [`UserStack`].
+    UserSymbol {
+        program: Rc<str>,
+        address: u64,
+    },
     /// The name of a probe: what stands before the function's name, and the address that has the
     /// name, if a name follows.
     Probe {
@@ -204,6 +210,13 @@ impl Value {
             (Self::Stack(_, a), Self::Stack(_, b)) => a.cmp(b),
             (Self::UserStack(_, a), Self::UserStack(_, b)) => a.cmp(b),
             (Self::Bytes(a), Self::Bytes(b)) => a.cmp(b),
+            (
+                Self::UserSymbol { program, address },
+                Self::UserSymbol {
+                    program: other_program,
+                    address: other_address,
+                },
+            ) => (program, address).cmp(&(other_program, other_address)),
             (Self::Float(a), Self::Float(b)) => a.total_cmp(b),
             (Self::Single(a), Self::Single(b)) => a.total_cmp(b),
             (Self::Duration(a), Self::Duration(b)) => a.cmp(b),
@@ -320,6 +333,21 @@ impl<'a> Shown<'a> {
         f.write_str(if is_tuple { ")" } else { " }" })
     }
 
+    /// `Name(1, 2)`.
+    fn parts(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        name: &str,
+        parts: impl Iterator<Item = &'a Value>,
+    ) -> fmt::Result {
+        write!(f, "{name}(")?;
+        for (index, part) in parts.enumerate() {
+            f.write_str(if index == 0 { "" } else { ", " })?;
+            write!(f, "{}", self.inner(part))?;
+        }
+        f.write_char(')')
+    }
+
     /// A structure, as `{:?}` writes it: without paths and parameters of generic types.
     fn structure(
         &self,
@@ -390,6 +418,43 @@ impl<'a> Shown<'a> {
                 Some(address) => write!(f, "{address}"),
                 None => write!(f, "{}", inner(0)),
             },
+            ("CStr()", 1) => match bytes_of(&fields[0].1) {
+                Some((bytes, more)) if self.quoted => write_c_text(f, &bytes, more),
+                Some((bytes, more)) => {
+                    f.write_str(&String::from_utf8_lossy(without_nul(&bytes, more)))?;
+                    f.write_str(if more > 1 { ".." } else { "" })
+                }
+                None => write!(f, "{}", inner(0)),
+            },
+            ("Chars()", 1) => match contents_of(&fields[0].1).and_then(bytes_of) {
+                Some((bytes, more)) => write_characters(f, &bytes, more),
+                None => write!(f, "Chars({})", inner(0)),
+            },
+            ("Pointer()", 2) => {
+                write!(f, "Pointer {{ addr: {}, metadata: ", inner(0))?;
+                match &fields[1].1 {
+                    table @ Value::Address(_) => write!(f, "DynMetadata({})", self.inner(table))?,
+                    length => write!(f, "{}", self.inner(length))?,
+                }
+                f.write_str(" }")
+            }
+            (of, 1)
+                if let Some(name) = of.strip_suffix("[]")
+                    && let Value::List { items, more: 0, .. } = &fields[0].1 =>
+            {
+                self.parts(f, name, items.iter())
+            }
+            (of, _) if let Some(name) = of.strip_suffix("[]") => {
+                let content = |(_, value)| contents_of(value).unwrap_or(value);
+                self.parts(
+                    f,
+                    name,
+                    fields.iter().map(|(name, value)| content((name, value))),
+                )
+            }
+            (of, 1..) if let Some(name) = of.strip_suffix("()") => {
+                self.parts(f, name, fields.iter().map(|(_, value)| value))
+            }
             _ => {
                 f.write_str(short_name(name))?;
                 self.fields(f, fields)
@@ -437,6 +502,12 @@ impl fmt::Display for Shown<'_> {
                 Some(symbol) => f.write_str(&symbol.name),
                 None => write!(f, "{address:#x}"),
             },
+            Value::UserSymbol { program, address } => {
+                match self.symbols.user_symbol(program, *address) {
+                    Some(symbol) => f.write_str(&symbol.name),
+                    None => write!(f, "{address:#x}"),
+                }
+            }
             Value::Probe { prefix, address } => {
                 f.write_str(prefix)?;
                 match address.map(|address| (address, self.symbols.symbol(address))) {
@@ -549,6 +620,77 @@ fn halves_of(halves: &Value) -> Option<u128> {
             _ => None,
         },
         _ => None,
+    }
+}
+
+/// What a tuple with one field has in it.
+fn contents_of(tuple: &Value) -> Option<&Value> {
+    match tuple {
+        Value::Struct { fields, .. } => match &fields[..] {
+            [(_, only)] => Some(only),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The bytes that a list of numbers is, and how many more there are.
+fn bytes_of(list: &Value) -> Option<(Vec<u8>, u64)> {
+    let (items, more) = match list {
+        Value::List { items, more, .. } => (items, more),
+        Value::Bytes(bytes) => return Some((bytes.clone(), 0)),
+        _ => return None,
+    };
+    // A `char` of C is signed.
+    let byte = |item: &Value| match item {
+        Value::Unsigned(number) => u8::try_from(*number).ok(),
+        Value::Signed(number) => i8::try_from(*number).ok().map(i8::cast_unsigned),
+        _ => None,
+    };
+    let bytes: Option<Vec<u8>> = items.iter().map(byte).collect();
+    Some((bytes?, *more))
+}
+
+/// A text of C without the NUL at its end, which may be what is missing.
+fn without_nul(bytes: &[u8], more: u64) -> &[u8] {
+    match more {
+        0 => bytes.strip_suffix(&[0]).unwrap_or(bytes),
+        _ => bytes,
+    }
+}
+
+/// A text of C in quotes.
+fn write_c_text(f: &mut fmt::Formatter<'_>, bytes: &[u8], more: u64) -> fmt::Result {
+    f.write_char('"')?;
+    for chunk in without_nul(bytes, more).utf8_chunks() {
+        for character in chunk.valid().chars() {
+            match character {
+                '\0' => f.write_str("\\0")?,
+                _ if character.is_ascii() => {
+                    write!(f, "{}", (u32::from(character) as u8).escape_ascii())?;
+                }
+                _ => write!(f, "{}", character.escape_debug())?,
+            }
+        }
+        write!(f, "{}", chunk.invalid().escape_ascii())?;
+    }
+    f.write_str(if more > 1 { "\".." } else { "\"" })
+}
+
+/// The characters that an iterator of them has yet to give.
+fn write_characters(f: &mut fmt::Formatter<'_>, bytes: &[u8], more: u64) -> fmt::Result {
+    let valid = match core::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => core::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default(),
+    };
+    f.write_str("Chars([")?;
+    for (index, character) in valid.chars().enumerate() {
+        f.write_str(if index == 0 { "" } else { ", " })?;
+        write!(f, "{character:?}")?;
+    }
+    match more {
+        0 => f.write_str("])"),
+        _ => f.write_str(", …])"),
     }
 }
 

@@ -39,6 +39,7 @@ use crate::{
     program::{Parts, Program},
     settings,
     tables::{LOOPS, MOST_OPEN_LOOPS, Tables},
+    types::shape::MOST_BREVITY,
     values::{Shared, Site, SiteKind, UserMoment},
 };
 
@@ -134,6 +135,8 @@ struct Compiler<'a> {
     left_out: BTreeSet<String>,
     /// How the programs of a clause were made last, by its beginning.
     ways: BTreeMap<usize, Way>,
+    /// The programs that were made last would fit if the values in them were shorter.
+    is_too_long: bool,
 }
 
 /// A loop whose end the text does not tell has a number of turns at most, because a program must
@@ -161,6 +164,19 @@ struct Way {
     is_estimated: bool,
     /// See [`crate::asm`].
     forgetful: bool,
+    /// How much shorter values in records are than they might be ([`Types::shorten`]).
+    ///
+    /// [`Types::shorten`]: crate::types::Types::shorten
+    brevity: usize,
+}
+
+/// What [`Compiler::check`] may do about programs that the kernel would not take.
+#[derive(Clone, Copy)]
+struct Attempt {
+    /// They cannot be made in another way.
+    is_last: bool,
+    /// They cannot be made with shorter values.
+    is_shortest: bool,
 }
 
 /// The kernel puts instructions in front of a program that count its hits, in a map of its own.
@@ -177,6 +193,7 @@ impl<'a> Compiler<'a> {
             missing: Vec::new(),
             left_out: BTreeSet::new(),
             ways: BTreeMap::new(),
+            is_too_long: false,
         }
     }
 
@@ -368,9 +385,13 @@ impl<'a> Compiler<'a> {
             turns: LEAST_TURNS,
             forgetful: false,
             is_estimated: false,
+            brevity: 0,
         });
+        let records = self.tables.records.len();
         loop {
             self.tables.has_open_loop = false;
+            self.tables.types.shorten(way.brevity);
+            self.is_too_long = false;
             let errors = self.tables.errors.len();
             let mut shared = Shared::default();
             let parts = self.parts(clause, group, (probe as u16, address, way), &mut shared);
@@ -394,8 +415,11 @@ impl<'a> Compiler<'a> {
                 way.forgetful = true;
                 continue;
             }
-            let is_last = way.forgetful && way.turns == LEAST_TURNS;
-            match self.check(clause, group, parts, data, is_last) {
+            let attempt = Attempt {
+                is_last: way.forgetful && way.turns == LEAST_TURNS,
+                is_shortest: way.brevity == MOST_BREVITY,
+            };
+            match self.check(clause, group, parts, data, attempt) {
                 // Maps are not known yet.
                 Some((programs, None)) => return (programs, depends),
                 Some((programs, Some(cost))) => {
@@ -408,6 +432,11 @@ impl<'a> Compiler<'a> {
                     way.is_estimated = true;
                 }
                 None if self.tables.errors.len() > errors => return (Vec::new(), false),
+                None if self.is_too_long => {
+                    way.brevity += 1;
+                    self.tables.records.truncate(records);
+                    self.tables.requests.truncate(records);
+                }
                 None if !way.forgetful => way.forgetful = true,
                 None => way.turns = (way.turns / 2).max(LEAST_TURNS),
             }
@@ -490,7 +519,7 @@ impl<'a> Compiler<'a> {
         group: &Group,
         parts: Vec<Parts>,
         data: u32,
-        is_last_attempt: bool,
+        attempt: Attempt,
     ) -> Option<(Vec<script::Program>, Option<Cost>)> {
         let mut programs = Vec::new();
         let mut most = Some(Cost::default());
@@ -529,6 +558,10 @@ impl<'a> Compiler<'a> {
             }
             let insns = part.asm.finish(&part.memory);
             if insns.len() > MOST_INSNS - INSNS_OF_KERNEL {
+                if !attempt.is_shortest {
+                    self.is_too_long = true;
+                    return None;
+                }
                 self.tables.error(Diagnostic::new(
                     clause.span,
                     format!(
@@ -566,7 +599,11 @@ impl<'a> Compiler<'a> {
                     });
                     programs.push(script::Program { kind, code, maps });
                 }
-                (Err(_), _) if !is_last_attempt => return None,
+                (Err(_), _) if !attempt.is_last => return None,
+                (Err(_), _) if !attempt.is_shortest => {
+                    self.is_too_long = true;
+                    return None;
+                }
                 (Err(refusal), _) => {
                     self.tables.error(Diagnostic::new(
                         clause.span,

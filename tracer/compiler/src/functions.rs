@@ -58,7 +58,7 @@ const fn function(
 
 /// See the module's text.
 #[rustfmt::skip]
-pub const FUNCTIONS: [Function; 49] = {
+pub const FUNCTIONS: [Function; 51] = {
     use Role::{Aggregation, Both, Effect, Value};
     [
         function(Effect, "printf", "printf(\"format\", value)",
@@ -85,6 +85,8 @@ pub const FUNCTIONS: [Function; 49] = {
             "takes a key away, and tells whether it was there"),
         function(Effect, "exit", "exit() or exit(status)",
             "ends the block, and the trace with a status"),
+        function(Effect, "unwatch", "unwatch(address)",
+            "ends the watches of an address"),
         function(Value, "str", "str(address) or str(address, bytes)",
             "the text at an address, up to its NUL"),
         function(Value, "buf", "buf(address, bytes)",
@@ -93,6 +95,8 @@ pub const FUNCTIONS: [Function; 49] = {
             "an address by the name of its function"),
         function(Value, "sym", "sym(address)",
             "the same as ksym"),
+        function(Value, "usym", "usym(address)",
+            "an address of the program by the name of its function"),
         function(Value, "kaddr", "kaddr(\"vfs_write\")",
             "the address of a function"),
         function(Value, "uptr", "uptr(address)",

@@ -56,12 +56,14 @@ pub(crate) const NO_DEBUG_INFORMATION: &str = "this needs debug information, whi
 /// What is stored so.
 pub(crate) fn shape(of: &Shape) -> String {
     match of {
+        Shape::Unsigned(16) | Shape::Signed(16) => "a number of 16 bytes".into(),
         Shape::Unsigned(_) | Shape::Signed(_) | Shape::Literal => "a number".into(),
         Shape::Boolean | Shape::Flag => "true or false".into(),
         Shape::Character => "a character".into(),
         Shape::Float(_) => "a floating-point number".into(),
         Shape::Address => "an address".into(),
         Shape::Symbol { .. } => "a function".into(),
+        Shape::UserSymbol => "a function of a program".into(),
         Shape::Probe => "a probe".into(),
         Shape::Stack { .. } => "a call stack".into(),
         Shape::Time { .. } => "a time".into(),

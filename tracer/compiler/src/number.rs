@@ -483,11 +483,12 @@ impl Kind {
         }
     }
 
-    /// The kind of a number that was stored so, with its bytes and whether it is signed.
+    /// The kind of a number that was stored so, with its bytes and whether it is signed. Numbers of
+    /// more than 8 bytes are not calculated with.
     pub(crate) fn stored(shape: &Shape) -> Option<(Self, u8, bool)> {
         Some(match shape {
-            Shape::Unsigned(bytes) => (Self::UNSIGNED, *bytes, false),
-            Shape::Signed(bytes) => (Self::SIGNED, *bytes, true),
+            Shape::Unsigned(bytes @ ..=8) => (Self::UNSIGNED, *bytes, false),
+            Shape::Signed(bytes @ ..=8) => (Self::SIGNED, *bytes, true),
             Shape::Literal => (Self::SIGNED, 8, true),
             Shape::Boolean => (Self::Boolean, 1, false),
             Shape::Flag => (Self::Boolean, 8, false),

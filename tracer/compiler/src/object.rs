@@ -19,6 +19,10 @@ pub(crate) struct Object {
     pub(crate) present: Test,
     /// It is the content of a variant, by the variant's name.
     pub(crate) is_variant: bool,
+    /// How many elements its tail has, if it ends in a [`Type::Tail`].
+    ///
+    /// [`Type::Tail`]: trace_interface::symbols::Type::Tail
+    pub(crate) length: Option<Number>,
 }
 
 /// Where the bytes of an object are.
@@ -80,6 +84,7 @@ impl Object {
             },
             present,
             is_variant: false,
+            length: None,
         }
     }
 
@@ -131,6 +136,7 @@ impl Object {
             at,
             present: self.present.clone(),
             is_variant: false,
+            length: self.length.clone(),
         }
     }
 

@@ -306,6 +306,7 @@ pub(crate) fn of_program(
         }
         let site = UserSite {
             path: path.text.clone(),
+            name: Some(name.text.clone()),
             function: Some(name.text.clone()),
             offset,
             ..UserSite::default()

@@ -41,6 +41,11 @@ pub fn shape(session: &Session, id: TypeId) -> Option<Shape> {
     layout(session, id, 0).map(|layout| layout.shape)
 }
 
+/// What values of a type lie at multiples of. None if the debug information does not say enough.
+pub fn align(session: &Session, id: TypeId) -> Option<u64> {
+    layout(session, id, 0).map(|layout| layout.align)
+}
+
 fn scalar(bytes: u64, float: bool) -> Layout {
     let scalar = Scalar {
         bytes,
@@ -135,7 +140,7 @@ fn layout(session: &Session, id: TypeId, depth: u32) -> Option<Layout> {
                 shape: variants(session, &enumeration, align, depth)?,
             }
         }
-        Type::Opaque { .. } => return None,
+        Type::Opaque { .. } | Type::Tail { .. } => return None,
     })
 }
 

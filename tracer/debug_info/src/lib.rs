@@ -39,6 +39,7 @@ mod error;
 mod frame;
 mod hash;
 mod image;
+mod implementors;
 mod index;
 mod instructions;
 mod layout;
@@ -68,8 +69,8 @@ use std::{
 };
 
 use trace_interface::symbols::{
-    Function, Kernel, Mark, ProbePlace, Symbol, Symbolize, Type, TypeId, Unavailable, Variable,
-    glob,
+    Function, Implementor, Kernel, Mark, ProbePlace, Symbol, Symbolize, Type, TypeId, Unavailable,
+    Variable, glob,
 };
 
 use crate::{
@@ -386,6 +387,13 @@ impl Kernel for DebugInfo {
         self.find_type(name)
     }
 
+    fn implementors(&self, id: TypeId) -> Vec<Implementor> {
+        if let Some(program) = self.programs.of_type(id) {
+            return program.implementors(id);
+        }
+        self.find_implementors(id)
+    }
+
     fn global(&self, path: &str) -> Result<Variable, Unavailable> {
         self.static_variable(path)
     }
@@ -424,6 +432,10 @@ impl Symbolize for DebugInfo {
             offset: address - function.address,
             name: function.path,
         })
+    }
+
+    fn user_symbol(&self, program: &str, address: u64) -> Option<Symbol> {
+        self.programs.symbol(program, address)
     }
 
     fn user_frame(&self, program: &str, address: u64) -> Option<Symbol> {

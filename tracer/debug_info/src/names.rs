@@ -58,10 +58,94 @@ pub fn generics(segment: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// A type without the allocator that goes without saying.
+/// A type without the parameters that go without saying: the global allocator, and the hasher of
+/// the standard library's maps and sets.
 pub fn without_allocators(name: &str) -> String {
-    name.replace(", alloc::alloc::Global", "")
-        .replace(",alloc::alloc::Global", "")
+    let parameters = ["alloc::alloc::Global", "std::hash::random::RandomState"];
+    let mut name = String::from(name);
+    for parameter in parameters {
+        name = name
+            .replace(&format!(", {parameter}"), "")
+            .replace(&format!(",{parameter}"), "");
+    }
+    name
+}
+
+/// A type as `type_name` of the library has it: without what goes without saying, without brackets
+/// around trait objects, and with the signatures of functions (`dyn Fn(u8) -> u8`).
+pub fn of_library(name: &str) -> String {
+    let mut name = without_allocators(name);
+    while let Some(begin) = name.find("(dyn ") {
+        let inner = &name[begin + 1..];
+        let Some(end) = closing(inner) else { break };
+        name = format!("{}{}{}", &name[..begin], &inner[..end], &inner[end + 1..]);
+    }
+    for of in ["Fn", "FnMut", "FnOnce"] {
+        let called = format!("dyn core::ops::function::{of}<(");
+        let mut from = 0;
+        while let Some(found) = name[from..].find(&called) {
+            let begin = from + found + called.len();
+            from = begin;
+            let Some(end) = closing(&name[begin..]) else {
+                break;
+            };
+            let after = &name[begin + end + 1..];
+            let Some(result) = after.strip_prefix(", Output=") else {
+                continue;
+            };
+            let Some(length) = closing(result) else {
+                continue;
+            };
+            let arrow = match &result[..length] {
+                "()" => String::new(),
+                result => format!(" -> {result}"),
+            };
+            name = format!(
+                "{}({}){arrow}{}",
+                &name[..begin - 2],
+                &name[begin..begin + end],
+                &result[length + 1..]
+            );
+        }
+    }
+    let name = name.replace('=', " = ");
+    // A tuple of one type has a comma.
+    let mut out = String::with_capacity(name.len());
+    let mut rest = name.as_str();
+    while let Some(at) = rest.find('(') {
+        let (before, inner) = (&rest[..at], &rest[at + 1..]);
+        out.push_str(before);
+        out.push('(');
+        rest = inner;
+        let is_of_function = out[..out.len() - 1].ends_with(|last: char| last.is_alphanumeric());
+        let Some(end) = closing(inner).filter(|end| *end > 0 && !is_of_function) else {
+            continue;
+        };
+        if list(&inner[..end]).len() == 1 {
+            // What is inside may be such a tuple, too.
+            out.push_str(&of_library(&inner[..end]));
+            out.push_str(",)");
+            rest = &inner[end + 1..];
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Where the bracket closes that a text follows.
+fn closing(text: &str) -> Option<usize> {
+    let mut depth = 0_i32;
+    let mut before = ' ';
+    text.find(|letter| {
+        match letter {
+            '<' | '(' | '[' => depth += 1,
+            '>' if before == '-' => {}
+            '>' | ')' | ']' => depth -= 1,
+            _ => {}
+        }
+        before = letter;
+        depth < 0
+    })
 }
 
 /// A type as one writes it: the last segment of each path, and no allocator that goes without
@@ -308,6 +392,34 @@ mod tests {
         ];
         for (name, expected) in cases {
             assert_eq!(short(name), expected);
+        }
+    }
+
+    #[test]
+    fn types_are_shown_as_the_library_names_them() {
+        let cases = [
+            ("PhantomData<(u8)>", "PhantomData<(u8,)>"),
+            ("P<(u8, (u16, ()))>", "P<(u8, (u16, ()))>"),
+            ("P<((((u8))))>", "P<((((u8,),),),)>"),
+            ("P<fn(u8) -> (u16)>", "P<fn(u8) -> (u16,)>"),
+            (
+                "P<extern \"C\" fn(u8, (u16))>",
+                "P<extern \"C\" fn(u8, (u16,))>",
+            ),
+            ("P<(dyn a::A + b::B)>", "P<dyn a::A + b::B>"),
+            ("P<dyn a::A<u8, Out=u16>>", "P<dyn a::A<u8, Out = u16>>"),
+            (
+                "P<dyn core::ops::function::Fn<(u8), Output=(u8)>>",
+                "P<dyn core::ops::function::Fn(u8) -> (u8,)>",
+            ),
+            (
+                "P<dyn core::ops::function::FnMut<(), Output=()>>",
+                "P<dyn core::ops::function::FnMut()>",
+            ),
+            ("HashSet<u8, std::hash::random::RandomState>", "HashSet<u8>"),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(of_library(name), expected);
         }
     }
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 use trace_interface::symbols::{
-    Function, Kernel, Mark, ProbePlace, Symbol, Type, TypeId, Unavailable, Variable,
+    Function, Implementor, Kernel, Mark, ProbePlace, Symbol, Type, TypeId, Unavailable, Variable,
 };
 
 use crate::{DebugInfo, image, index, types::UNIT};
@@ -99,27 +99,33 @@ impl Programs {
 
     /// The function of a frame.
     pub fn frame(&self, name: &str, address: u64) -> Option<Symbol> {
+        let within = |address| self.symbol(name, address);
+        // After a call that never returns the address is that of the next function.
+        let found = within(address).filter(|symbol| symbol.offset > 0);
+        let found = found.or_else(|| {
+            let call = within(address.checked_sub(1)?)?;
+            Some(Symbol {
+                offset: call.offset + 1,
+                ..call
+            })
+        });
+        found.or_else(|| within(address))
+    }
+
+    /// The function that has an address.
+    pub fn symbol(&self, name: &str, address: u64) -> Option<Symbol> {
         let mut all = self.all.iter();
         let program = all.find(|program| program.name == name.as_bytes())?;
         let symbols = program.symbols.get_or_init(|| {
             let image = image::Image::read(&program.elf);
             image.map_or_else(|_| Vec::new(), |image| image.symbols())
         });
-        let within = |address: u64| {
-            let end = symbols.partition_point(|symbol| symbol.address <= address);
-            let symbol = &symbols[end.checked_sub(1)?];
-            let offset = address - symbol.address;
-            // Symbols of assembly may have no size.
-            (offset < symbol.bytes.max(1) || symbol.bytes == 0).then_some((symbol, offset))
-        };
-        // After a call that never returns the address is that of the next function.
-        let found = within(address).filter(|(_, offset)| *offset > 0);
-        let found = found.or_else(|| {
-            let (symbol, offset) = within(address.checked_sub(1)?)?;
-            Some((symbol, offset + 1))
-        });
-        let (symbol, offset) = found.or_else(|| within(address))?;
-        Some(Symbol {
+        let end = symbols.partition_point(|symbol| symbol.address <= address);
+        let symbol = &symbols[end.checked_sub(1)?];
+        let offset = address - symbol.address;
+        // Symbols of assembly may have no size.
+        let is_inside = offset < symbol.bytes.max(1) || symbol.bytes == 0;
+        is_inside.then(|| Symbol {
             name: index::demangled(&symbol.name),
             offset,
         })
@@ -195,6 +201,14 @@ impl Kernel for ProgramInfo {
     fn type_named(&self, name: &str) -> Result<TypeId, Vec<String>> {
         let id = self.debug_info.type_named(name)?;
         Ok(self.outside(id))
+    }
+
+    fn implementors(&self, id: TypeId) -> Vec<Implementor> {
+        let mut found = self.debug_info.implementors(Self::inside(id));
+        for of in &mut found {
+            of.type_id = self.outside(of.type_id);
+        }
+        found
     }
 
     fn global(&self, path: &str) -> Result<Variable, Unavailable> {

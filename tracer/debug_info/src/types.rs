@@ -215,7 +215,7 @@ fn structure(session: &Session, found: &Found, id: TypeId) -> Option<Type> {
     let name = match full_name.split('<').next() {
         // These are shown with the whole paths of their parameters.
         Some("PhantomData" | "MaybeUninit") if session.is_of_library(id.0) => {
-            names::without_allocators(&full_name)
+            names::of_library(&full_name)
         }
         _ => names::short(&full_name),
     };
@@ -232,8 +232,6 @@ fn structure(session: &Session, found: &Found, id: TypeId) -> Option<Type> {
         let pointee = full_name
             .strip_prefix("alloc::boxed::Box<")
             .or_else(|| full_name.strip_prefix("&mut "))
-            .or_else(|| full_name.strip_prefix("*const "))
-            .or_else(|| full_name.strip_prefix("*mut "))
             .or_else(|| full_name.strip_prefix('&'))
             .unwrap_or_default();
         if pointee == "str" || pointee.starts_with("str,") || pointee == "str>" {
@@ -243,8 +241,11 @@ fn structure(session: &Session, found: &Found, id: TypeId) -> Option<Type> {
             return Some(Type::Slice { of: to });
         }
     }
+    // The compiler describes pointers with more than an address, by names with whole paths.
+    let is_pointer = ["&", "*const ", "*mut ", "alloc::boxed::Box<"];
     let origin = match found.entry.tag() {
         gimli::DW_TAG_union_type => Origin::Union,
+        _ if is_pointer.iter().any(|begin| full_name.starts_with(begin)) => Origin::Library,
         _ => origin(session, id),
     };
     Some(Type::Struct(Struct {

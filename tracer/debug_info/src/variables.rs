@@ -166,7 +166,7 @@ impl DebugInfo {
     }
 
     /// The static of an entry.
-    fn static_at(&self, session: &Session, entry: u64) -> Option<Variable> {
+    pub(crate) fn static_at(&self, session: &Session, entry: u64) -> Option<Variable> {
         let found = session.entry(entry)?;
         let Location::Fixed(expression) = scope::location(session, &found) else {
             return None;

@@ -23,7 +23,7 @@ pub const RECORD_TYPE: u16 = u16::MAX;
 /// See SCRIPT-3.
 pub const CLOCK: &str = "(clock)";
 /// The version of this form. A kernel refuses another one.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// The time between two ticks of a CPU's timer, unless `tick_ms=N` on the kernel's command line
 /// says otherwise. A profile runs at ticks, so it cannot run more often.
@@ -149,6 +149,8 @@ pub enum Request {
     Zero { map: u32 },
     /// Ends the script. The status is in the 4 bytes after the request's index.
     Exit,
+    /// Ends the watches of an address, which is in 8 bytes after the status.
+    Unwatch,
 }
 
 impl Script {

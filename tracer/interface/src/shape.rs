@@ -58,6 +58,9 @@ pub enum Shape {
     Symbol {
         with_offset: bool,
     },
+    /// An address of a program in 8 bytes, and the name of the task that has it in 16. It is shown
+    /// by the name of its function.
+    UserSymbol,
     /// The number of the probe's name in the upper 16 bits, the low 48 bits of the address.
     Probe,
     /// The number of a call stack in that map of the script, or a negated errno. A stack of a
@@ -238,6 +241,7 @@ impl Shape {
             | Self::Stack { .. }
             | Self::Named(_)
             | Self::Time { .. } => 8,
+            Self::UserSymbol => 24,
             Self::Text(bytes) => *bytes,
             Self::Counted(most) | Self::Bytes(most) => most.saturating_add(8),
             Self::List { of, most, .. } => of.bytes().saturating_mul(*most).saturating_add(8),

@@ -106,6 +106,13 @@ pub trait Kernel {
         Err(Vec::new())
     }
 
+    /// The types whose values a pointer to a trait object may lead to. The type with that number is
+    /// the pointer's, or one of what leads to it, such as `Rc`.
+    fn implementors(&self, id: TypeId) -> Vec<Implementor> {
+        let _ = id;
+        Vec::new()
+    }
+
     /// A static variable, by its path.
     ///
     /// # Errors
@@ -177,6 +184,13 @@ pub trait Symbolize {
                 ..call
             })
         })
+    }
+
+    /// The function of a user program that has the address, by the program's file name, cut off
+    /// after 15 bytes.
+    fn user_symbol(&self, program: &str, address: u64) -> Option<Symbol> {
+        let _ = (program, address);
+        None
     }
 
     /// The function of a frame of a user program's call stack, by the program's file name, cut off
@@ -263,6 +277,18 @@ pub enum Operation {
     ShiftRightSigned,
 }
 
+/// A type that implements the trait of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Implementor {
+    /// The address of the table of methods that pointers to such an object have.
+    pub table: u64,
+    pub type_id: TypeId,
+    /// The name as in the source, for example `Square`.
+    pub name: String,
+    /// Values of the type lie at multiples of so many bytes.
+    pub align: u64,
+}
+
 /// The number of a type in one [`Kernel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TypeId(pub u64);
@@ -297,6 +323,12 @@ pub enum Type {
         of: TypeId,
         count: u64,
     },
+    /// Elements, or the bytes of a text, at the end of a value. How many there are is said by the
+    /// pointer that leads to the value, not by the type.
+    Tail {
+        of: TypeId,
+        is_text: bool,
+    },
     /// Tuples (fields `0`, `1` …) and closures, too.
     Struct(Struct),
     Enum(Enum),
@@ -327,6 +359,10 @@ impl Type {
             Self::Array { of, count } => Self::Array {
                 of: number(*of),
                 count: *count,
+            },
+            Self::Tail { of, is_text } => Self::Tail {
+                of: number(*of),
+                is_text: *is_text,
             },
             Self::Struct(of) => Self::Struct(Struct {
                 fields: fields(&of.fields),

@@ -211,7 +211,7 @@ fn text(kernel: &dyn Kernel, id: TypeId, bytes: &[Option<u8>]) -> String {
             Some(format!("{name}{}", listed(kernel, fields, bytes)))
         }
         Type::Enum(of) => variant(kernel, of, bytes),
-        Type::Array { .. } | Type::Opaque { .. } => None,
+        Type::Array { .. } | Type::Tail { .. } | Type::Opaque { .. } => None,
     };
     found.unwrap_or_else(|| ELSEWHERE.into())
 }

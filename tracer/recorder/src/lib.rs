@@ -262,6 +262,7 @@ pub fn unserved(script: &Script) -> Option<&'static str> {
         Request::Clear { .. } => Some("`clear(@map)`"),
         Request::Zero { .. } => Some("`zero(@map)`"),
         Request::Exit => Some("`exit()`"),
+        Request::Unwatch => Some("`unwatch(address)`"),
     })
 }
 
@@ -637,6 +638,7 @@ mod tests {
             (Request::Print { map: 1 }, "`print(@map)`"),
             (Request::Zero { map: 1 }, "`zero(@map)`"),
             (Request::Exit, "`exit()`"),
+            (Request::Unwatch, "`unwatch(address)`"),
             (clear.clone(), "`clear(@map)`"),
         ] {
             assert_eq!(told(std::slice::from_ref(&request)), Some(call));

@@ -50,7 +50,7 @@ use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use fallible::{OutOfMemory, Shared, try_vec};
-use probes::{Platform, PtRegs};
+use probes::Platform;
 use trace_interface::{
     Frame, Script,
     frame::Books,
@@ -60,7 +60,7 @@ use trace_wire::Options;
 
 pub(crate) use self::attach::Profiles;
 use self::{
-    attach::{Attached, Timer},
+    attach::{Attached, Timer, registers_here},
     loader::{Loader, set_clock},
 };
 pub use self::{own_tasks::OwnTasks, refusal::Refusal};
@@ -251,7 +251,7 @@ impl<A: Agent> Session<A> {
         }
         set_clock(&loader);
         for begin in &begins {
-            begin.run(&PtRegs::default());
+            begin.run(&registers_here());
         }
         let mut places: Vec<u32> = try_vec(script.attachments.len())?;
         let mut left_out = try_vec(script.attachments.len())?;
@@ -376,6 +376,10 @@ impl<A: Agent> Session<A> {
             let _ = A::write_task_name(tid, &mut name);
             out.send(&Frame::Comm { tid, name });
         }
+        let watched = record
+            .get(HEADER_BYTES + 8..)
+            .and_then(|of| of.first_chunk());
+        let watched = watched.copied().map(u64::from_le_bytes);
         out.send(&Frame::Record {
             cpu,
             tsc,
@@ -394,6 +398,11 @@ impl<A: Agent> Session<A> {
             Some(Request::Zero { map }) => {
                 if let Some(map) = self.map(map) {
                     maps::zero(map);
+                }
+            }
+            Some(Request::Unwatch) => {
+                if let Some(address) = watched {
+                    self.attached.iter().for_each(|of| of.unwatch(address));
                 }
             }
             Some(Request::Exit) => _ = self.status.get_or_insert(status),
@@ -475,7 +484,7 @@ impl<A: Agent> Session<A> {
         }
         self.send_all(out);
         for end in &self.ends {
-            end.run(&PtRegs::default());
+            end.run(&registers_here());
         }
         self.send_all(out);
         self.send_stacks(out);

@@ -27,7 +27,7 @@ use kernel::{
 };
 use trace_interface::{
     Frame, Script,
-    script::{Attachment, Program, RECORD_TYPE, Request, VERSION},
+    script::{Attachment, Program, RECORD_TYPE, Request, VERSION, WatchedAccess, WatchedAt},
 };
 
 #[unsafe(no_mangle)]
@@ -169,6 +169,73 @@ fn run(script: &Script) -> Vec<(u64, u64)> {
 #[guest_test]
 fn programs_of_a_script_share_its_maps_and_have_books_of_their_own() {
     assert_eq!(run(&script()), [(5, 0), (5, 0)]);
+}
+
+/// The reader ends the watch, so it does when it has read the record that asks for it. A record
+/// with another address changes nothing.
+#[guest_test]
+fn a_watch_ends_when_a_program_asks_for_that() {
+    static WATCHED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+    let mut script = script();
+    let watch = program(ProgramKind::Probe, |b| {
+        b.mov(R6, 1);
+        count(b);
+    });
+    // The argument says how far the address is behind the word.
+    let asks = program(ProgramKind::Probe, |b| {
+        let full = b.label();
+        b.load_register(R6, Register::Di)
+            .set(R7, WATCHED[0].as_ptr() as i64)
+            .alu(AluOp::Add, R6, R7)
+            .load_map(R1, MapIndex(RING as u16))
+            .mov(R2, 24)
+            .mov(R3, 0)
+            .mov(R4, i32::from(RECORD_TYPE))
+            .call(Helper::EventReserve)
+            .branch(bpf::Condition::Equal, R0, 0, full)
+            .store(R0, 8, B8, 1)
+            .store(R0, 16, B8, R6)
+            .submit(R0)
+            .place(full);
+    });
+    let target = symbols::lookup_name("scripted_target").unwrap().start;
+    script.programs = vec![watch, asks];
+    script.attachments = vec![
+        Attachment::Watch {
+            program: 0,
+            at: WatchedAt::Address(WATCHED[0].as_ptr() as u64),
+            bytes: 8,
+            path: None,
+            access: WatchedAccess::Write,
+        },
+        Attachment::Probe {
+            program: 1,
+            addresses: vec![target],
+        },
+    ];
+    script.requests.push(Request::Unwatch);
+    let mut kept = Kept::default();
+    let mut session = Session::start(&script, How::default(), &mut kept).unwrap();
+    let store = || WATCHED.iter().for_each(|word| word.store(1, SeqCst));
+    store();
+    assert_eq!(scripted_target(8), 24);
+    session.serve(&mut kept);
+    store();
+    assert_eq!(scripted_target(0), 0);
+    store();
+    session.serve(&mut kept);
+    for _ in 0..3 {
+        store();
+    }
+    session.end(&mut kept);
+    match kept.0.last() {
+        Some(Frame::Ended { books, lost, .. }) => {
+            assert_eq!(lost, &Vec::<(String, u64)>::new());
+            let books: Vec<_> = books.iter().map(|of| (of.hits, of.missed)).collect();
+            assert_eq!(books, [(3, 0), (2, 0)]);
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Two tasks are the tracer's, and a third one is not. A BEGIN is run by the tracer itself, so it

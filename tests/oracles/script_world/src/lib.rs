@@ -190,7 +190,8 @@ impl World {
             bytes: bytes.to_vec(),
         });
         match self.script.requests[request as usize] {
-            Request::Forward => {}
+            // It has no watches.
+            Request::Forward | Request::Unwatch => {}
             Request::Print { map } => self.send_map(map),
             Request::Clear { map } => self.maps[map as usize].clear(),
             Request::Zero { map } => {

@@ -40,7 +40,7 @@ const MOST_OF_JOINED: u32 = 64;
 type Does = fn(&mut Program<'_, '_>, Call<'_>) -> Lowered<()>;
 
 /// See the module's text.
-pub(crate) const DONE: [(&str, Does); 12] = [
+pub(crate) const DONE: [(&str, Does); 13] = [
     ("printf", |program, call| {
         print_line(program, call, Level::Plain)
     }),
@@ -61,6 +61,7 @@ pub(crate) const DONE: [(&str, Does); 12] = [
     ("zero", zero),
     ("delete", delete),
     ("exit", exit),
+    ("unwatch", unwatch),
 ];
 
 impl Program<'_, '_> {
@@ -113,7 +114,7 @@ impl Program<'_, '_> {
     }
 
     /// A record that only asks the kernel for something.
-    fn ask(&mut self, request: Request, record: Record, status: u32) -> Lowered<()> {
+    fn ask(&mut self, request: Request, record: Record, status: &Number) -> Lowered<()> {
         self.code
             .write_record(request, record, Vec::new(), status, Span::default())
     }
@@ -126,7 +127,7 @@ impl Program<'_, '_> {
         span: Span,
     ) -> Lowered<()> {
         self.code
-            .write_record(Request::Forward, record, values, 0, span)
+            .write_record(Request::Forward, record, values, &Number::Constant(0), span)
     }
 }
 
@@ -168,7 +169,11 @@ fn print_map(program: &mut Program<'_, '_>, map: &MapName, rest: &[Expression]) 
         None => Ok(least),
     };
     let (top, divisor) = (u64::from(number(0, 0)?), u64::from(number(1, 1)?));
-    program.ask(Request::Print { map }, Record::Map { map, top, divisor }, 0)
+    program.ask(
+        Request::Print { map },
+        Record::Map { map, top, divisor },
+        &Number::Constant(0),
+    )
 }
 
 /// An entry of a map whose values are no values of the language.
@@ -181,7 +186,10 @@ fn print_entry(program: &mut Program<'_, '_>, map: &MapName) -> Lowered<()> {
     let stored = stored.map(|(value, shape)| (value, shape, span)).collect();
     let request = Request::Print { map: number };
     let record = Record::Key { map: number };
-    program.code.write_record(request, record, stored, 0, span)
+    let status = Number::Constant(0);
+    program
+        .code
+        .write_record(request, record, stored, &status, span)
 }
 
 fn print_line(program: &mut Program<'_, '_>, call: Call<'_>, level: Level) -> Lowered<()> {
@@ -368,7 +376,7 @@ fn clear(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
     match map_of(of) {
         Some(map) if map.keys.is_empty() => {
             let map = program.values().tables.map(&map.name);
-            program.ask(Request::Clear { map }, Record::Silent, 0)
+            program.ask(Request::Clear { map }, Record::Silent, &Number::Constant(0))
         }
         Some(map) => program.delete(map),
         None => call.refuse(),
@@ -382,7 +390,7 @@ fn zero(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
     match map_of(of) {
         Some(map) if map.keys.is_empty() => {
             let map = program.values().tables.map(&map.name);
-            program.ask(Request::Zero { map }, Record::Silent, 0)
+            program.ask(Request::Zero { map }, Record::Silent, &Number::Constant(0))
         }
         Some(map) => program.zero_key(map),
         None => call.refuse(),
@@ -418,7 +426,7 @@ fn assert(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
         values: alloc::vec![(0, shape.clone())],
     };
     program.record(record, alloc::vec![(value, shape, message.span)], call.span)?;
-    program.ask(Request::Exit, Record::Exit, 1)?;
+    program.ask(Request::Exit, Record::Exit, &Number::Constant(1))?;
     program.leave_block();
     program.code.asm.place(holds);
     Ok(())
@@ -427,22 +435,31 @@ fn assert(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
 /// The trace is to end, and this block ends at once.
 fn exit(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
     let status = match call.arguments {
-        [] => 0,
+        [] => Number::Constant(0),
         [status] => {
             let status = program.code.count(status)?;
-            status.number.constant().ok_or_else(|| {
-                Diagnostic::new(
-                    call.span,
-                    "the status must be a number of the text",
-                    "use `if (…) { exit(1); }`",
-                )
-            })?
+            program.code.keep(&status.number)
         }
         _ => return call.refuse(),
     };
-    program.ask(Request::Exit, Record::Exit, status as u32)?;
+    program.ask(Request::Exit, Record::Exit, &status)?;
     program.leave_block();
     Ok(())
+}
+
+/// The reader ends the watches of an address, after all records written before the call.
+fn unwatch(program: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
+    let [address] = call.arguments else {
+        return call.refuse();
+    };
+    let span = address.span;
+    let counted = program.code.count(address)?;
+    let address = Val::number(program.code.keep(&counted.number), Kind::UNSIGNED);
+    let values = alloc::vec![(address, Shape::Unsigned(8), span)];
+    let none = Number::Constant(0);
+    program
+        .code
+        .write_record(Request::Unwatch, Record::Silent, values, &none, call.span)
 }
 
 fn plural(count: usize) -> String {

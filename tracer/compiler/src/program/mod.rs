@@ -110,7 +110,9 @@ impl<'c, 'a> Program<'c, 'a> {
 
     /// Gives it the variables of the entry.
     pub(crate) fn take_over(&mut self, variables: Vec<Variable>) {
-        self.values().memory.shares |= !variables.is_empty();
+        // Variables may have no bytes.
+        let has_data = self.values().shared.bytes() > 0;
+        self.values().memory.shares |= has_data && !variables.is_empty();
         self.values().scopes[0] = variables;
     }
 

@@ -93,9 +93,15 @@ impl Code<'_, '_> {
                 store_behind(self, &content, to, of, span)?;
             }
             (_, Shape::Behind(of)) => {
-                let content = self.values.types().shared_content(object, span)?;
+                let content = self.values.types().led_to(object, span)?;
                 let content = content.ok_or_else(|| missing(span))?;
                 store_behind(self, &content, to, of, span)?;
+            }
+            (Type::Struct(_), Shape::Address)
+                if let Some(content) = self.values.types().led_to(object, span)?
+                    && let Some(address) = content.address() =>
+            {
+                self.store_number(&address, to, 8);
             }
             (_, Shape::Counted(most) | Shape::Bytes(most)) => {
                 self.store_run(object, *most, to, span)?;
@@ -105,6 +111,21 @@ impl Code<'_, '_> {
                 let count = object.read(8, 8, false).ok_or_else(|| missing(span))?;
                 let first = (object.space(), &first);
                 self.store_list(first, &count, *id, to, (of, *most), span)?;
+            }
+            (Type::Tail { of: id, .. }, Shape::List { of, most, .. }) => {
+                let first = object.address().ok_or_else(|| missing(span))?;
+                let count = object.length.clone().ok_or_else(|| missing(span))?;
+                let first = (object.space(), &first);
+                self.store_list(first, &count, *id, to, (of, *most), span)?;
+            }
+            (Type::Struct(_), Shape::Enum { .. }) => {
+                let types = self.values.types();
+                let id = types.seen(object.type_id);
+                let object = object.part(id.ok_or_else(|| missing(span))?, 0);
+                match &*types.describe(object.type_id) {
+                    Type::Enum(of) => self.store_variant(&object, of, to, shape, span)?,
+                    _ => return Err(missing(span)),
+                }
             }
             (Type::Struct(_), Shape::List { .. } | Shape::Slots { .. }) => {
                 self.store_collection(object, to, shape, span)?;
@@ -347,10 +368,18 @@ fn store_rest(
     let rest = code.values.types().rest(object.type_id);
     let rest = rest.ok_or_else(|| missing(span))?;
     let word = |at| object.read(at, 8, false).ok_or_else(|| missing(span));
-    let (first, end) = (word(rest.first)?, word(rest.end)?);
-    let count = match rest.counts {
-        true => end,
-        false => {
+    let (mut first, end) = (word(rest.first)?, word(rest.end)?);
+    let count = match rest.inside {
+        _ if rest.counts => end,
+        Some(at) => {
+            let count = Number::alu(AluOp::Sub, end, first.clone());
+            let array = object.part(rest.of, at).address();
+            let array = array.ok_or_else(|| missing(span))?;
+            let before = Number::alu(AluOp::Mul, first, Number::Constant(rest.bytes));
+            first = Number::alu(AluOp::Add, array, before);
+            count
+        }
+        None => {
             let bytes = Number::alu(AluOp::Sub, end, first.clone());
             Number::alu(AluOp::Div, bytes, Number::Constant(rest.bytes))
         }

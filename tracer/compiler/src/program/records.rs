@@ -11,7 +11,7 @@ use trace_interface::{
 use trace_language::{Diagnostic, tree::Span};
 
 use super::code::Code;
-use crate::{Lowered, memory::Place, values::Val};
+use crate::{Lowered, memory::Place, number::Number, values::Val};
 
 impl Code<'_, '_> {
     pub(crate) fn write_record(
@@ -19,7 +19,7 @@ impl Code<'_, '_> {
         request: Request,
         record: Record,
         values: Vec<(Val, Shape, Span)>,
-        status: u32,
+        status: &Number,
         span: Span,
     ) -> Lowered<()> {
         let begin = (HEADER + VALUES) as u32;
@@ -52,8 +52,7 @@ impl Code<'_, '_> {
         };
         self.asm
             .store_constant(to(HEADER as u32), 4, request.into());
-        self.asm
-            .store_constant(to(HEADER as u32 + 4), 4, status.into());
+        self.store_number(status, to(HEADER as u32 + 4), 4);
         let mut place = to(begin);
         let mut stored = Ok(());
         for (value, shape, span) in &values {

@@ -34,7 +34,7 @@ impl Code<'_, '_> {
             (Val::Number(counted), shape) => {
                 let bytes = match shape {
                     Shape::Character => 4,
-                    Shape::Unsigned(bytes) | Shape::Signed(bytes) => *bytes,
+                    Shape::Unsigned(bytes @ ..=8) | Shape::Signed(bytes @ ..=8) => *bytes,
                     _ if shape.bytes() == 8 => 8,
                     _ => return Err(does_not_fit(span)),
                 };

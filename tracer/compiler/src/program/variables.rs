@@ -273,11 +273,13 @@ impl Program<'_, '_> {
             Test::Constant(is) => Test::Constant(*is),
             test => Test::not_zero(kept(self, &Number::test(test.clone()))),
         };
+        let length = object.length.as_ref().map(|length| kept(self, length));
         Object {
             type_id: object.type_id,
             at,
             present,
             is_variant: object.is_variant,
+            length,
         }
     }
 

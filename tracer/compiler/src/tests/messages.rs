@@ -111,11 +111,6 @@ fn words_of_other_tracers_are_refused_with_what_to_use() {
         "there is no function `typeinfo` | types are no values; print sizeof(value), or declare a \
          variable as typeof(value)"
     );
-    assert_eq!(
-        short("watchpoint:0x1000:8:w { unwatch(addr); }"),
-        "there is no function `unwatch` | a watchpoint stays as long as the trace; use a \
-         condition: /addr == …/"
-    );
 }
 
 #[test]

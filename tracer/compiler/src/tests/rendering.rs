@@ -4,9 +4,10 @@
 //! a whole.
 
 use bpf::context::Register;
+use trace_interface::script::Request;
 
 use super::{
-    fake::{READ, WRITE},
+    fake::{READ, WRITE, compiled},
     world::{Hit, World},
 };
 
@@ -213,6 +214,55 @@ fn sums_extremes_averages_and_statistics() {
     );
 }
 
+/// The sums of two processors and their average, as maps and as numbers of a program.
+#[test]
+fn sums_have_64_bits_and_wrap() {
+    let sums = |value: &str, numbers: &[u64]| {
+        let mut world = World::new(&format!(
+            "kprobe:vfs_write {{ $v = {value}; @a = sum($v); @b = avg($v); @c[1] = stats($v); }} \
+             end {{ printf(\"%d %d\\n\", (int64)@a, (int64)@b); }}"
+        ));
+        hits(&mut world, numbers);
+        world.tick();
+        let numbers = world.out.clone();
+        world.out.clear();
+        (world.maps(), numbers)
+    };
+    let most = i64::MAX as u64;
+    let cases: [(&str, &[u64], &str, i64); 6] = [
+        ("arg0", &[u64::MAX], "18446744073709551615", -1),
+        ("arg0", &[u64::MAX, 1], "0", 0),
+        ("arg0", &[u64::MAX, 3], "2", 2),
+        ("(int64)arg0", &[most], "9223372036854775807", i64::MAX),
+        ("(int64)arg0", &[most, 1], "-9223372036854775808", i64::MIN),
+        (
+            "(int64)arg0",
+            &[most + 1, u64::MAX],
+            "9223372036854775807",
+            i64::MAX,
+        ),
+    ];
+    for (value, numbers, sum, number) in cases {
+        let count = numbers.len() as i128;
+        let average = sum.parse::<i128>().unwrap() / count;
+        let (maps, of_program) = sums(value, numbers);
+        assert_eq!(
+            maps,
+            format!(
+                "@a: {sum}\n@b: {average}\n\
+                 @c[1]: {{ .count = {count}, .average = {average}, .total = {sum} }}\n\n"
+            ),
+            "{value} {numbers:?}"
+        );
+        let average = (average as u64).cast_signed();
+        assert_eq!(
+            of_program,
+            format!("{number} {average}\n"),
+            "{value} {numbers:?}"
+        );
+    }
+}
+
 #[test]
 fn call_stacks_are_keys_with_a_line_for_each_frame() {
     let mut world = World::new("kprobe:vfs_write { @[kstack] = count(); }");
@@ -349,6 +399,52 @@ fn exit_tells_its_status() {
     let mut world = World::new("BEGIN { exit(3); } END { printf(\"bye\\n\"); }");
     world.tick();
     assert_eq!((world.status, &*world.out), (Some(3), "bye\n"));
+}
+
+#[test]
+fn a_status_is_calculated_at_the_hit() {
+    let mut world = World::new("kprobe:vfs_write { $status = arg0 * 2; exit($status); }");
+    hits(&mut world, &[21]);
+    assert_eq!(world.status, Some(42));
+}
+
+/// Names are those of the task's program, and an address that no function has is a number.
+#[test]
+fn an_address_of_a_program_has_the_name_of_its_function() {
+    let mut world = World::new(
+        "kprobe:vfs_write { print(usym(arg0)); @[usym(arg0)] = count(); @last = usym(arg0); \
+         printf(\"%s|%20s\\n\", usym(arg0), usym(1)); }",
+    );
+    hits(&mut world, &[0x40_0104, 0x40_00ff, 0x40_0104]);
+    let main = "cat::main\ncat::main|                 0x1\n";
+    let none = "0x4000ff\n0x4000ff|                 0x1\n";
+    assert_eq!(world.out, [main, none, main].concat());
+    world.out.clear();
+    assert_eq!(
+        world.maps(),
+        "@[0x4000ff]: 1\n@[cat::main]: 2\n\n@last: cat::main\n"
+    );
+}
+
+/// The address is asked for, and nothing is shown.
+#[test]
+fn an_address_is_no_longer_watched_if_a_program_says_so() {
+    let compiled = compiled("kprobe:vfs_write { unwatch(arg0 + 1); }");
+    let asked = compiled.script.requests.contains(&Request::Unwatch);
+    let mut world = World::new("kprobe:vfs_write { unwatch(arg0 + 1); }");
+    hits(&mut world, &[1]);
+    assert_eq!((asked, &*world.out), (true, ""));
+}
+
+/// That of the code that runs the program.
+#[test]
+fn the_stack_of_a_program_that_is_no_hit_is_known() {
+    let mut world =
+        World::new("begin { @[kstack(1), len(kstack)] = count(); } end { print(kstack(1)); }");
+    world.tick();
+    assert_eq!(world.out, "\n    vfs_write+1\n\n");
+    world.out.clear();
+    assert_eq!(world.maps(), "@[\n    vfs_write+1\n, 2]: 1\n\n");
 }
 
 #[test]

@@ -56,6 +56,8 @@ pub(crate) struct Rest {
     pub(crate) end: u64,
     /// Whether the second pointer is the number of elements instead.
     pub(crate) counts: bool,
+    /// Where the elements are, if they are in the iterator. Then the pointers are numbers of them.
+    pub(crate) inside: Option<u64>,
     /// How far one element is behind another.
     pub(crate) bytes: u64,
     pub(crate) of: TypeId,
@@ -197,10 +199,23 @@ impl Types<'_> {
         };
         let item = *of.parameters.first()?;
         let bytes = self.size(item);
+        if end == "end"
+            && let Some((at, alive)) = self.inside(id, "alive", MOST_DEPTH)
+        {
+            return Some(Rest {
+                first: at + self.field_at(alive, &["start"])?.0,
+                end: at + self.field_at(alive, &["end"])?.0,
+                counts: false,
+                inside: Some(self.inside(id, "data", MOST_DEPTH)?.0),
+                bytes,
+                of: item,
+            });
+        }
         Some(Rest {
             first: self.field_at(id, &["ptr"])?.0,
             end: self.field_at(id, &[end])?.0,
             counts: bytes == 0 && end == "end_or_len",
+            inside: None,
             bytes: bytes.max(1),
             of: item,
         })
@@ -217,6 +232,12 @@ impl Types<'_> {
             (Origin::Library, "String") => Some((
                 self.offset_of_pointer(id, MOST_DEPTH)?,
                 self.field_at(id, &["vec", "len"])?.0,
+                0,
+            )),
+            (Origin::Library, "OsString" | "PathBuf") => Some((
+                // These are some structures around a `Vec`.
+                self.offset_of_pointer(id, 2 * MOST_DEPTH)?,
+                self.inside(id, "len", MOST_DEPTH)?.0,
                 0,
             )),
             (Origin::Library, "Rc" | "Arc")
@@ -255,7 +276,7 @@ impl Types<'_> {
     }
 
     /// The first field with that name, however deep inside.
-    fn inside(&self, id: TypeId, name: &str, depth: u32) -> Option<(u64, TypeId)> {
+    pub(crate) fn inside(&self, id: TypeId, name: &str, depth: u32) -> Option<(u64, TypeId)> {
         let described = self.describe(id);
         let Type::Struct(of) = &*described else {
             return None;

@@ -6,9 +6,11 @@
 
 pub(crate) mod library;
 mod named;
+mod seen;
 pub(crate) mod shape;
+pub(crate) mod wide;
 
-use alloc::{format, rc::Rc, string::String, vec::Vec};
+use alloc::{collections::BTreeMap, format, rc::Rc, string::String, vec::Vec};
 use core::cell::{Cell, RefCell};
 
 use bpf::Condition;
@@ -36,6 +38,10 @@ pub(crate) struct Types<'a> {
     program: Cell<Option<&'a dyn Kernel>>,
     options: &'a Options,
     own: RefCell<Vec<Rc<Type>>>,
+    /// See [`Types::shorten`].
+    brevity: Cell<usize>,
+    /// See [`Types::seen`], which asks the debug information once for each type.
+    seen: RefCell<BTreeMap<TypeId, Option<TypeId>>>,
 }
 
 impl<'a> Types<'a> {
@@ -45,6 +51,8 @@ impl<'a> Types<'a> {
             program: Cell::new(None),
             options,
             own: RefCell::new(Vec::new()),
+            brevity: Cell::new(0),
+            seen: RefCell::default(),
         }
     }
 
@@ -52,6 +60,12 @@ impl<'a> Types<'a> {
     pub(crate) fn set_program(&self, path: Option<&str>) {
         self.program
             .set(path.and_then(|path| self.kernel.program(path)));
+    }
+
+    /// Says how much shorter values in records are from now on than they might be. At
+    /// [`MOST_BREVITY`](shape::MOST_BREVITY) they are as short as they can be.
+    pub(crate) fn shorten(&self, brevity: usize) {
+        self.brevity.set(brevity);
     }
 
     /// The program of [`Types::set_program`], if its debug information is known.
@@ -98,6 +112,8 @@ impl<'a> Types<'a> {
             Type::Character => 4,
             Type::Pointer { .. } => 8,
             Type::Slice { .. } | Type::Str => 16,
+            // More than none, because it is a part of its value.
+            Type::Tail { .. } => 1,
             Type::Array { of, count } => self.size_at(*of, depth + 1).saturating_mul(*count),
             Type::Struct(of) => of.bytes,
             Type::Enum(of) => of.bytes,
@@ -160,6 +176,14 @@ impl<'a> Types<'a> {
         let Some((pointer, _)) = self.pointer_in(object, MOST_DEPTH) else {
             return Ok(None);
         };
+        if let Some((at, pointer)) = self.field_at(object.type_id, &["ptr"])
+            && let Some(pointer_type) = self.only_field(pointer)
+            && let Some(counted) = self.tailed(pointer_type)
+        {
+            let pointer = object.part(pointer_type, at);
+            let counted = self.behind_wide(&pointer, counted, span)?;
+            return Ok(Some(counted.part(to, offset)));
+        }
         let address = pointer.read(0, 8, false).ok_or_else(|| missing(span))?;
         let counted = Object::in_memory(to, (object.space(), address), object.present.clone());
         Ok(Some(counted.part(to, offset)))
@@ -172,7 +196,9 @@ impl<'a> Types<'a> {
         {
             return self.leads_on(only.type_id);
         }
-        matches!(&*self.describe(id), Type::Pointer { .. }) || self.shared(id).is_some()
+        matches!(&*self.describe(id), Type::Pointer { .. })
+            || self.shared(id).is_some()
+            || self.tailed(id).is_some()
     }
 
     /// What an `Arc` or `Rc` leads to, and where it is after the counters.
@@ -184,10 +210,11 @@ impl<'a> Types<'a> {
         if of.origin != Origin::Library || !matches!(plain_name(&of.name), "Arc" | "Rc") {
             return None;
         }
-        // That of a slice or of a trait has more than an address.
         let (_, pointer) = self.field_at(id, &["ptr"])?;
-        let Type::Pointer { to: at, .. } = *self.describe(self.only_field(pointer)?) else {
-            return None;
+        let pointer = self.only_field(pointer)?;
+        let at = match *self.describe(pointer) {
+            Type::Pointer { to, .. } => to,
+            _ => self.tailed(pointer)?,
         };
         let field = |name| self.field_at(at, &[name]);
         let (offset, of) = field("data").or_else(|| field("value"))?;
@@ -222,15 +249,30 @@ impl<'a> Types<'a> {
                 | "Alignment"
                 // Of a mutex: whether it is poisoned.
                 | "Flag"
+                // An error that was made of a text.
+                | "StringError"
+                | "OsStr"
+                | "Path"
+                // What an `OsStr` has in it.
+                | "Slice"
         );
         let is_number = name.starts_with("Atomic") || name.starts_with("NonZero");
-        if of.origin != Origin::Library || !is_transparent && !is_number {
+        // The iterators of a heap are shown as those of its elements.
+        let is_same = matches!(name, "Iter" | "IntoIter")
+            && field_of(&of.fields, "iter").is_some_and(|field| {
+                let described = self.describe(field.type_id);
+                matches!(&*described, Type::Struct(of) if plain_name(&of.name) == name)
+            });
+        if of.origin != Origin::Library || !is_transparent && !is_number && !is_same {
             return None;
+        }
+        if let [only] = &of.fields[..] {
+            return Some(only.clone());
         }
         let mut fields = of
             .fields
             .iter()
-            .filter(|field| self.size(field.type_id) != 0);
+            .filter(|field| self.size(field.type_id) != 0 || self.ends_in_tail(field.type_id));
         match (fields.next(), fields.next()) {
             (Some(only), None) => Some(only.clone()),
             _ => None,
@@ -356,7 +398,8 @@ pub(crate) fn type_name(described: &Type) -> String {
         Type::Unit => "a value of no bytes".into(),
         Type::Integer { bytes, signed } => {
             let letter = if *signed { 'i' } else { 'u' };
-            format!("a number ({letter}{})", u32::from(*bytes) * 8)
+            let long = if *bytes > 8 { " of 16 bytes" } else { "" };
+            format!("a number{long} ({letter}{})", u32::from(*bytes) * 8)
         }
         Type::Boolean => "a bool".into(),
         Type::Character => "a char".into(),
@@ -364,7 +407,8 @@ pub(crate) fn type_name(described: &Type) -> String {
         Type::Pointer { name, .. } => format!("a `{name}`"),
         Type::Slice { .. } => "a slice".into(),
         Type::Str => "a `&str`".into(),
-        Type::Array { .. } => "an array".into(),
+        Type::Tail { is_text: true, .. } => "a text".into(),
+        Type::Array { .. } | Type::Tail { .. } => "an array".into(),
         Type::Struct(Struct { name, .. })
         | Type::Enum(Enum { name, .. })
         | Type::Opaque { name, .. } => format!("a `{name}`"),

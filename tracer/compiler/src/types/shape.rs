@@ -17,6 +17,7 @@ use super::{
     MOST_DEPTH, Types, field_of,
     library::{Chain, Collection, MOST_IN_NODE, Table, Tree},
     plain_name,
+    wide::Beside,
 };
 use crate::object::{At, Gaps, Object};
 
@@ -42,37 +43,49 @@ pub(crate) enum Room {
 #[derive(Clone, Copy)]
 struct Limits {
     depth: u32,
+    /// So many elements are stored even if they are long.
     elements: u32,
+    /// The most elements that take instructions of their own.
+    items: u32,
     text: u32,
     /// Whether the values that references lead to are stored, and bytes are numbers.
     follows: bool,
 }
 
 /// The limits of a record, the most generous first.
-const OF_RECORD: [Limits; 7] = {
-    const fn limits(depth: u32, elements: u32, text: u32, follows: bool) -> Limits {
+const OF_RECORD: [Limits; 11] = {
+    const fn limits(depth: u32, elements: u32, items: u32, text: u32, follows: bool) -> Limits {
         Limits {
             depth,
             elements,
+            items,
             text,
             follows,
         }
     }
     [
-        limits(8, 24, MOST_INSIDE, true),
-        limits(MOST_DEPTH, 12, 64, true),
-        limits(MOST_DEPTH, 8, 40, true),
-        limits(5, 4, 32, true),
-        limits(MOST_DEPTH, 16, 64, false),
-        limits(MOST_DEPTH, 4, 32, false),
-        limits(MOST_DEPTH, 2, 16, false),
+        limits(8, 24, MOST_ELEMENTS, MOST_INSIDE, true),
+        limits(MOST_DEPTH, 12, MOST_ELEMENTS, 64, true),
+        limits(MOST_DEPTH, 12, 16, 64, true),
+        limits(MOST_DEPTH, 8, 8, 40, true),
+        limits(MOST_DEPTH, 5, 5, 40, true),
+        limits(MOST_DEPTH, 3, 3, 32, true),
+        limits(5, 4, 4, 32, true),
+        limits(MOST_DEPTH, 2, 2, 16, true),
+        limits(MOST_DEPTH, 16, MOST_ELEMENTS, 64, false),
+        limits(MOST_DEPTH, 4, 8, 32, false),
+        limits(MOST_DEPTH, 2, 2, 16, false),
     ]
 };
+
+/// How much shorter values can be made: by so many steps in [`OF_RECORD`].
+pub(crate) const MOST_BREVITY: usize = OF_RECORD.len() - 1;
 
 /// Those of a record whose values are to be short. Bytes are a text.
 const OF_BRIEF_RECORD: [Limits; 1] = [Limits {
     depth: 3,
     elements: 1,
+    items: MOST_ELEMENTS,
     text: MOST_INSIDE,
     follows: false,
 }];
@@ -89,6 +102,7 @@ struct Shaper<'t, 'a> {
     limits: Limits,
     /// The bytes of a list, and how few elements it has if they are longer.
     list_bytes: u32,
+    room: Room,
     left: Cell<u32>,
 }
 
@@ -100,6 +114,7 @@ impl Types<'_> {
             types: self,
             limits,
             list_bytes,
+            room,
             left: Cell::new(MOST_TYPES),
         };
         let options = self.options;
@@ -107,6 +122,7 @@ impl Types<'_> {
             let limits = Limits {
                 depth: MOST_DEPTH,
                 elements: 1,
+                items: MOST_ELEMENTS,
                 text: MOST_INSIDE,
                 follows: false,
             };
@@ -134,7 +150,8 @@ impl Types<'_> {
             true => &OF_BRIEF_RECORD,
             false => &OF_RECORD,
         };
-        for mut limits in choice.iter().copied() {
+        let skipped = self.brevity.get().min(choice.len() - 1);
+        for mut limits in choice.iter().skip(skipped).copied() {
             limits.text = limits.text.min(options.text_bytes);
             let shaper = shaper(limits, options.slice_bytes);
             shape = match room {
@@ -154,6 +171,9 @@ impl Types<'_> {
 
     /// Whether values of a type are bytes: a slice or a `Vec` of them.
     fn is_bytes(&self, id: TypeId) -> bool {
+        if self.is_text(id) {
+            return false;
+        }
         let of = match &*self.describe(id) {
             Type::Slice { of } => *of,
             Type::Struct(_) => match self.collection(id) {
@@ -251,20 +271,25 @@ impl Shaper<'_, '_> {
             Type::Boolean => Shape::Boolean,
             Type::Character => Shape::Character,
             Type::Float { bytes } => Shape::Float(*bytes),
-            // The whole value may be a reference.
-            Type::Pointer { name, to }
-                if (self.limits.follows || depth == 0) && is_reference(name) =>
-            {
+            Type::Pointer { name, to } if self.is_followed(depth) && is_reference(name) => {
                 Shape::Behind(Box::new(self.shape(*to, depth + 1, None)))
             }
             Type::Pointer { .. } => Shape::Address,
             Type::Str => self.text(depth),
-            Type::Slice { of } => self.list(Form::List, self.shape(*of, depth + 1, None)),
+            Type::Slice { of } | Type::Tail { of, is_text: false } => {
+                self.list(Form::List, self.shape(*of, depth + 1, None))
+            }
+            Type::Tail { .. } => self.text(depth),
             Type::Array { of, count } => self.array(*of, *count, depth, gaps),
             Type::Struct(of) => self.structure(id, of, depth, gaps),
             Type::Enum(of) => self.enumeration(of, depth, gaps),
             Type::Opaque { bytes, .. } => raw(*bytes),
         }
+    }
+
+    /// Whether a reference is stored as what it leads to. In a record the whole value may be one.
+    fn is_followed(&self, depth: u32) -> bool {
+        self.limits.follows || depth == 0 && self.room != Room::Stack
     }
 
     /// Whether so much of a value is missing that nothing of it can be told.
@@ -304,7 +329,11 @@ impl Shaper<'_, '_> {
     /// How many elements of that shape are stored.
     fn most(&self, of: &Shape) -> u32 {
         let fitting = self.list_bytes / of.bytes().max(1);
-        fitting.max(self.limits.elements).clamp(1, MOST_ELEMENTS)
+        let limit = match of.is_number() {
+            true => MOST_ELEMENTS,
+            false => self.limits.items,
+        };
+        fitting.max(self.limits.elements).clamp(1, limit)
     }
 
     fn list(&self, form: Form, of: Shape) -> Shape {
@@ -379,10 +408,15 @@ impl Shaper<'_, '_> {
             let gaps = gaps.map(|gaps| gaps.behind(only.offset));
             return self.shape(only.type_id, depth, gaps);
         }
-        if self.limits.follows
-            && let Some((to, _)) = types.shared(id)
-        {
-            return Shape::Behind(Box::new(self.shape(to, depth + 1, None)));
+        let is_raw = types.wide(id).is_some_and(|wide| wide.is_raw);
+        if !is_raw && let Some(to) = types.led_to_by(id) {
+            return match self.is_followed(depth) {
+                true => Shape::Behind(Box::new(self.shape(to, depth + 1, None))),
+                false => Shape::Address,
+            };
+        }
+        if let Some(of) = types.seen(id) {
+            return self.shape(of, depth, gaps);
         }
         let named = |name: &str, wanted: &[&str]| {
             let fields = wanted.iter().filter_map(|name| field_of(&of.fields, name));
@@ -391,6 +425,18 @@ impl Shaper<'_, '_> {
                 fields: self.fields(fields, depth, gaps),
             }
         };
+        if let Some(wide) = types.wide(id) {
+            let name = if wide.is_raw { "Pointer()" } else { &of.name };
+            let mut shape = named(name, &wide.words.map(|(name, _)| name));
+            // A table of methods is an address.
+            if let (Beside::Table, Shape::Struct { fields, .. }) = (wide.beside, &mut shape)
+                && let Some((_, table)) = fields.last_mut()
+                && !table.is_lost()
+            {
+                *table = Shape::Address;
+            }
+            return shape;
+        }
         match (of.origin, plain_name(&of.name)) {
             // Nothing says which of its fields it has.
             (Origin::Union, "MaybeUninit") => named(&of.name, &[]),
@@ -415,13 +461,45 @@ impl Shaper<'_, '_> {
             (Origin::Library, "OnceCell") => named("OnceCell()", &["inner"]),
             (Origin::Library, "LazyCell") => named("LazyCell()", &["state"]),
             (Origin::Library, "TypeId") => named("TypeId()", &["data"]),
-            (Origin::Library, "Location") => named("Location()", &["filename", "line", "col"]),
+            (Origin::Library, "Location") => {
+                let mut shape = named("Location()", &["filename", "line", "col"]);
+                // A raw pointer leads to it.
+                if let Shape::Struct { fields, .. } = &mut shape
+                    && let Some((_, file)) = fields.first_mut()
+                    && !file.is_lost()
+                {
+                    *file = self.text(depth + 1);
+                }
+                shape
+            }
             (Origin::Library, "SocketAddrV4") => named("SocketAddr()", &["ip", "port"]),
             (Origin::Library, "SocketAddrV6") => named("SocketAddr()", &["ip", "port", "scope_id"]),
             (Origin::Library, lock @ ("Mutex" | "RwLock"))
                 if field_of(&of.fields, "poison").is_some() =>
             {
                 named(&format!("{lock}()"), &["data", "poison"])
+            }
+            // Names that end in `()` are those of tuples, and in `[]` of tuples of the contents of
+            // tuples; ` { .. }` is a part of a name.
+            (Origin::Library, "CStr" | "CString") => named("CStr()", &["inner"]),
+            (Origin::Library, "Chars") => named("Chars()", &["iter"]),
+            (Origin::Library, "IntoIter") if field_of(&of.fields, "list").is_some() => {
+                named("IntoIter()", &["list"])
+            }
+            (Origin::Library, "IntoIter")
+                if field_of(&of.fields, "inner")
+                    .is_some_and(|field| types.collection(field.type_id).is_some()) =>
+            {
+                named("IntoIter()", &["inner"])
+            }
+            (Origin::Library, name @ ("Iter" | "IterMut"))
+                if field_of(&of.fields, "i1").is_some() =>
+            {
+                named(&format!("{name}[]"), &["i1", "i2"])
+            }
+            (Origin::Library, name @ ("Zip" | "BuildHasherDefault")) => named(name, &[]),
+            (Origin::Library, name) if name.starts_with("__m") => {
+                named(&format!("{name}[]"), &["0"])
             }
             (Origin::Library, "Weak") => named("(Weak)", &[]),
             (Origin::Library, "Empty") => named("Empty", &[]),
@@ -478,7 +556,8 @@ impl Shaper<'_, '_> {
     fn enumeration(&self, of: &Enum, depth: u32, gaps: Option<Gaps<'_>>) -> Shape {
         // Of some enums of the library only the content is shown.
         let name = match (of.origin, plain_name(&of.name)) {
-            (Origin::Library, "Cow" | "IpAddr" | "SocketAddr") => "()".into(),
+            (Origin::Library, "Cow" | "IpAddr" | "SocketAddr" | "Ref" | "RefMut") => "()".into(),
+            (Origin::Library, name) if name.starts_with("dyn ") => "()".into(),
             (Origin::Library, "AlignmentEnum") => "Alignment()".into(),
             _ => Rc::from(&*of.name),
         };

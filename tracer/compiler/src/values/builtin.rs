@@ -16,7 +16,9 @@ use trace_language::{
     tree::{Expression, ExpressionKind, Map as MapName, Name, Span},
 };
 
-use super::{Holds, SiteKind, UserMoment, Val, Values, Variable, library, sizes, words};
+use super::{
+    COMM_BYTES, Copied, Holds, SiteKind, UserMoment, Val, Values, Variable, library, sizes, words,
+};
 use crate::{
     Lowered,
     functions::{self, Call, Role, map_and_key, text},
@@ -31,10 +33,11 @@ const MOST_TEXT: u32 = 1023;
 type Gives = fn(&mut Values<'_, '_>, Call<'_>) -> Lowered<Val>;
 
 /// See the module's text.
-pub(crate) const GIVEN: [(&str, Gives); 29] = [
+pub(crate) const GIVEN: [(&str, Gives); 30] = [
     ("str", string),
     ("buf", bytes),
     ("ksym", symbol),
+    ("usym", user_symbol),
     ("sym", symbol),
     ("kaddr", address_of_function),
     ("uptr", |values, call| pointer(values, call, Space::User)),
@@ -212,6 +215,29 @@ fn symbol(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
     }))
 }
 
+/// `usym(address)`: the address, and the name of the task, by which the reader finds the program.
+fn user_symbol(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
+    let [address] = call.arguments else {
+        return call.refuse();
+    };
+    let Counted {
+        number, present, ..
+    } = values.count(address)?;
+    let number = Number::select(present, number, Number::Constant(0));
+    let parts = [Val::number(number, Kind::UNSIGNED), Val::Comm];
+    let shapes = [Shape::Unsigned(8), Shape::Text(COMM_BYTES)];
+    let both = Copied::Value(Val::Tuple(parts.into()));
+    Ok(
+        match values.copied(both, Shape::Tuple(shapes.into()), call.span) {
+            Val::Stored { place, .. } => Val::Stored {
+                place,
+                shape: Shape::UserSymbol,
+            },
+            other => other,
+        },
+    )
+}
+
 fn pointer(values: &mut Values<'_, '_>, call: Call<'_>, space: Space) -> Lowered<Val> {
     let [address] = call.arguments else {
         return call.refuse();
@@ -252,7 +278,7 @@ fn address_of_function(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<V
 /// `kstack(frames)` and `ustack(frames)`.
 fn stack(values: &mut Values<'_, '_>, call: Call<'_>, most: u32) -> Lowered<Val> {
     let word = &*call.name.text;
-    if !values.has_code() {
+    if !values.has_code() && word == "ustack" {
         return Err(words::no_code(word, call.span));
     }
     let (form, frames) = match call.arguments {

@@ -6,7 +6,7 @@
 use alloc::{format, string::String, vec::Vec};
 
 use bpf::AluOp;
-use trace_interface::symbols::{Field, Type, Variant};
+use trace_interface::symbols::{Field, Struct, Type, Variant};
 use trace_language::{
     Diagnostic,
     tree::{Expression, ExpressionKind, Name, Span},
@@ -17,7 +17,7 @@ use crate::{
     Lowered, names,
     number::{Counted, Kind, Number},
     object::Object,
-    types::{field_of, missing, shortened, type_name},
+    types::{Types, field_of, missing, shortened, type_name},
 };
 
 impl Values<'_, '_> {
@@ -79,8 +79,11 @@ impl Values<'_, '_> {
         };
         match &*described {
             Type::Struct(of) => match field_of(&of.fields, &name.text) {
-                Some(field) => Ok(Val::Object(object.part(field.type_id, field.offset))),
-                None => match self.types().shared_content(object, name.span)? {
+                Some(field) => {
+                    let part = object.part(field.type_id, field.offset);
+                    Ok(Val::Object(part.sliced(self.types())))
+                }
+                None => match shown_as(self.types(), object, of, name.span)? {
                     Some(content) => self.object_field(&content, name),
                     None => Err(no_field(&of.name, &of.fields, name)),
                 },
@@ -177,6 +180,9 @@ impl Values<'_, '_> {
                 )))
             }
             Type::Str | Type::Slice { .. } => Ok(Val::Object(object.clone())),
+            Type::Struct(_) if self.types().wide(object.type_id).is_some() => {
+                Ok(Val::Object(object.clone()))
+            }
             other => Err(Diagnostic::new(
                 span,
                 format!("{} is no reference", type_name(other)),
@@ -197,6 +203,7 @@ impl Values<'_, '_> {
                 let length = object.read(8, 8, false).ok_or_else(|| missing(span))?;
                 Ok(Some((address, length)))
             }
+            Type::Tail { is_text: true, .. } => Ok(object.address().zip(object.length.clone())),
             Type::Struct(_) => match self.types().text_in(object.type_id) {
                 Some((pointer, length, skip)) => {
                     let address = object
@@ -211,6 +218,24 @@ impl Values<'_, '_> {
             _ => Ok(None),
         }
     }
+}
+
+/// The value that a structure is shown as: what it leads to, the types that it may have, or its
+/// only field.
+fn shown_as(
+    types: &Types<'_>,
+    object: &Object,
+    of: &Struct,
+    span: Span,
+) -> Lowered<Option<Object>> {
+    if let Some(content) = types.led_to(object, span)? {
+        return Ok(Some(content));
+    }
+    if let Some(id) = types.seen(object.type_id) {
+        return Ok(Some(object.part(id, 0)));
+    }
+    let only = types.transparent(of);
+    Ok(only.map(|only| object.part(only.type_id, only.offset)))
 }
 
 fn no_field(of: &str, fields: &[Field], name: &Name) -> Diagnostic {

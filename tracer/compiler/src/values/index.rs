@@ -43,7 +43,23 @@ impl Values<'_, '_> {
             return Ok(part);
         }
         let object = match value {
-            Val::Object(object) => object,
+            Val::Object(object) => self.types().unwrapped(&object),
+            // A reference to an array that a variable holds.
+            Val::Number(Counted {
+                number,
+                kind:
+                    Kind::Pointer {
+                        to: Some(to),
+                        space,
+                    },
+                present,
+            }) if matches!(
+                &*self.types().describe(to),
+                Type::Array { .. } | Type::Slice { .. }
+            ) =>
+            {
+                Object::in_memory(to, (space, number), present)
+            }
             Val::Number(Counted {
                 number,
                 kind:

@@ -264,6 +264,7 @@ impl Values<'_, '_> {
             at,
             present: Test::Constant(true),
             is_variant: false,
+            length: None,
         }))
     }
 

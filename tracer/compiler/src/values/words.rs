@@ -74,7 +74,8 @@ impl Values<'_, '_> {
                 };
                 Val::Literal(kind.into())
             }
-            "func" | "ip" | "probe" | "kstack" | "ustack" | "caller" if !self.has_code() => {
+            // That of the code that runs the program.
+            "func" | "ip" | "probe" | "ustack" | "caller" if !self.has_code() => {
                 if name == "probe" {
                     return Ok(self.probe());
                 }
@@ -319,6 +320,7 @@ fn at_watch(watched: Watched, name: &str) -> Val {
             },
             present: Test::Constant(true),
             is_variant: false,
+            length: None,
         }),
     }
 }

@@ -42,6 +42,7 @@ impl Decoder<'_> {
             Type::Character => 4,
             Type::Pointer { .. } => 8,
             Type::Slice { .. } | Type::Str => 16,
+            Type::Tail { .. } => 0,
             Type::Array { of, count } => self.size(*of) * count,
             Type::Struct(Struct { bytes, .. })
             | Type::Enum(Enum { bytes, .. })
@@ -126,6 +127,7 @@ impl Decoder<'_> {
                 self.fields(&variant.name, &variant.fields, bytes)?
             }
             Type::Opaque { name, .. } => return Err(format!("{name} is not described")),
+            Type::Tail { .. } => return Err("no pointer says how long it is".into()),
         })
     }
 

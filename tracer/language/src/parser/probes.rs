@@ -383,14 +383,16 @@ fn program(parser: &mut Parser<'_>, provider: &Name, form: &str) -> Parsed<Name>
     let path = parser.part(provider, form, |letter| {
         !letter.is_whitespace() && !":,{".contains(letter)
     })?;
-    match path.text.starts_with('/') {
-        true => Ok(path),
-        false => Err(Diagnostic::new(
-            path.span,
-            format!("`{}` is no absolute path", path.text),
-            format!("write `{form}`, with the path that the machine has"),
-        )),
-    }
+    let why = match path.text.starts_with('/') {
+        true if path.text.contains(['*', '?']) => "is no path of one program",
+        true => return Ok(path),
+        false => "is no absolute path",
+    };
+    Err(Diagnostic::new(
+        path.span,
+        format!("`{}` {why}", path.text),
+        format!("write `{form}`, with the path that the machine has"),
+    ))
 }
 
 /// `:PROGRAM:PROVIDER:NAME`, or `:PROGRAM:NAME` for that of any provider.
@@ -431,6 +433,13 @@ fn user(parser: &mut Parser<'_>, provider: &Name, returns: bool) -> Parsed<Probe
         }
         _ => {
             let function = parser.function(provider)?;
+            if function.text.starts_with('$') {
+                return Err(Diagnostic::new(
+                    function.span,
+                    format!("`{}` is no name of a function", function.text),
+                    "the arguments of the command are $1, $2 and so on",
+                ));
+            }
             let (offset, end) = offset(parser.text, parser.position)?;
             if returns && offset > 0 {
                 return Err(Diagnostic::new(
@@ -546,8 +555,16 @@ fn watchpoint(parser: &mut Parser<'_>, provider: &Name) -> Parsed<ProbeKind> {
         .is_none_or(|rest| rest.starts_with(|first: char| first == '$' || first.is_ascii_digit()));
     let what = match is_number || program.is_some() {
         true => {
-            let address = parser.part(provider, FORM, is_in)?;
-            Err(number(&address, "address")?)
+            let name = parser.part(provider, FORM, is_in)?;
+            let address = number(&name, "address")?;
+            if address == 0 {
+                return Err(Diagnostic::new(
+                    name.span,
+                    "nothing is at address 0",
+                    format!("write `{FORM}` with the address of a value"),
+                ));
+            }
+            Err(address)
         }
         false => Ok((parser.function(provider)?, argument(parser)?)),
     };

@@ -48,7 +48,11 @@ impl Kind {
             | Shape::Flag
             | Shape::Character
             | Shape::Address => Self::Number,
-            Shape::Text(_) | Shape::Counted(_) | Shape::Symbol { .. } | Shape::Probe => Self::Text,
+            Shape::Text(_)
+            | Shape::Counted(_)
+            | Shape::Symbol { .. }
+            | Shape::UserSymbol
+            | Shape::Probe => Self::Text,
             Shape::Tuple(parts) => Self::Tuple(parts.iter().map(Self::of).collect()),
             _ => Self::Any,
         }

@@ -32,6 +32,7 @@
 
 use alloc::{boxed::Box, vec::Vec};
 use core::{
+    arch::asm,
     fmt,
     ops::Range,
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering},
@@ -343,6 +344,15 @@ pub enum Attached<A: Agent> {
 }
 
 impl<A: Agent> Attached<A> {
+    /// Stops it, if it is the watch of that address. Its misses stay counted.
+    pub fn unwatch(&self, address: u64) {
+        if let Self::Watch(watch) = self
+            && watch.place().addr() == address
+        {
+            let _ = watch.stop();
+        }
+    }
+
     /// How many places it has.
     pub fn places(&self) -> u32 {
         match self {
@@ -417,7 +427,32 @@ impl<A: Agent> Timer<A> {
         self.next = self
             .next
             .saturating_add((late + 1).saturating_mul(self.period));
-        self.program.run(&PtRegs::default());
+        self.program.run(&registers_here());
+    }
+}
+
+/// The registers of the calling code that a walk of the stack needs, for programs that are called
+/// and not hit. The others are zero.
+#[inline(always)]
+pub fn registers_here() -> PtRegs {
+    let (ip, sp, bp): (u64, u64, u64);
+    // SAFETY: it reads registers, and changes no other than its results.
+    unsafe {
+        asm!(
+            "lea {ip}, [rip]",
+            "mov {sp}, rsp",
+            "mov {bp}, rbp",
+            ip = out(reg) ip,
+            sp = out(reg) sp,
+            bp = out(reg) bp,
+            options(nomem, nostack, preserves_flags),
+        );
+    }
+    PtRegs {
+        ip,
+        sp,
+        bp,
+        ..PtRegs::default()
     }
 }
 
