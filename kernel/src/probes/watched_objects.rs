@@ -337,9 +337,9 @@ pub const WRITE_OF_PRESENT: u64 = 0b011;
 /// The flags that a step changes.
 pub const STEPPED: u64 = RFlags::TRAP_FLAG.bits() | RFlags::INTERRUPT_FLAG.bits();
 
-/// Asks whether a fault of the kernel is the write of a watched page. The stub of the page fault has
-/// begun the usual ones itself. True: resume with `regs`. Any context, interrupts off. `error_code` and `address` are those of a page fault; another fault has
-/// 0 for both.
+/// Asks whether a fault of the kernel is the write of a watched page. The stub of the page fault
+/// has begun the usual ones itself. True: resume with `regs`. Any context, interrupts off.
+/// `error_code` and `address` are those of a page fault; another fault has 0 for both.
 #[inline(always)]
 pub fn on_fault(regs: &mut PtRegs, error_code: u64, address: u64) -> bool {
     USED.load(Relaxed) != 0 && begin_step(regs, error_code, address)
