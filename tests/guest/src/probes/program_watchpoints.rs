@@ -156,10 +156,9 @@ fn one_process_is_watched_alone() {
     let told = told();
     assert!(told.iter().all(|told| told.pid == one), "{told:x?}");
     let values = values_of(&told, one);
-    assert!(
-        values.iter().all(|(old, new)| old + 1 == *new),
-        "{values:?}"
-    );
+    // It may not have stored before it was watched.
+    let follows = |&(old, new)| old + 1 == new || (old, new) == (7, 1);
+    assert!(values.iter().all(follows), "{values:?}");
     kill(one);
     kill(other);
 }
