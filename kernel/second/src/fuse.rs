@@ -3,7 +3,7 @@
 //! # Contexts
 //! Tasks: the first one, and that which serves tracers.
 
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 /// A value of the constants below.
 static DIES: AtomicU32 = AtomicU32::new(NEVER);
@@ -22,6 +22,8 @@ pub const LAST_ORDER: u32 = 7;
 static READ: AtomicU32 = AtomicU32::new(0);
 /// How many pieces were sent to it while a script ran.
 static WRITTEN: AtomicU32 = AtomicU32::new(0);
+/// It was listened to while a script ran: then all is attached, and its last words are ready.
+static IS_HEARD: AtomicBool = AtomicBool::new(false);
 /// The answer that all is attached has so many.
 const ALL_ATTACHED: u32 = 2;
 
@@ -49,10 +51,16 @@ pub fn is_the_last_order(number: u32) -> bool {
 /// The number of the next order: as long as nothing is recorded, one of the first.
 pub fn order_after(number: u32) -> u32 {
     const FIRST: u32 = 2;
-    let is_recorded = WRITTEN.load(Relaxed) >= ALL_ATTACHED;
-    match is_recorded || number < FIRST {
+    match IS_HEARD.load(Relaxed) || number < FIRST {
         true => number.wrapping_add(1),
         false => 0,
+    }
+}
+
+/// The line to the tracer is looked at.
+pub fn is_heard(script_runs: bool) {
+    if script_runs {
+        IS_HEARD.store(true, Relaxed);
     }
 }
 

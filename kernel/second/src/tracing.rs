@@ -128,6 +128,7 @@ struct Com2(Uart16550<PioBackend>);
 
 impl Line for Com2 {
     fn read(&mut self) -> Option<u8> {
+        fuse::is_heard(TRACING.script_runs());
         let byte = self.0.try_receive_byte().ok()?;
         fuse::was_read();
         Some(byte)

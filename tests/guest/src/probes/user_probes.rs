@@ -753,7 +753,7 @@ fn refusals_say_why() {
             Errno::EINVAL,
             "is no program",
         ),
-        (unknown, Errno::ENOENT, "no function probed_nothing"),
+        (unknown, Errno::ENOENT, "no symbol probed_nothing"),
         (
             refusal(at("probed_add").offset(5)),
             Errno::ENOENT,
