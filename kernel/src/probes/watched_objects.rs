@@ -54,7 +54,11 @@ use x86_64::{
 
 use super::{Kernel, PROBES};
 use crate::{
-    arch::{gdt, percpu, percpu::OBJECT_WORDS, smp},
+    arch::{
+        gdt,
+        percpu::{self, OBJECT_WORDS, ObjectStep},
+        smp,
+    },
     mm::paging::{self, HEAP_END, HEAP_START},
     symbols,
     sync::Mutex,
@@ -301,15 +305,12 @@ fn refusal(watch: &ObjectWatch) -> Option<&'static str> {
     }
 }
 
-/// Forbids this CPU to write pages that are mapped for reading alone, or allows it.
+/// Forbids this CPU again to write pages that are mapped for reading alone, which the stub of the
+/// page fault has allowed.
 #[inline(always)]
-fn protect_pages(on: bool) {
-    let mut value = Cr0::read_raw();
-    match on {
-        true => value |= Cr0Flags::WRITE_PROTECT.bits(),
-        false => value &= !Cr0Flags::WRITE_PROTECT.bits(),
-    }
-    // SAFETY: nothing but WP changes. The caller lets no more than one instruction write.
+fn protect_pages() {
+    let value = Cr0::read_raw() | Cr0Flags::WRITE_PROTECT.bits();
+    // SAFETY: nothing but WP changes, and the kernel runs with it.
     unsafe { Cr0::write_raw(value) };
 }
 
@@ -337,42 +338,34 @@ pub const WRITE_OF_PRESENT: u64 = 0b011;
 /// The flags that a step changes.
 pub const STEPPED: u64 = RFlags::TRAP_FLAG.bits() | RFlags::INTERRUPT_FLAG.bits();
 
-/// Asks whether a fault of the kernel is the write of a watched page. The stub of the page fault
-/// has begun the usual ones itself. True: resume with `regs`. Any context, interrupts off.
-/// `error_code` and `address` are those of a page fault; another fault has 0 for both.
+/// Gives a write up whose instruction has another fault, which left `regs`: that fault comes first,
+/// and the instruction begins anew after it. Other faults change nothing. A write itself begins in
+/// the stub of the page fault. Any context, interrupts off.
 #[inline(always)]
-pub fn on_fault(regs: &mut PtRegs, error_code: u64, address: u64) -> bool {
-    USED.load(Relaxed) != 0 && begin_step(regs, error_code, address)
+pub fn on_other_fault(regs: &mut PtRegs) {
+    if USED.load(Relaxed) != 0 {
+        give_up(regs);
+    }
 }
 
 #[cold]
 #[inline(never)]
-fn begin_step(regs: &mut PtRegs, error_code: u64, address: u64) -> bool {
+fn give_up(regs: &mut PtRegs) {
     let step = &percpu::this().object_step;
     if step.is_active.load(Relaxed)
         && regs.ip == step.ip.load(Relaxed)
         && regs.sp == step.sp.load(Relaxed)
     {
-        // The instruction has another fault, which comes first. It begins anew after that.
-        regs.flags = regs.flags & !STEPPED | step.flags.load(Relaxed);
+        restore_flags(step, regs);
         step.is_active.store(false, Relaxed);
-        protect_pages(true);
+        protect_pages();
     }
-    if error_code != WRITE_OF_PRESENT || !watches().any(|(_, watch)| watch.has_page_of(address)) {
-        return false;
-    }
-    // From here on no NMI can begin a step (OBJECT-2).
-    protect_pages(false);
-    step.ip.store(regs.ip, Relaxed);
-    step.sp.store(regs.sp, Relaxed);
-    step.flags.store(regs.flags & STEPPED, Relaxed);
-    step.touched.store(address, Relaxed);
-    for (kept, word) in step.words.iter().zip(words_at(address)) {
-        kept.store(word, Relaxed);
-    }
-    step.is_active.store(true, Relaxed);
-    regs.flags = regs.flags & !STEPPED | RFlags::TRAP_FLAG.bits();
-    true
+}
+
+/// Gives the code the flags back that a step has changed.
+#[inline(always)]
+fn restore_flags(step: &ObjectStep, regs: &mut PtRegs) {
+    regs.flags = regs.flags & !STEPPED | step.flags.load(Relaxed);
 }
 
 /// A write to a watched page that is over.
@@ -408,8 +401,7 @@ pub fn is_step_of(regs: &PtRegs) -> bool {
 #[inline(never)]
 pub fn end_step(regs: &mut PtRegs) -> Written {
     let step = &percpu::this().object_step;
-    let flags = step.flags.load(Relaxed);
-    regs.flags = regs.flags & !STEPPED | flags;
+    restore_flags(step, regs);
     let addr = step.touched.load(Relaxed);
     let old = step.words.each_ref().map(|word| word.load(Relaxed));
     let new = words_at(addr);
@@ -430,13 +422,13 @@ pub fn end_step(regs: &mut PtRegs) -> Written {
         };
         count.fetch_add(1, Relaxed);
     }
-    protect_pages(true);
+    protect_pages();
     Written {
         told,
         addr,
         old: old[0],
         new: new[0],
-        is_stepped: flags & RFlags::TRAP_FLAG.bits() != 0,
+        is_stepped: is_stepped_by_others(),
     }
 }
 

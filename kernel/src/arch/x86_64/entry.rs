@@ -296,9 +296,9 @@ begin_stub asm_page_fault
     jmp exception_return
 end_stub asm_page_fault
 
-# A page fault while objects are watched. If it is a write of the kernel to a page of one, and no
-# other write is under way on this CPU, this does as `begin_step` in `probes/watched_objects.rs`,
-# and goes straight back.
+# A page fault while objects are watched. If it is a write of the kernel to a page of one, that
+# write begins: `probes/watched_objects.rs` says how. While one is under way on this CPU, no other
+# faults (OBJECT-2), so the fault is another then.
 #
 #   rsp + 0x48  ss
 #         0x40  sp

@@ -133,7 +133,7 @@ pub(super) extern "C" fn do_debug(regs: &mut PtRegs) {
 pub(super) extern "C" fn enter_exception(regs: &mut PtRegs, vector: u64) {
     let vector = vector as u8;
     if !regs.user_mode() {
-        watched_objects::on_fault(regs, 0, 0);
+        watched_objects::on_other_fault(regs);
         if hooks::on_fault(regs, vector) {
             return;
         }
@@ -154,8 +154,9 @@ extern "C" fn do_exception(regs: &mut PtRegs, vector: u8) {
 /// vol. 3A, figure 4-12.
 pub(super) extern "C" fn enter_page_fault(regs: &mut PtRegs, error_code: u64, address: u64) {
     if !regs.user_mode() {
-        let is_ours = watched_objects::on_fault(regs, error_code, address)
-            || uprobes::hit::is_reading() && uprobes::hit::bring_in_for_action(error_code, address)
+        watched_objects::on_other_fault(regs);
+        let is_ours = uprobes::hit::is_reading()
+            && uprobes::hit::bring_in_for_action(error_code, address)
             || hooks::on_fault(regs, vector::PAGE_FAULT);
         if is_ours {
             return;
