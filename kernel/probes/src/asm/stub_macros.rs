@@ -38,6 +38,47 @@ macro_rules! pop_general_registers {
     };
 }
 
+/// Begins a function at whose entry the stack is as at `other` of
+/// [`breakpoint_entry!`](crate::breakpoint_entry): the first words of a trap's frame, down to `ax`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! begin_at_other {
+    () => {
+        r#"
+    .cfi_startproc simple
+    .cfi_signal_frame
+    .cfi_def_cfa rsp, 88
+    .cfi_offset rip, -40
+    .cfi_offset rsp, -16
+    .cfi_offset rdi, -56
+    .cfi_offset rsi, -64
+    .cfi_offset rdx, -72
+    .cfi_offset rcx, -80
+    .cfi_offset rax, -88
+"#
+    };
+}
+
+/// Ends such a function: the gate's owner, at the address in `{owner}`, gets the trap as the
+/// processor left it.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! end_in_owner {
+    () => {
+        r#"
+    .irp register, rax, rcx, rdx, rsi, rdi
+    pop \register
+    .cfi_adjust_cfa_offset -8
+    .cfi_restore \register
+    .endr
+    add rsp, 8
+    .cfi_adjust_cfa_offset -8
+    jmp qword ptr [rip + {owner}]
+    .cfi_endproc
+"#
+    };
+}
+
 /// The definitions, for the beginning of a `global_asm!`.
 /// [`end_of_stub_macros!`](crate::end_of_stub_macros) takes them back, because two `global_asm!`
 /// may become one source for the assembler.

@@ -158,25 +158,8 @@ macro_rules! other_debug {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn kprobe_other_debug() {
             ::core::arch::naked_asm!(
-                ".cfi_startproc simple",
-                ".cfi_signal_frame",
-                ".cfi_def_cfa rsp, 88",
-                ".cfi_offset rip, -40",
-                ".cfi_offset rsp, -16",
-                ".cfi_offset rdi, -56",
-                ".cfi_offset rsi, -64",
-                ".cfi_offset rdx, -72",
-                ".cfi_offset rcx, -80",
-                ".cfi_offset rax, -88",
-                ".irp register, rax, rcx, rdx, rsi, rdi",
-                "pop \\register",
-                ".cfi_adjust_cfa_offset -8",
-                ".cfi_restore \\register",
-                ".endr",
-                "add rsp, 8",
-                ".cfi_adjust_cfa_offset -8",
-                "jmp qword ptr [rip + {owner}]",
-                ".cfi_endproc",
+                $crate::begin_at_other!(),
+                $crate::end_in_owner!(),
                 owner = sym $owner,
             )
         }
