@@ -80,16 +80,7 @@ fn distinct(all: impl Iterator<Item = (String, Implementor)>) -> Vec<Implementor
 /// the marker traits beside it, and without the types that it names (`Output=u8`).
 fn principal(pointer: &str) -> Option<String> {
     let (_, object) = pointer.split_once("dyn ")?;
-    let mut depth = 0_i32;
-    let mut before = ' ';
-    let end = object.find(|letter| {
-        match letter {
-            '<' | '(' | '[' => depth += 1,
-            '>' if before == '-' => {}
-            '>' | ')' | ']' => depth -= 1,
-            _ => {}
-        }
-        before = letter;
+    let end = names::find_in_brackets(object, |depth, letter| {
         depth < 0 || depth == 0 && matches!(letter, ' ' | ',')
     });
     let object = &object[..end.unwrap_or(object.len())];

@@ -134,6 +134,11 @@ pub fn of_library(name: &str) -> String {
 
 /// Where the bracket closes that a text follows.
 fn closing(text: &str) -> Option<usize> {
+    find_in_brackets(text, |depth, _| depth < 0)
+}
+
+/// The first letter for which `is_wanted`, which gets how many brackets are open after it.
+pub(crate) fn find_in_brackets(text: &str, is_wanted: impl Fn(i32, char) -> bool) -> Option<usize> {
     let mut depth = 0_i32;
     let mut before = ' ';
     text.find(|letter| {
@@ -144,7 +149,7 @@ fn closing(text: &str) -> Option<usize> {
             _ => {}
         }
         before = letter;
-        depth < 0
+        is_wanted(depth, letter)
     })
 }
 
