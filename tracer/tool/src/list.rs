@@ -82,26 +82,14 @@ pub fn list_program_statics<'p>(
     programs: impl IntoIterator<Item = (&'p str, &'p DebugInfo)>,
     out: &mut impl Write,
 ) -> Result<()> {
-    let (path, wanted) = pattern.split_once(':').unwrap_or((pattern, "*"));
-    let (mut all, mut has_program, mut has_static) = (Vec::new(), false, false);
-    for (of, symbols) in programs {
-        all.push(of);
-        if !glob(path, of) {
-            continue;
-        }
-        has_program = true;
-        for found in symbols.statics(wanted) {
-            has_static = true;
-            write_static(&format!("{of}:"), &found, out)?;
-        }
-    }
-    if !has_program {
-        bail!("no program matches `{path}`; there are {}", all.join(", "));
-    }
-    if !has_static {
-        bail!("no static of `{path}` matches `{wanted}`; `*` stands for any text");
-    }
-    Ok(())
+    list_in_programs(pattern, "static", programs, |of, symbols, wanted| {
+        let found = symbols.statics(wanted);
+        let program = format!("{of}:");
+        found
+            .iter()
+            .try_for_each(|found| write_static(&program, found, out))?;
+        Ok(found.len())
+    })
 }
 
 /// Writes a line for each instruction of the kernel whose mnemonic or text the pattern matches: the
@@ -133,26 +121,39 @@ pub fn list_program_functions<'p>(
     programs: impl IntoIterator<Item = (&'p str, &'p DebugInfo)>,
     out: &mut impl Write,
 ) -> Result<()> {
-    let (path, function) = pattern.split_once(':').unwrap_or((pattern, "*"));
-    let (mut all, mut has_program, mut has_function) = (Vec::new(), false, false);
-    for (of, symbols) in programs {
-        all.push(of);
-        if !glob(path, of) {
-            continue;
-        }
-        has_program = true;
-        let functions = symbols.functions(function);
+    list_in_programs(pattern, "function", programs, |of, symbols, wanted| {
+        let functions = symbols.functions(wanted);
         let signatures = symbols.signatures(&functions);
         for (function, signature) in functions.iter().zip(signatures) {
-            has_function = true;
             writeln!(out, "uprobe:{of}:{}  {signature}", function.path).context(CANNOT_WRITE)?;
         }
-    }
-    if !has_program {
+        Ok(functions.len())
+    })
+}
+
+/// Has `list` write what is wanted of each program that `PATH:WANTED` matches, and say how much
+/// that was. Nothing at all is an error, which calls it `kind`.
+fn list_in_programs<'p>(
+    pattern: &str,
+    kind: &str,
+    programs: impl IntoIterator<Item = (&'p str, &'p DebugInfo)>,
+    mut list: impl FnMut(&str, &DebugInfo, &str) -> Result<usize>,
+) -> Result<()> {
+    let (path, wanted) = pattern.split_once(':').unwrap_or((pattern, "*"));
+    let (all, matching): (Vec<_>, Vec<_>) = programs
+        .into_iter()
+        .map(|program| (program.0, glob(path, program.0).then_some(program)))
+        .unzip();
+    let matching: Vec<_> = matching.into_iter().flatten().collect();
+    if matching.is_empty() {
         bail!("no program matches `{path}`; there are {}", all.join(", "));
     }
-    if !has_function {
-        bail!("no function of `{path}` matches `{function}`; `*` stands for any text");
+    let mut found = 0;
+    for (of, symbols) in matching {
+        found += list(of, symbols, wanted)?;
+    }
+    if found == 0 {
+        bail!("no {kind} of `{path}` matches `{wanted}`; `*` stands for any text");
     }
     Ok(())
 }
