@@ -186,7 +186,7 @@ impl Walk {
                 PROBES.return_address(self.task, slot, above.ip())
             };
         }
-        // The frame above an entry stub may be of ring 3. A 0 ends a chain of frame pointers.
+        // A 0 ends a chain of frame pointers.
         let is_kernel = above.ip() >> 63 != 0;
         is_kernel.then(|| as_probed(above))
     }

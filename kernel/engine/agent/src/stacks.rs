@@ -172,8 +172,9 @@ unsafe fn walk<A: Agent>(sample: &Sample, skip: usize, to: *mut u64, most: usize
     let Some(table) = A::tracing().stacks.get() else {
         return 0;
     };
-    // A CPU that ran a program has no call of the kernel.
-    if sample.ip < A::USER_END {
+    // A CPU that ran a program has no call of the kernel. A program that jumps to an address of the
+    // kernel may be interrupted there, on its own stack.
+    if sample.ip < A::USER_END || sample.sp < A::USER_END {
         return 0;
     }
     let mut place = Place {
@@ -328,7 +329,7 @@ impl Place {
         if found == Found::Interrupted {
             self.end = A::stack_end(self.walker.sp);
         }
-        // Ring 3, or the end of a chain, has no upper half.
+        // The end of a chain has no upper half.
         found != Found::Nothing && self.walker.ip >> 63 != 0
     }
 

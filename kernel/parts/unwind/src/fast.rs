@@ -333,7 +333,7 @@ pub enum Found {
     Caller,
     /// The interrupted function, whose stack may be another one.
     Interrupted,
-    /// No rule for the code, or one that leads out of the stack.
+    /// No rule for the code, one that leads out of the stack, or one that leads to ring 3.
     Nothing,
 }
 
@@ -367,7 +367,7 @@ impl Walker {
             return Found::Caller;
         }
         let ip_slot = frame_end.wrapping_sub(SAVED_IP as u64);
-        if ip_slot < self.sp {
+        if ip_slot < self.sp || crate::is_of_ring_3(read(ip_slot.wrapping_add(8))) {
             return Found::Nothing;
         }
         if bp_is_saved {

@@ -14,7 +14,8 @@
 //! The address of a *called* frame is a return address. It belongs to the call before it: after a
 //! call that never returns it may lie in the next function. The address of an *interrupted* frame
 //! (an exception, an interrupt, a probe hit) is that of the instruction itself. A frame above a
-//! signal frame is interrupted.
+//! signal frame is interrupted. If it has been saved with the selector of code in ring 3, it is not
+//! there: its address may be any, also one of the kernel, and nothing of its stack may be read.
 //!
 //! Compilers still say that a register is saved on the stack after it has been popped. This cannot
 //! happen in a called frame. In an interrupted one, the stack below the stack pointer may be
@@ -110,7 +111,7 @@ pub trait Memory {
 /// Why there is no further frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// The function has no caller.
+    /// The function has no caller, or it serves ring 3.
     Outermost,
     /// Nothing describes the code at this address.
     NoInformation {
@@ -136,6 +137,11 @@ pub struct Section<'a> {
     pub address: u64,
     /// Its contents.
     pub bytes: &'a [u8],
+}
+
+/// Whether code with this selector runs in ring 3.
+pub(crate) const fn is_of_ring_3(selector: u64) -> bool {
+    selector & 3 == 3
 }
 
 /// The call frame information of one linked image.
@@ -227,6 +233,9 @@ impl<'a> Tables<'a> {
     }
 
     /// The frame of the caller, or the interrupted frame, above `frame`.
+    ///
+    /// # Errors
+    /// [`Stop`].
     pub fn step(&self, frame: &Frame, memory: &impl Memory) -> Result<Frame, Stop> {
         let code = frame.code_address();
         let mut context = UnwindContext::<usize, OnStack>::new_in();
@@ -272,6 +281,14 @@ impl<'a> Tables<'a> {
                 RegisterRule::SameValue => frame.registers[usize::from(register.0)],
                 RegisterRule::Offset(offset) => {
                     let slot = cfa.wrapping_add_signed(offset);
+                    if is_signal_frame && usize::from(register.0) == IP {
+                        // The processor has stored the selector above the address.
+                        let selector = slot.wrapping_add(8);
+                        if selector >= frame.sp() && memory.read(selector).is_some_and(is_of_ring_3)
+                        {
+                            return Err(Stop::Outermost);
+                        }
+                    }
                     if frame.interrupted && slot < frame.sp() {
                         frame.registers[usize::from(register.0)]
                     } else {

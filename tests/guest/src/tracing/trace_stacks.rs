@@ -5,6 +5,7 @@
 //! here, so each is known, with return probes on the way and across an interrupt. The fast walk by
 //! a table is compared with the exact one at each instruction.
 
+use abi::{WaitStatus, signal};
 use alloc::{string::String, vec::Vec};
 use core::{
     hint::black_box,
@@ -16,7 +17,7 @@ use bpf_compiler::Sample;
 use kernel::{
     arch::{percpu, smp, traps},
     backtrace,
-    probes::{Kprobe, Kretprobe, KretprobeInstance, PtRegs, register},
+    probes::{Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs, register},
     symbols,
     task::exec::run_program,
     trace::{
@@ -466,4 +467,41 @@ fn code_of_a_program_has_no_stack_of_the_kernel() {
     // SAFETY: a sample of a program is looked at only; nothing is read by it.
     assert_eq!(unsafe { TRACING.stacks.take(&sample, &mut frames) }, 0);
     assert_eq!(frames, [1; 4]);
+}
+
+/// Frames of both walks in a hit, and how many of them had an address that the program has jumped
+/// to.
+static WALKED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+static OF_THE_PROGRAM: AtomicU64 = AtomicU64::new(0);
+
+/// The program's address looks like one of the kernel.
+#[guest_test]
+fn a_program_that_has_jumped_into_the_kernel_has_no_frame_there() {
+    const JUMPED_TO: u64 = 0xffff_ffff_8000_0000;
+    fn walk(probe: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
+        let sample = Sample {
+            ip: probe.addr(),
+            sp: regs.sp,
+            bp: regs.bp,
+        };
+        let mut frames = [0; MAX_FRAMES];
+        // SAFETY: the probed call was interrupted.
+        let count = unsafe { TRACING.stacks.take(&sample, &mut frames) };
+        let fast = frames[..count].iter().copied();
+        let exact = backtrace::walk(regs).map(|frame| frame.ip());
+        for (frame, walked) in fast.map(|ip| (ip, 0)).chain(exact.map(|ip| (ip, 1))) {
+            WALKED[walked].fetch_add(1, SeqCst);
+            OF_THE_PROGRAM.fetch_add(u64::from(frame == JUMPED_TO), SeqCst);
+        }
+        PreVerdict::Execute
+    }
+    TRACING.stacks.ready().unwrap();
+    let probe = Kprobe::new().symbol("do_exit").pre(walk);
+    let probe = register(alloc::boxed::Box::new(probe)).unwrap();
+    let status = run_program("/bin/exercise", &["wild", "kernel_call"]);
+    assert_eq!(status, Ok(WaitStatus::killed(signal::SEGV)));
+    drop(probe);
+    let [fast, exact] = [0, 1].map(|walk| WALKED[walk].load(SeqCst));
+    assert!(fast > 2 && fast == exact, "{fast} and {exact} frames");
+    assert_eq!(OF_THE_PROGRAM.load(SeqCst), 0);
 }
