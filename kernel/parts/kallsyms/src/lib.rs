@@ -38,8 +38,9 @@ use core::{
     fmt::{self, Write},
 };
 use elf::{ElfBytes, abi, endian::LittleEndian};
+use memchr::memmem::Finder;
 use names::one_of;
-use rustc_demangle::{Demangle, try_demangle};
+use rustc_demangle::try_demangle;
 
 /// The kind of memory that a symbol lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -599,25 +600,35 @@ impl<'a> Table<'a> {
         Ok(found)
     }
 
-    /// The symbols of that demangled name, one for each address. Names with the hash are tried
-    /// first, then names without.
+    /// The symbols of that demangled name, one for each address: those whose name with the hash it
+    /// is, or else those whose name without.
     fn by_demangled_name(&self, name: &str) -> Result<Vec<Symbol<'a>>, LookupError<'a>> {
-        let part = longest_identifier(name);
-        let demangled = |fits: &dyn Fn(&Demangle<'a>) -> bool| {
-            let mut found = try_collect(
-                self.iter()
-                    .filter(|symbol| symbol.name.contains(part))
-                    .filter(|symbol| try_demangle(symbol.name).is_ok_and(|name| fits(&name))),
-            )?;
-            found.dedup_by_key(|symbol| symbol.start);
-            Ok(found)
-        };
-        let with_hash = demangled(&|candidate| prints_as(format_args!("{candidate}"), name))?;
-        if with_hash.is_empty() {
-            demangled(&|candidate| prints_as(format_args!("{candidate:#}"), name))
-        } else {
-            Ok(with_hash)
+        let part = Finder::new(longest_identifier(name));
+        let (mut with_hash, mut without) = (Vec::new(), Vec::new());
+        for symbol in self.iter() {
+            if part.find(symbol.name.as_bytes()).is_none() {
+                continue;
+            }
+            let Ok(demangled) = try_demangle(symbol.name) else {
+                continue;
+            };
+            let found = if prints_as(format_args!("{demangled}"), name) {
+                &mut with_hash
+            } else if prints_as(format_args!("{demangled:#}"), name) {
+                &mut without
+            } else {
+                continue;
+            };
+            found.try_reserve(1).map_err(|_| LookupError::OutOfMemory)?;
+            found.push(symbol);
         }
+        let mut found = if with_hash.is_empty() {
+            without
+        } else {
+            with_hash
+        };
+        found.dedup_by_key(|symbol| symbol.start);
+        Ok(found)
     }
 }
 
