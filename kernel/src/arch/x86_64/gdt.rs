@@ -80,8 +80,9 @@ pub struct InterruptStacks {
 /// Size of each of [`InterruptStacks`]: room for a report, which formats and unwinds.
 const STACK_BYTES: usize = 32 * 1024;
 
-/// Stacks of the CPU that boots, which has no allocator yet.
-#[repr(C, align(16))]
+/// Stacks of the CPU that boots, which has no allocator yet. Whole pages, so that each other static
+/// can be watched as an object, wherever it is.
+#[repr(C, align(4096))]
 struct BootStacks(UnsafeCell<[[u8; STACK_BYTES]; 2]>);
 
 // SAFETY: only the processor uses them, as stacks of the boot CPU.
