@@ -6,11 +6,12 @@
 use abi::open;
 use alloc::{format, string::String, vec, vec::Vec};
 use bpf::{
-    AluOp, Builder, Helper, MapDef, MapIndex, MapKind, ProgramKind, Reg::*, Size::B8,
+    AluOp, Builder, Condition, Helper, MapDef, MapIndex, MapKind, ProgramKind, Reg::*, Size::B8,
     context::Register,
 };
 use kernel::{
     fs,
+    mm::shared::Shared,
     probes::{Kprobe, Kretprobe, survey},
     symbols,
     trace::{
@@ -132,6 +133,7 @@ pub fn measure(suffix: &str) -> Result<(), LoadError> {
         publish(&name, || (row.done)(probe.program(), map) - before);
     }
     latency(&format!("a_latency_hist{suffix}"))?;
+    latency_by_task(&format!("a_latency_key{suffix}"))?;
     stacks(suffix)?;
     for event in EVENTS {
         event.measure(suffix);
@@ -664,10 +666,81 @@ fn latency(name: &str) -> Result<(), LoadError> {
         .exit(0);
     let on_return = Program::load(on_return.finish()?)?;
     let entry = Program::load_beside(entry.finish()?, &on_return)?;
+    publish_calls(name, entry, on_return, ticks)
+}
+
+/// The same by a map of the tasks that are in a call, as programs for Linux do it.
+fn latency_by_task(name: &str) -> Result<(), LoadError> {
+    const KEY: i16 = -8;
+    const TIME: i16 = -16;
+    if !wanted(name) {
+        return Ok(());
+    }
+    let maps = |builder: &mut Builder| {
+        let started = builder.map(MapDef {
+            name: "started".into(),
+            kind: MapKind::Hash,
+            key_size: 8,
+            value_size: 8,
+            entries: 4096,
+        });
+        (started, builder.map(MapDef::histogram("ticks")))
+    };
+    let key = |builder: &mut Builder, started| {
+        builder
+            .load_map(R1, started)
+            .mov(R2, R10)
+            .alu(AluOp::Add, R2, i32::from(KEY));
+    };
+    let mut entry = Builder::new(ProgramKind::Entry { data: 0 });
+    let (started, _) = maps(&mut entry);
+    entry
+        .call(Helper::PidTgid)
+        .store(R10, KEY, B8, R0)
+        .call(Helper::Tsc)
+        .store(R10, TIME, B8, R0);
+    key(&mut entry, started);
+    entry
+        .mov(R3, R10)
+        .alu(AluOp::Add, R3, i32::from(TIME))
+        .mov(R4, 0)
+        .call(Helper::MapUpdate)
+        .exit(0);
+    let mut on_return = Builder::new(ProgramKind::Return { data: 0 });
+    let (_, ticks) = maps(&mut on_return);
+    let end = on_return.label();
+    on_return.call(Helper::PidTgid).store(R10, KEY, B8, R0);
+    key(&mut on_return, started);
+    on_return
+        .call(Helper::MapLookup)
+        .branch(Condition::Equal, R0, 0, end)
+        .load(R6, R0, 0, B8)
+        .call(Helper::Tsc)
+        .alu(AluOp::Sub, R0, R6)
+        .mov(R1, R0)
+        .call(Helper::Log2)
+        .mov(R2, R0)
+        .load_map(R1, ticks)
+        .mov(R3, 1)
+        .call(Helper::Add);
+    key(&mut on_return, started);
+    on_return.call(Helper::MapDelete).place(end).exit(0);
+    let on_return = Program::load(on_return.finish()?)?;
+    let entry = Program::load_beside(entry.finish()?, &on_return)?;
+    publish_calls(name, entry, on_return, ticks)
+}
+
+/// The row of two programs of which the second one counts calls in a histogram.
+fn publish_calls(
+    name: &str,
+    entry: Shared<Program>,
+    on_return: Shared<Program>,
+    histogram: MapIndex,
+) -> Result<(), LoadError> {
     let call = AttachedCall::new(Some(entry), on_return, Kretprobe::new().symbol(TARGET))?;
     publish(name, || {
         (0..65)
-            .map(|bucket| call.program().counter(ticks, bucket))
+            .map(|bucket| call.program().counter(histogram, bucket))
             .sum()
     });
     Ok(())

@@ -56,7 +56,7 @@ pub fn figure(name: &str) -> Option<Linux> {
         "a_stream_24" => (520., Some(0)),
         "a_stream_24_int3" => (953., Some(2)),
         // Through the function tracer.
-        "a_latency_hist" => (1902., Some(0)),
+        "a_latency_hist" | "a_latency_key" => (1902., Some(0)),
         // Events of kprobe_events.
         "ev_0" => (758., Some(0)),
         "ev_0_int3" => (1157., Some(2)),

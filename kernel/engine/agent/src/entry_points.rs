@@ -7,7 +7,7 @@
 //!   trace_event_of_size      the same with the common header      ├─► again, in Rust: a new page,
 //!   trace_event_with_room    the same with room for strings      ─┘ a nested writer, no room
 //!   trace_ring_submit        the end of a record
-//!   trace_add_by_word        counting by a key of 8 bytes
+//!   trace_…_by_word          finding, setting, counting and deleting by a key of 8 bytes
 //!   trace_graph_…            the routines of the tracer of calls
 //!   trace_…                  one for each helper that needs to know the kernel: a C function
 //! ```
@@ -165,7 +165,10 @@ macro_rules! entry_points {
                 trigger: trace_trigger as *const () as u64,
                 aim_watch: trace_aim_watch as *const () as u64,
                 watched_address: trace_watched_address as *const () as u64,
+                find_by_word: trace_find_by_word as *const () as u64,
+                set_by_word: trace_set_by_word as *const () as u64,
                 add_by_word: trace_add_by_word as *const () as u64,
+                delete_by_word: trace_delete_by_word as *const () as u64,
                 ring_submit: trace_ring_submit as *const () as u64,
                 record_of_size: trace_record_of_size as *const () as u64,
                 event_of_size: trace_event_of_size as *const () as u64,

@@ -21,7 +21,7 @@ use bpf::Helper;
 use bpf_compiler::{Constants, Given, KERNEL_MEMORY_END, Routine};
 use trace_maps::{ArrayPlace, Table, compiled};
 
-pub use trace_maps::{Stacks, compiled::hash_add_word_at_home};
+pub use trace_maps::{Stacks, at_home};
 
 use crate::{
     Agent, counters,
@@ -90,21 +90,29 @@ fn is_in_upper_half<A: Agent>() -> bool {
 /// The routine in place of a helper whose arguments are `constants`.
 pub(crate) fn routine<A: Agent>(helper: Helper, constants: &Constants) -> Option<Routine> {
     let (address, arguments) = match (helper, *constants) {
-        (Helper::AddByKey, [Some(map), ..]) => {
+        (
+            Helper::MapLookup | Helper::MapUpdate | Helper::AddByKey | Helper::MapDelete,
+            [Some(map), _, _, flags, _],
+        ) => {
             let map = core::ptr::with_exposed_provenance::<Tables>(map as usize);
-            // SAFETY: the handle of a map of keys, which lives as long as the program. Its tables
-            // do.
-            if unsafe { (*(*map).tables[0]).key_bytes() } != 8 {
+            // SAFETY: the handle of a map, which lives as long as the program.
+            let (key, value) = unsafe { (*map).bytes() }?;
+            let entry = A::tracing_entry_points();
+            let (address, third) = match helper {
+                Helper::MapLookup => (entry.find_by_word, Given::Nothing),
+                Helper::MapUpdate if value == 8 && flags == Some(compiled::ANY) => {
+                    (entry.set_by_word, Given::Word)
+                }
+                Helper::MapUpdate => return None,
+                Helper::AddByKey => (entry.add_by_word, Given::Argument),
+                _ => (entry.delete_by_word, Given::Nothing),
+            };
+            if key != 8 {
                 return None;
             }
             (
-                A::tracing_entry_points().add_by_word,
-                [
-                    Given::Argument,
-                    Given::Word,
-                    Given::Argument,
-                    Given::Nothing,
-                ],
+                address,
+                [Given::Argument, Given::Word, third, Given::Nothing],
             )
         }
         (Helper::StrLen, [_, Some(most @ 1..), ..]) if is_in_upper_half::<A>() => (
@@ -145,6 +153,18 @@ pub struct Tables {
 unsafe impl Send for Tables {}
 // SAFETY: as above.
 unsafe impl Sync for Tables {}
+
+impl Tables {
+    /// How many bytes keys and values have; `None` for an array.
+    fn bytes(&self) -> Option<(usize, usize)> {
+        if self.array.is_some() {
+            return None;
+        }
+        // SAFETY: there is a first table, which lives as long as the map.
+        let table = unsafe { &*self.tables[0] };
+        Some((table.key_bytes(), table.value_bytes()))
+    }
+}
 
 /// The table of this CPU.
 ///

@@ -1,21 +1,15 @@
 //! The functions that compiled code calls. Arguments and results are in registers, as in
 //! `extern "C"`; keys and values are on the program's stack, where the verifier has seen that they
-//! are complete.
+//! are complete. [`crate::at_home`] has those whose keys are in registers.
 //!
 //! Results are 0 or a negative number as in BPF: [`FULL`], [`BUSY`], [`PRESENT`], [`ABSENT`].
 
-use core::{
-    arch::naked_asm,
-    mem::{MaybeUninit, offset_of},
-};
+use core::mem::MaybeUninit;
 
 use crate::{
     stacks::Stacks,
     steps::NoSteps,
-    table::{
-        Bytes, KeyWords, LIVE, Lost, MAX_KEY_WORDS, MULTIPLIER, NotUpdated, PIN, TURNED, Table,
-        VALUE, When,
-    },
+    table::{Bytes, KeyWords, Lost, MAX_KEY_WORDS, NotUpdated, Table, When},
 };
 
 /// Lost: there is no room for another key (E2BIG).
@@ -220,80 +214,39 @@ pub unsafe extern "C" fn hash_add_word(table: *const Table, key: u64, delta: u64
     added(unsafe { &*table }.add_word::<NoSteps>(key, delta))
 }
 
-/// Same as [`hash_add_word`], in assembly: the table in `rdi`, the key in `rsi`, `delta` in `rdx`.
-/// It returns 0 or a negative number, and changes `rax`, `rcx`, `rdx`, `rsi`, `rdi`
-/// and the flags only. DF is clear.
-///
-/// A key that is live in the first slot of its window is counted here, and everything else is
-/// done in Rust from the beginning.
+/// Same as [`hash_lookup`] for a hash whose keys have 8 bytes. The key is in a register.
 ///
 /// # Safety
-/// The table lives, and its keys have 8 bytes. If it belongs to one CPU, that is this CPU, which
-/// the caller does not leave.
-#[unsafe(naked)]
-pub unsafe extern "C" fn hash_add_word_at_home(table: *const Table, word: u64, delta: u64) -> i64 {
-    naked_asm!(
-        ".cfi_startproc",
-        "mov rcx, rdx",
-        // rsi: the tag.
-        "movabs rax, {turned}",
-        "xor rsi, rax",
-        "jz 3f",
-        "movabs rax, {multiplier}",
-        "mul rsi",
-        "xor rax, rdx",
-        "and rax, [rdi + {mask}]",
-        "imul rax, [rdi + {stride}]",
-        "add rax, [rdi + {first}]",
-        "cmp [rax], rsi",
-        "jne 3f",
-        "test dword ptr [rax + 8], {live}",
-        "jz 3f",
-        // The pin, and then both again (TABLE-3).
-        "mov edx, {pin}",
-        "lock xadd [rax + 8], rdx",
-        "test edx, {live}",
-        "jz 2f",
-        "cmp [rax], rsi",
-        "jne 2f",
-        "lock add [rax + 8 * {value}], rcx",
-        "lock sub qword ptr [rax + 8], {pin}",
-        "xor eax, eax",
-        "ret",
-        "2: lock sub qword ptr [rax + 8], {pin}",
-        "3: push rbp",
-        ".cfi_def_cfa_offset 16",
-        ".cfi_offset rbp, -16",
-        "mov rbp, rsp",
-        ".cfi_def_cfa_register rbp",
-        "push r8",
-        "push r9",
-        "push r10",
-        "push r11",
-        "and rsp, -16",
-        "mov rdx, rcx",
-        "movabs rax, {turned}",
-        "xor rsi, rax",
-        "call {slowly}",
-        "mov r8, [rbp - 8]",
-        "mov r9, [rbp - 16]",
-        "mov r10, [rbp - 24]",
-        "mov r11, [rbp - 32]",
-        "leave",
-        ".cfi_def_cfa rsp, 8",
-        ".cfi_restore rbp",
-        "ret",
-        ".cfi_endproc",
-        turned = const TURNED,
-        multiplier = const MULTIPLIER,
-        mask = const offset_of!(Table, mask),
-        stride = const offset_of!(Table, stride),
-        first = const offset_of!(Table, first),
-        live = const LIVE,
-        pin = const PIN,
-        value = const VALUE,
-        slowly = sym hash_add_word,
-    )
+/// (1) of [`hash_lookup`]; and keys have 8 bytes.
+pub unsafe extern "C" fn hash_find_word(table: *const Table, key: u64) -> *mut u64 {
+    // SAFETY: by the contract.
+    unsafe { &*table }.lookup::<NoSteps>(&Table::word_key(key))
+}
+
+/// Same as [`hash_update`] with [`ANY`] for a hash whose keys and values have 8 bytes, which are in
+/// registers.
+///
+/// # Safety
+/// (1) of [`hash_lookup`]; and keys and values have 8 bytes.
+pub unsafe extern "C" fn hash_set_word(table: *const Table, key: u64, value: u64) -> i64 {
+    // SAFETY: by the contract.
+    unsafe {
+        hash_update(
+            table,
+            key.to_ne_bytes().as_ptr(),
+            value.to_ne_bytes().as_ptr(),
+            ANY,
+        )
+    }
+}
+
+/// Same as [`hash_delete`] for a hash whose keys have 8 bytes. The key is in a register.
+///
+/// # Safety
+/// `table` is a table of a hash that lives, of whichever CPU; and keys have 8 bytes.
+pub unsafe extern "C" fn hash_delete_word(table: *const Table, key: u64) -> i64 {
+    // SAFETY: by the contract.
+    unsafe { hash_delete(table, key.to_ne_bytes().as_ptr()) }
 }
 
 /// The number of the trace of `count` frames at `frames`, the innermost first, or [`FULL`].

@@ -39,6 +39,7 @@ extern crate alloc;
 extern crate std;
 
 mod array;
+pub mod at_home;
 mod block;
 pub mod compiled;
 mod error;

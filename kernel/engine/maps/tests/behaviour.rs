@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, HashMap};
 use bpf::{MapDef, MapKind};
 use proptest::{collection::vec, prelude::*};
 use trace_maps::{
-    Array, Hash, Lost, MAX_FRAMES, Map, MapError, NotUpdated, Stacks, TABLE_SHIFT, When, compiled,
+    Array, Hash, Lost, MAX_FRAMES, Map, MapError, NotUpdated, Stacks, TABLE_SHIFT, When, at_home,
+    compiled,
 };
 
 fn definition(kind: MapKind, key_size: usize, value_size: usize, entries: usize) -> MapDef {
@@ -550,28 +551,49 @@ proptest! {
     /// A small table, so that keys are away from their homes, or find no room; keys that were
     /// deleted come back.
     #[test]
-    fn counting_at_home_counts_as_counting_does(
-        steps in vec((0u64..40, any::<u64>(), 0u8..4), 1..300),
+    fn routines_do_what_the_operations_do(
+        steps in vec((0u64..40, any::<u64>(), 0u8..6), 1..300),
     ) {
         let (at_home, plain) = (
             hash(MapKind::Hash, 8, 8, 24, 1),
             hash(MapKind::Hash, 8, 8, 24, 1),
         );
-        for (number, delta, what) in steps {
+        let lost = |lost| match lost {
+            Lost::Full => compiled::FULL,
+            Lost::Busy => compiled::BUSY,
+        };
+        let table = at_home.tables();
+        for (number, value, what) in steps {
             let key = if number == 0 { UNSTORABLE } else { number * number };
             let bytes = key.to_ne_bytes();
-            if what == 0 {
-                prop_assert_eq!(at_home.delete(0, &bytes), plain.delete(0, &bytes));
-                continue;
+            // SAFETY: the table lives, and its keys and values have 8 bytes.
+            unsafe {
+                let before = plain.lookup(0, &bytes).map(|value| *value);
+                let found = at_home::hash_find_word_at_home(table, key).as_ref();
+                prop_assert_eq!(found.copied(), before);
+                match what {
+                    0 => {
+                        let deleted = at_home::hash_delete_word_at_home(table, key);
+                        let was_there = plain.delete(0, &bytes);
+                        prop_assert_eq!(deleted, if was_there { 0 } else { compiled::ABSENT });
+                    }
+                    1 | 2 => {
+                        let set = at_home::hash_set_word_at_home(table, key, value);
+                        let value = value.to_ne_bytes();
+                        let expected = match plain.update(0, &bytes, &value, When::Any) {
+                            Some(Ok(())) => 0,
+                            Some(Err(NotUpdated::Lost(reason))) => lost(reason),
+                            other => panic!("{other:?}"),
+                        };
+                        prop_assert_eq!(set, expected);
+                    }
+                    _ => {
+                        let added = at_home::hash_add_word_at_home(table, key, value);
+                        let expected = plain.add(0, &bytes, value).expect("there is a CPU 0");
+                        prop_assert_eq!(added, expected.map_or_else(lost, |()| 0));
+                    }
+                }
             }
-            // SAFETY: the table lives, and its keys have 8 bytes.
-            let found = unsafe { compiled::hash_add_word_at_home(at_home.tables(), key, delta) };
-            let expected = match plain.add(0, &bytes, delta).expect("there is a CPU 0") {
-                Ok(()) => 0,
-                Err(Lost::Full) => compiled::FULL,
-                Err(Lost::Busy) => compiled::BUSY,
-            };
-            prop_assert_eq!(found, expected);
         }
         let content = |hash: &Hash| {
             let mut content = BTreeMap::new();
@@ -581,6 +603,8 @@ proptest! {
             content
         };
         prop_assert_eq!(content(&at_home), content(&plain));
+        prop_assert_eq!(at_home.len(), plain.len());
+        prop_assert_eq!(at_home.lost().full, plain.lost().full);
     }
 }
 

@@ -1,15 +1,28 @@
 //! Each operation is interrupted at each of its accesses by a whole other operation, and that one
 //! again. The result is that of the same operations one after the other, in some order, without
 //! those that say that they were lost.
+//!
+//! The routines in assembly are interrupted between any two of their instructions.
 
 use std::{
+    arch::asm,
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    ptr::null_mut,
     rc::Rc,
+    sync::Once,
 };
 
 use bpf::{MapDef, MapKind};
-use trace_maps::{Hash, Lost, MAX_FRAMES, Map, NotUpdated, Stacks, Steps, When};
+use trace_maps::{
+    Hash, Lost, MAX_FRAMES, Map, NotUpdated, Stacks, Steps, When,
+    at_home::{
+        hash_add_word_at_home, hash_delete_word_at_home, hash_find_word_at_home,
+        hash_set_word_at_home,
+    },
+    compiled,
+};
 
 /// Runs the operations of a plan: the next one when the one before it has come to its step.
 struct Interrupted;
@@ -36,6 +49,72 @@ impl Steps for Interrupted {
             interrupt();
         }
     }
+}
+
+/// The bit of the flags that makes the processor trap after each instruction.
+const TRAP: i64 = 1 << 8;
+
+thread_local! {
+    /// Where the routine is that runs in steps.
+    static ROUTINE: RefCell<Range<usize>> = const { RefCell::new(0..0) };
+}
+
+/// SIGTRAP: an instruction has run. If the next one is the routine's, that is a step.
+extern "C" fn on_trap(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let context: *mut libc::ucontext_t = context.cast();
+    // SAFETY: the kernel passes it to a handler of this kind.
+    let registers = unsafe { &mut (*context).uc_mcontext.gregs };
+    let routine = ROUTINE.take();
+    let is_over = PLAN.with_borrow(Vec::is_empty);
+    if is_over || !routine.contains(&(registers[libc::REG_RIP as usize] as usize)) {
+        // What the routine calls is Rust's, which has steps of its own.
+        registers[libc::REG_EFL as usize] &= !TRAP;
+        return;
+    }
+    // This may run another routine.
+    Interrupted::step();
+    ROUTINE.set(routine);
+}
+
+/// Calls a routine, each of whose instructions is a step.
+fn call_in_steps(routine: usize, arguments: [u64; 3]) -> u64 {
+    static HANDLER: Once = Once::new();
+    HANDLER.call_once(|| {
+        // SAFETY: all zeros are an action, and the handler is one of this kind.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = on_trap as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
+            assert_eq!(libc::sigaction(libc::SIGTRAP, &action, null_mut()), 0);
+        }
+    });
+    // Where a routine calls Rust is at its end: `leave`, `ret`.
+    // SAFETY: the code of a routine, which has these bytes.
+    let end = (routine..).find(|&at| unsafe { (at as *const u16).read_unaligned() } == 0xc3c9);
+    ROUTINE.set(routine..end.expect("a routine has an end"));
+    let trap = match PLAN.with_borrow(Vec::is_empty) {
+        true => 0,
+        false => TRAP,
+    };
+    let result;
+    let [first, second, third] = arguments;
+    // SAFETY: the routine's contract is that of the callers, and the handler clears TF.
+    unsafe {
+        asm!(
+            "pushfq",
+            "or [rsp], {trap}",
+            "popfq",
+            "call {routine}",
+            trap = in(reg) trap,
+            routine = in(reg) routine,
+            in("rdi") first,
+            in("rsi") second,
+            in("rdx") third,
+            lateout("rax") result,
+            clobber_abi("C"),
+        );
+    }
+    result
 }
 
 /// Runs `outer`, interrupted as in `plan`. Returns whether all interruptions took place.
@@ -74,6 +153,8 @@ struct Sizes {
     key: usize,
     value: usize,
     entries: usize,
+    /// Whether routines in assembly do what they can. Keys and values have 8 bytes then.
+    by_routine: bool,
 }
 
 impl Sizes {
@@ -104,7 +185,35 @@ impl Sizes {
     }
 }
 
+/// Runs an operation by its routine, if there is one.
+fn run_by_routine(hash: &Hash, operation: Operation) -> Option<Outcome> {
+    let (routine, key, argument) = match operation {
+        Add(key, delta) => (hash_add_word_at_home as *const (), key, delta),
+        Update(key, value, When::Any) => (hash_set_word_at_home as *const (), key, value),
+        Delete(key) => (hash_delete_word_at_home as *const (), key, 0),
+        Lookup(key) => (hash_find_word_at_home as *const (), key, 0),
+        Update(..) | Clear => return None,
+    };
+    let table = hash.tables() as u64;
+    let result = call_in_steps(routine as usize, [table, key, argument]);
+    Some(match (operation, result.cast_signed()) {
+        (Lookup(_), 0) => Outcome::Absent,
+        // SAFETY: a value of a map that lives, and nothing else runs in this thread.
+        (Lookup(_), _) => Outcome::Found(unsafe { *(result as *const u64) }),
+        (_, 0) => Outcome::Done,
+        (_, compiled::ABSENT) => Outcome::Absent,
+        (_, compiled::FULL) => Outcome::Lost(Lost::Full),
+        (_, compiled::BUSY) => Outcome::Lost(Lost::Busy),
+        (_, other) => panic!("{operation:?}: {other}"),
+    })
+}
+
 fn run(hash: &Hash, sizes: Sizes, operation: Operation) -> Outcome {
+    if sizes.by_routine
+        && let Some(outcome) = run_by_routine(hash, operation)
+    {
+        return outcome;
+    }
     match operation {
         Add(key, delta) => match hash.add_in_steps::<Interrupted>(0, &sizes.key(key), delta) {
             Some(Ok(())) => Outcome::Done,
@@ -273,6 +382,21 @@ struct Run {
 
 /// Runs the first of `operations`, interrupted at step `steps[0]` by the second one, and so on.
 fn nested(sizes: Sizes, past: &[Operation], operations: &[Operation], steps: &[u64]) -> Run {
+    let inner: Vec<_> = operations[1..]
+        .chunks(1)
+        .zip(steps.iter().copied())
+        .collect();
+    interrupted_by(sizes, past, operations[0], &inner)
+}
+
+/// Runs `outer`, interrupted by some operations one after the other when it comes to a step; and
+/// these by others in the same way, and so on.
+fn interrupted_by(
+    sizes: Sizes,
+    past: &[Operation],
+    outer: Operation,
+    inner: &[(&[Operation], u64)],
+) -> Run {
     let hash = Rc::new(sizes.hash());
     for &operation in past {
         run(&hash, sizes, operation);
@@ -280,25 +404,25 @@ fn nested(sizes: Sizes, past: &[Operation], operations: &[Operation], steps: &[u
     let before = content(&hash);
     let lost_before = hash.lost();
     let ran = Rc::new(RefCell::new(Vec::new()));
-    let plan = operations[1..]
-        .iter()
-        .zip(steps)
-        .map(|(&operation, &step)| {
-            let (hash, ran) = (Rc::clone(&hash), Rc::clone(&ran));
-            let interrupt = move || {
+    let plan = inner.iter().map(|&(operations, step)| {
+        let (hash, ran) = (Rc::clone(&hash), Rc::clone(&ran));
+        let operations = operations.to_vec();
+        let interrupt = move || {
+            for operation in operations {
                 let outcome = run(&hash, sizes, operation);
                 ran.borrow_mut().push((operation, outcome));
-            };
-            (step, Box::new(interrupt) as Box<dyn FnOnce()>)
-        });
-    let mut outer = None;
+            }
+        };
+        (step, Box::new(interrupt) as Box<dyn FnOnce()>)
+    });
+    let mut outcome = None;
     let complete = interrupted(plan.collect(), || {
-        outer = Some(run(&hash, sizes, operations[0]));
+        outcome = Some(run(&hash, sizes, outer));
     });
     let mut ran = ran.take();
-    ran.push((operations[0], outer.unwrap()));
+    ran.push((outer, outcome.unwrap()));
     let after = content(&hash);
-    let context = || format!("{sizes:?} {past:?} {operations:?} at {steps:?}: {ran:?}");
+    let context = || format!("{sizes:?} {past:?} {outer:?}, {inner:?}: {ran:?}");
     let mut kept = ran.clone();
     kept.retain(|(_, outcome)| !matches!(outcome, Outcome::Lost(_)));
     if kept.iter().any(|&(operation, _)| operation == Clear) {
@@ -335,26 +459,36 @@ fn nested(sizes: Sizes, past: &[Operation], operations: &[Operation], steps: &[u
     Run { ran, complete }
 }
 
-const SIZES: [Sizes; 4] = [
+const SIZES: [Sizes; 5] = [
     Sizes {
         key: 8,
         value: 8,
         entries: 2,
+        by_routine: true,
+    },
+    Sizes {
+        key: 8,
+        value: 8,
+        entries: 2,
+        by_routine: false,
     },
     Sizes {
         key: 4,
         value: 24,
         entries: 2,
+        by_routine: false,
     },
     Sizes {
         key: 16,
         value: 8,
         entries: 2,
+        by_routine: false,
     },
     Sizes {
         key: 20,
         value: 24,
         entries: 2,
+        by_routine: false,
     },
 ];
 
@@ -397,7 +531,7 @@ fn operations_nest_twice() {
         Delete(1),
         Delete(2),
     ];
-    for sizes in [SIZES[0], SIZES[3]] {
+    for sizes in [SIZES[1], SIZES[4]] {
         for past in PASTS {
             for outer in operations {
                 for middle in operations {
@@ -418,6 +552,45 @@ fn operations_nest_twice() {
     }
 }
 
+/// The slots have all had keys, so a new key takes one over whose key is deleted.
+#[test]
+fn a_routine_whose_slot_goes_to_another_key_does_not_touch_that_one() {
+    let mut all = Vec::new();
+    for key in 4..14 {
+        all.extend([Add(key, 100), Delete(key)]);
+    }
+    let sizes = SIZES[0];
+    for key in 4..14 {
+        for is_there in [false, true] {
+            let mut past = all.clone();
+            if is_there {
+                past.push(Add(key, 50));
+            }
+            for outer in [
+                Add(key, 1),
+                Update(key, 10, When::Any),
+                Delete(key),
+                Lookup(key),
+            ] {
+                // The address that it has found may be another key's value later.
+                if outer == Lookup(key) && is_there {
+                    continue;
+                }
+                let taken_over = [Delete(key), Add(1, 7)];
+                let come_and_gone = [Delete(key), Add(1, 7), Delete(1)];
+                let back = [Delete(key), Add(1, 7), Delete(1), Update(key, 3, When::Any)];
+                for inner in [&taken_over[..], &come_and_gone, &back] {
+                    let complete = |step: &u64| {
+                        interrupted_by(sizes, &past, outer, &[(inner, *step)]).complete
+                    };
+                    let steps = (0..).take_while(complete).count();
+                    assert!(steps > 0, "{outer:?} has no step");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn additions_to_keys_of_a_word_that_are_never_deleted_are_never_lost() {
     for past in [PASTS[0], PASTS[1]] {
@@ -427,6 +600,7 @@ fn additions_to_keys_of_a_word_that_are_never_deleted_are_never_lost() {
                 key: 8,
                 value: 16,
                 entries: 4,
+                by_routine: false,
             };
             for first in 0..40 {
                 for second in 0..40 {

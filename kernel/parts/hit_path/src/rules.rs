@@ -23,9 +23,9 @@ pub const PROBES: Rules<'static> = Rules {
 
 /// The rules for this kernel's closure.
 pub const KERNEL: Rules<'static> = Rules {
-    roots: &joined::<42, 58, 100>(PROBES_ROOTS, ROOTS),
+    roots: &joined::<42, 61, 103>(PROBES_ROOTS, ROOTS),
     ends: &joined::<7, 12, 19>(PROBES_ENDS, ENDS),
-    callers: &joined::<32, 6, 38>(PROBES_CALLERS, CALLERS),
+    callers: &joined::<32, 7, 39>(PROBES_CALLERS, CALLERS),
     stack_switchers: &joined::<1, 4, 5>(PROBES_STACK_SWITCHERS, STACK_SWITCHERS),
 };
 
@@ -127,7 +127,7 @@ const PROBES_ROOTS: [Named; 42] = [
 ];
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-const ROOTS: [Named; 58] = [
+const ROOTS: [Named; 61] = [
     (
         "kernel::arch::x86_64::traps::do_breakpoint",
         "a hit runs through it",
@@ -215,7 +215,10 @@ const ROOTS: [Named; 58] = [
     ("trace_event_of_size", "actions call it"),
     ("trace_event_with_room", "actions call it"),
     ("trace_record_of_size", "actions call it"),
+    ("trace_find_by_word", "actions call it"),
+    ("trace_set_by_word", "actions call it"),
     ("trace_add_by_word", "actions call it"),
+    ("trace_delete_by_word", "actions call it"),
     ("trace_text_bytes_at_most", "actions call it"),
     ("trace_text_bytes_of_kernel", "actions call it"),
     ("trace_text_bytes_of_user", "actions call it"),
@@ -398,10 +401,14 @@ const PROBES_CALLERS: [Named; 32] = [
 ];
 
 /// The same in the kernel.
-const CALLERS: [Named; 6] = [
+const CALLERS: [Named; 7] = [
     (
         "kernel::arch::x86_64::traps::enter_match",
         "calls handlers of watchpoints",
+    ),
+    (
+        "kernel::arch::x86_64::traps::enter_object_step",
+        "calls handlers of watched objects",
     ),
     (
         "kernel::arch::x86_64::traps::do_breakpoint",

@@ -79,7 +79,6 @@ fn at_entry() -> Result<Source, BuildError> {
 fn at_return() -> Result<Source, BuildError> {
     const TICKS: Reg = Reg::R7;
     const KEY: i16 = -8;
-    const NEW: i16 = KEY - 32;
     let mut builder = Builder::new(ProgramKind::Return { data: 8 });
     let rows = builder.map(MapDef {
         name: "rows".into(),
@@ -102,18 +101,13 @@ fn at_return() -> Result<Source, BuildError> {
         .alu(AluOp::Add, Reg::R2, i32::from(KEY))
         .call(Helper::MapLookup)
         .branch(Condition::NotEqual, Reg::R0, 0, is_there);
-    // The first call on this CPU: a row of zeros, which is found then.
-    for word in 0..4 {
-        builder.store(Reg::R10, NEW + 8 * word, B8, 0);
-    }
+    // The first call on this CPU: an addition of nothing makes a row of zeros, which is found then.
     builder
         .load_map(Reg::R1, rows)
         .mov(Reg::R2, Reg::R10)
         .alu(AluOp::Add, Reg::R2, i32::from(KEY))
-        .mov(Reg::R3, Reg::R10)
-        .alu(AluOp::Add, Reg::R3, i32::from(NEW))
-        .mov(Reg::R4, 0)
-        .call(Helper::MapUpdate)
+        .mov(Reg::R3, 0)
+        .call(Helper::AddByKey)
         .load_map(Reg::R1, rows)
         .mov(Reg::R2, Reg::R10)
         .alu(AluOp::Add, Reg::R2, i32::from(KEY))

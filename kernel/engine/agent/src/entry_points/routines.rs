@@ -1,4 +1,4 @@
-//! The routines in assembly: records, and counts by a word.
+//! The routines in assembly: records, and maps by a word.
 //!
 //! They do what `Ring::reserve` and `Ring::commit` do ([`crate::records`] says why that is right),
 //! in the fewest instructions, because each hit of an event pays for each of them.
@@ -212,6 +212,27 @@ macro_rules! reserving_event {
     };
 }
 
+/// An operation on this CPU's table of the map in `rdi`. The key, of 8 bytes, is in `rsi`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! by_word {
+    ($agent:ty, $name:ident, $at_home:ident) => {
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name() {
+            ::core::arch::naked_asm!(
+                ".cfi_startproc",
+                "mov eax, gs:[{cpu}]",
+                "mov rdi, [rdi + 8 * rax]",
+                "jmp {at_home}",
+                ".cfi_endproc",
+                cpu = const $crate::per_cpu::number::<$agent>(),
+                at_home = sym $crate::helpers::at_home::$at_home,
+            )
+        }
+    };
+}
+
 /// The routines.
 #[doc(hidden)]
 #[macro_export]
@@ -318,20 +339,10 @@ macro_rules! routines {
             )
         }
 
-        /// `bpf::Helper::AddByKey` of a key of 8 bytes, which is in `rsi`.
-        #[unsafe(naked)]
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn trace_add_by_word() {
-            ::core::arch::naked_asm!(
-                ".cfi_startproc",
-                "mov eax, gs:[{cpu}]",
-                "mov rdi, [rdi + 8 * rax]",
-                "jmp {add}",
-                ".cfi_endproc",
-                cpu = const $crate::per_cpu::number::<$agent>(),
-                add = sym $crate::helpers::hash_add_word_at_home,
-            )
-        }
+        $crate::by_word!($agent, trace_find_by_word, hash_find_word_at_home);
+        $crate::by_word!($agent, trace_set_by_word, hash_set_word_at_home);
+        $crate::by_word!($agent, trace_add_by_word, hash_add_word_at_home);
+        $crate::by_word!($agent, trace_delete_by_word, hash_delete_word_at_home);
 
         unsafe extern "C" fn trace_ring_reserve_slowly(size: u64) -> *mut u8 {
             $crate::records::ring_reserve::<$agent>(size)

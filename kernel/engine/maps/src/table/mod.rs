@@ -68,7 +68,7 @@ use core::{
 use super::block::{Block, OutOfMemory};
 
 pub(super) use read::{Copied, KeyWords, Read, read_slot};
-pub(super) use slots::{Bytes, LIVE, PIN};
+pub(super) use slots::{Bytes, LIVE, OWNED, PIN, PINS, USED, VERSION};
 pub(super) use window::{MULTIPLIER, TURNED, fold};
 
 /// The most bytes of a key.
@@ -147,9 +147,9 @@ pub struct Table {
     /// Words of the key after the value; 0 if word 0 is the key.
     key_words: usize,
     value_words: usize,
-    shape: Shape,
+    pub(super) shape: Shape,
     /// Entries that are live, as a signed number: each is counted after it has changed.
-    live: AtomicU64,
+    pub(super) live: AtomicU64,
     full: AtomicU64,
     busy: AtomicU64,
     /// An operation that takes a slot over for a key holds the turn that the key's hash selects.
@@ -221,6 +221,11 @@ impl Table {
     /// How many bytes keys have.
     pub fn key_bytes(&self) -> usize {
         self.shape.key_bytes
+    }
+
+    /// How many bytes values have.
+    pub fn value_bytes(&self) -> usize {
+        self.shape.value_bytes
     }
 
     /// The address of the first slot.

@@ -20,16 +20,16 @@ use super::{
 
 /// One pin, in the lowest bits of a state: somebody is about to change the value.
 pub(crate) const PIN: u64 = 1;
-pub(super) const PINS: u64 = 0xffff;
+pub(crate) const PINS: u64 = 0xffff;
 /// The entry is in the map.
 pub(crate) const LIVE: u64 = 1 << 16;
 /// Somebody has the slot for itself. Only the owner changes its key. Additions to a live entry and
 /// deletions go on.
-pub(super) const OWNED: u64 = 1 << 17;
+pub(crate) const OWNED: u64 = 1 << 17;
 /// The slot's value may differ from zero although it is not live.
-pub(super) const USED: u64 = 1 << 18;
+pub(crate) const USED: u64 = 1 << 18;
 /// Counts changes; see TABLE-4.
-pub(super) const VERSION: u64 = 1 << 32;
+pub(crate) const VERSION: u64 = 1 << 32;
 
 /// Bytes that are read as words; the last word is filled up with zeros.
 #[derive(Clone, Copy)]

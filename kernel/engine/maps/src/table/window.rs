@@ -67,7 +67,7 @@ impl Table {
     }
 
     #[inline(always)]
-    pub(super) fn word_key<'k>(word: u64) -> Key<'k> {
+    pub(crate) fn word_key<'k>(word: u64) -> Key<'k> {
         let tag = word ^ TURNED;
         Key {
             tag,
