@@ -6,7 +6,7 @@ use x86_64::registers::debug::{Dr6, Dr6Flags};
 
 use super::{PROBES, WATCHPOINTS, every_cpu, platform, text_poke, watched_objects};
 use crate::{
-    arch::{PtRegs, debug, percpu},
+    arch::{PtRegs, debug},
     symbols, trace, uprobes,
 };
 
@@ -43,17 +43,9 @@ pub fn on_debug(regs: &mut PtRegs) -> bool {
 /// The same by the shortest way for a #DB that comes while a write to a watched object is under
 /// way. False: it may have another cause, and is left to [`on_debug`].
 #[inline(always)]
-pub fn on_object_step(regs: &mut PtRegs) -> bool {
-    let status = Dr6::read_raw();
+pub fn on_object_step(regs: &mut PtRegs, status: u64) -> bool {
     let is_lone = status & (Dr6Flags::STEP | Dr6Flags::TRAP).bits() == Dr6Flags::STEP.bits();
-    if !is_lone || watched_objects::is_stepped_by_others() || !watched_objects::is_step_of(regs) {
-        return false;
-    }
-    let written = watched_objects::end_step(regs);
-    debug::clear_single_step(status);
-    percpu::this().probes.count_debug_trap();
-    written.tell(regs);
-    true
+    is_lone && watched_objects::on_lone_step(regs, status)
 }
 
 /// The same for a #DB that only debug registers have caused, by the shortest way.

@@ -37,7 +37,7 @@ use core::{
     ops::{Deref, Range},
     ptr::{self, NonNull},
     sync::atomic::{
-        AtomicPtr, AtomicU64, AtomicUsize,
+        AtomicBool, AtomicPtr, AtomicU64, AtomicUsize,
         Ordering::{Acquire, Relaxed, Release},
     },
 };
@@ -55,7 +55,7 @@ use x86_64::{
 use super::{Kernel, PROBES};
 use crate::{
     arch::{
-        gdt,
+        debug, gdt,
         percpu::{self, OBJECT_WORDS, ObjectStep},
         smp,
     },
@@ -87,6 +87,8 @@ pub struct ObjectWatch {
     first_page: u64,
     paged_bytes: u64,
     handler: Box<ObjectHandler>,
+    /// Whether another object that was watched at the same time has bytes in its pages.
+    has_neighbours: AtomicBool,
     hits: AtomicU64,
     nmissed: AtomicU64,
     beside: AtomicU64,
@@ -133,6 +135,7 @@ impl ObjectWatch {
             first_page,
             paged_bytes: (end - first_page).saturating_add(1),
             handler,
+            has_neighbours: AtomicBool::new(false),
             hits: AtomicU64::new(0),
             nmissed: AtomicU64::new(0),
             beside: AtomicU64::new(0),
@@ -161,6 +164,17 @@ impl ObjectWatch {
     /// The addresses of its pages.
     fn pages(&self) -> Range<u64> {
         self.first_page..self.first_page.saturating_add(self.paged_bytes)
+    }
+
+    /// Runs the handler.
+    #[inline(always)]
+    fn tell(&self, regs: &mut PtRegs, addr: u64, old: u64, new: u64) {
+        let mut ip = regs.ip;
+        if Kernel::slots().contains(&ip) {
+            ip = PROBES.original_position(ip, regs.sp, |_| None).0;
+        }
+        let touched = Touched { ip, addr, old, new };
+        PROBES.as_handler(|| (self.handler)(regs, &touched));
     }
 
     /// Whether an address is in its pages.
@@ -231,10 +245,15 @@ impl RegisteredObjectWatch {
             return Err(ObjectError::NotWatchable(reason));
         }
         let watch = NonNull::from(Box::leak(watch));
+        let registered = Self(watch);
+        for (_, other) in watches().filter(|(_, other)| overlap(other.pages(), registered.pages()))
+        {
+            other.has_neighbours.store(true, Relaxed);
+            registered.has_neighbours.store(true, Relaxed);
+        }
         // A fault that finds a page protected finds the watch.
         free.store(watch.as_ptr(), Release);
         set_used();
-        let registered = Self(watch);
         for page in registered.pages().step_by(PAGE as usize) {
             paging::set_kernel_writable(VirtAddr::new(page), false);
         }
@@ -281,10 +300,15 @@ impl RegisteredObjectWatch {
     }
 }
 
+/// Whether two ranges have an address in common.
+fn overlap(one: Range<u64>, other: Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
 /// Why the pages of `watch` cannot be protected, if they cannot.
 fn refusal(watch: &ObjectWatch) -> Option<&'static str> {
     let pages = watch.pages();
-    let overlaps = |other: Range<u64>| pages.start < other.end && other.start < pages.end;
+    let overlaps = |other| overlap(pages.clone(), other);
     let is_in = |memory: Range<u64>| memory.start <= pages.start && pages.end <= memory.end;
     if !is_in(HEAP_START..HEAP_END) && !is_in(symbols::data()) {
         return Some("it is neither a static of the kernel nor in its heap");
@@ -396,6 +420,43 @@ pub fn is_step_of(regs: &PtRegs) -> bool {
     step.is_active.load(Relaxed) && regs.sp.abs_diff(step.sp.load(Relaxed)) <= WORD
 }
 
+/// The end of a write to a watched page, if the #DB of a single step that left `regs` and `status`
+/// is that and nothing else. The usual case: the page has one watched object, and the write begins
+/// in it or after it. Interrupts off.
+#[inline(always)]
+pub fn on_lone_step(regs: &mut PtRegs, status: u64) -> bool {
+    let cpu = percpu::this();
+    let step = &cpu.object_step;
+    if !is_step_of(regs) || step.flags.load(Relaxed) & RFlags::TRAP_FLAG.bits() != 0 {
+        return false;
+    }
+    // SAFETY: by OBJECT-3, as interrupts are off since the fault has found it.
+    let watch = unsafe { &*step.watch.load(Relaxed).cast::<ObjectWatch>() };
+    let addr = step.touched.load(Relaxed);
+    if watch.has_neighbours.load(Relaxed) || addr < watch.start {
+        let written = end_step(regs);
+        debug::clear_single_step(status);
+        cpu.probes.count_debug_trap();
+        written.tell(regs);
+        return true;
+    }
+    restore_flags(step, regs);
+    let (old, [new, _]) = (step.words[0].load(Relaxed), words_at(addr));
+    step.is_active.store(false, Relaxed);
+    protect_pages();
+    debug::clear_single_step(status);
+    cpu.probes.count_debug_trap();
+    if addr - watch.start >= watch.bytes {
+        watch.beside.fetch_add(1, Relaxed);
+    } else if cpu.probes.is_busy() {
+        watch.nmissed.fetch_add(1, Relaxed);
+    } else {
+        watch.hits.fetch_add(1, Relaxed);
+        watch.tell(regs, addr, old, new);
+    }
+    true
+}
+
 /// Ends a write to a watched page: the code goes on as it would without. [`Written::tell`] comes
 /// when `regs` are where it does. Interrupts off.
 #[inline(never)]
@@ -469,15 +530,6 @@ impl Written {
 
 #[inline(never)]
 fn tell(written: &Written, regs: &mut PtRegs) {
-    let mut touched = Touched {
-        ip: regs.ip,
-        addr: written.addr,
-        old: written.old,
-        new: written.new,
-    };
-    if Kernel::slots().contains(&regs.ip) {
-        touched.ip = PROBES.original_position(regs.ip, regs.sp, |_| None).0;
-    }
     let mut told = written.told;
     while told != 0 {
         let place = told.trailing_zeros() as usize;
@@ -485,7 +537,7 @@ fn tell(written: &Written, regs: &mut PtRegs) {
         let watch = WATCHES.get(place).map(|watch| watch.load(Acquire));
         // SAFETY: by OBJECT-3, as interrupts are off since the place was found.
         if let Some(watch) = watch.and_then(|watch| unsafe { watch.as_ref() }) {
-            PROBES.as_handler(|| (watch.handler)(regs, &touched));
+            watch.tell(regs, written.addr, written.old, written.new);
         }
     }
 }

@@ -269,7 +269,7 @@ begin_stub asm_debug_other
     test al, al
     jnz exception_return
     jmp 9f
-# GS is the kernel's here. At the second #DB of QEMU that `hooks::on_debug` tells of it may not be,
+# rsi is the status. GS is the kernel's here. At the second #DB of QEMU that `hooks::on_debug` tells of it may not be,
 # but that has matches.
 8:  cmp byte ptr gs:[{object_step}], 0
     je 9f
@@ -320,6 +320,8 @@ begin_stub asm_object_fault
     jne 9f
     mov rdx, cr2
     mov ecx, [{object_places}]
+    # The last watch may have ended since.
+    jecxz 9f
 2:  mov rdi, [{object_watches} + rcx * 8 - 8]
     test rdi, rdi
     jz 3f
@@ -353,6 +355,7 @@ begin_stub asm_object_fault
     or ecx, {trap_flag}
     mov [rsp + 0x38], rcx
     mov gs:[{object_touched}], rdx
+    mov gs:[{object_watch}], rdi
     and rdx, -8
     mov rcx, [rdx]
     mov gs:[{object_words}], rcx
@@ -677,6 +680,7 @@ exception_stubs:
     object_sp = const percpu::OBJECT_STEP_SP,
     object_flags = const percpu::OBJECT_STEP_FLAGS,
     object_touched = const percpu::OBJECT_STEP_TOUCHED,
+    object_watch = const percpu::OBJECT_STEP_WATCH,
     object_words = const percpu::OBJECT_STEP_WORDS,
     object_places = sym watched_objects::USED,
     object_watches = sym watched_objects::WATCHES,

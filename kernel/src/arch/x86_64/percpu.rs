@@ -89,8 +89,9 @@ pub(crate) struct ObjectStep {
     pub(crate) sp: AtomicU64,
     /// TF and IF as the code had them.
     pub(crate) flags: AtomicU64,
-    /// The first byte that is written.
+    /// The first byte that is written, and the `ObjectWatch` in whose page it is.
     pub(crate) touched: AtomicU64,
+    pub(crate) watch: AtomicPtr<()>,
     /// What was there before.
     pub(crate) words: [AtomicU64; OBJECT_WORDS],
 }
@@ -103,6 +104,7 @@ impl ObjectStep {
             sp: AtomicU64::new(0),
             flags: AtomicU64::new(0),
             touched: AtomicU64::new(0),
+            watch: AtomicPtr::new(ptr::null_mut()),
             words: [const { AtomicU64::new(0) }; OBJECT_WORDS],
         }
     }
@@ -133,6 +135,7 @@ pub const OBJECT_STEP_IP: usize = offset_of!(PerCpu, object_step.ip);
 pub const OBJECT_STEP_SP: usize = offset_of!(PerCpu, object_step.sp);
 pub const OBJECT_STEP_FLAGS: usize = offset_of!(PerCpu, object_step.flags);
 pub const OBJECT_STEP_TOUCHED: usize = offset_of!(PerCpu, object_step.touched);
+pub const OBJECT_STEP_WATCH: usize = offset_of!(PerCpu, object_step.watch);
 pub const OBJECT_STEP_WORDS: usize = offset_of!(PerCpu, object_step.words);
 /// Offset of [`PerCpu::tracing`] from GS base.
 pub const TRACING: usize = offset_of!(PerCpu, tracing);

@@ -111,8 +111,8 @@ pub(super) extern "C" fn enter_match(regs: &mut PtRegs, status: u64) -> bool {
 
 /// #DB while a write to a watched object is under way. True: it was the end of that, and nothing
 /// else. The probes come first, so this may not be probed itself.
-pub(super) extern "C" fn enter_object_step(regs: &mut PtRegs) -> bool {
-    hooks::on_object_step(regs)
+pub(super) extern "C" fn enter_object_step(regs: &mut PtRegs, status: u64) -> bool {
+    hooks::on_object_step(regs, status)
 }
 
 /// #DB.
