@@ -66,7 +66,6 @@ unsafe impl Agent for Kernel {
     const SHOWN: Shown = Shown {
         need_resched: percpu::NEED_RESCHED as u32,
         interrupt: percpu::INTERRUPT as u32,
-        nmis: percpu::NMIS_SEEN as u32,
         preempt_count: percpu::PREEMPT_COUNT as u32,
     };
 

@@ -17,12 +17,13 @@ pub const MAX_CPUS: usize = 64;
 /// [`Agent::SHOWN`](crate::Agent::SHOWN).
 #[derive(Clone, Copy, Debug)]
 pub struct Shown {
-    /// A byte: 1 if the running task is to be preempted, else 0.
+    /// A byte: [`NEED_RESCHED`](crate::records::flags::NEED_RESCHED) if the running task is to be
+    /// preempted, else 0.
     pub need_resched: u32,
-    /// A byte: 8 while the handler of an interrupt runs, else 0.
+    /// A byte: [`INTERRUPT`](crate::records::flags::INTERRUPT) while the handler of an interrupt
+    /// runs, and [`NMI`](crate::records::flags::NMI) while that of an NMI does; 0 in tasks. Both if
+    /// the NMI has come in the middle of the other.
     pub interrupt: u32,
-    /// 4 bytes: not 0 while the handler of an NMI runs.
-    pub nmis: u32,
     /// 4 bytes: how many reasons there are not to switch tasks.
     pub preempt_count: u32,
 }

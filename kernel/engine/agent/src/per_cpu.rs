@@ -130,7 +130,6 @@ impl PerCpu {
         Shown {
             need_resched: zero,
             interrupt: zero,
-            nmis: zero,
             preempt_count: zero,
         }
     }

@@ -173,6 +173,7 @@ pub struct Prefix {
 /// Flags in the common header of a record, as in Linux.
 pub mod flags {
     pub const NEED_RESCHED: u8 = 4;
+    pub const INTERRUPT: u8 = 8;
     pub const NMI: u8 = 0x40;
 }
 
@@ -366,10 +367,8 @@ pub fn reserve_event<A: Agent>(kind: u64, size: u64, room: u64) -> *mut u8 {
     let record = reserve::<A>(size, room);
     if !record.is_null() {
         let shown = shown::<A>();
-        let resched = u64::from(shown.need_resched) * u64::from(flags::NEED_RESCHED);
-        let nmi = u64::from(shown.nmis != 0) * u64::from(flags::NMI);
         let header = kind & 0xffff
-            | (resched | u64::from(shown.interrupt) | nmi) << 16
+            | u64::from(shown.need_resched | shown.interrupt) << 16
             | u64::from(shown.preempt_count as u8) << 24
             | u64::from(A::this_cpu_tracing().task().0) << 32;
         // SAFETY: an event's record has at least the common header.
@@ -445,27 +444,23 @@ pub(crate) unsafe fn time_of(record: *const u8) -> u64 {
 struct Shown {
     need_resched: u8,
     interrupt: u8,
-    nmis: u32,
     preempt_count: u32,
 }
 
 #[inline(always)]
 fn shown<A: Agent>() -> Shown {
     let (need_resched, interrupt): (u8, u8);
-    let (nmis, preempt_count): (u32, u32);
+    let preempt_count: u32;
     // SAFETY: the words are there, by clause 7 of `Agent`.
     unsafe {
         asm!(
             "mov {}, gs:[{}]",
             "mov {}, gs:[{}]",
             "mov {:e}, gs:[{}]",
-            "mov {:e}, gs:[{}]",
             out(reg_byte) need_resched,
             const A::SHOWN.need_resched,
             out(reg_byte) interrupt,
             const A::SHOWN.interrupt,
-            out(reg) nmis,
-            const A::SHOWN.nmis,
             out(reg) preempt_count,
             const A::SHOWN.preempt_count,
             options(nostack, preserves_flags, readonly)
@@ -474,7 +469,6 @@ fn shown<A: Agent>() -> Shown {
     Shown {
         need_resched,
         interrupt,
-        nmis,
         preempt_count,
     }
 }

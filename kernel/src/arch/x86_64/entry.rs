@@ -269,8 +269,8 @@ begin_stub asm_debug_other
     test al, al
     jnz exception_return
     jmp 9f
-# rsi is the status. GS is the kernel's here. At the second #DB of QEMU that `hooks::on_debug` tells of it may not be,
-# but that has matches.
+# rsi is the status. GS is the kernel's here. At the second #DB of QEMU that `hooks::on_debug` tells
+# of it may not be, but that has matches.
 8:  cmp byte ptr gs:[{object_step}], 0
     je 9f
     call_with_frame {enter_object_step}

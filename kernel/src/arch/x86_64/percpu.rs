@@ -27,6 +27,7 @@ use core::{
     ptr,
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering},
 };
+use trace_agent::records::flags;
 use x86_64::{
     VirtAddr,
     instructions::{
@@ -56,14 +57,15 @@ pub struct PerCpu {
     user_rsp: AtomicU64,
     cpu_id: AtomicU32,
     preempt_count: AtomicU32,
-    /// The running task is to be preempted as soon as it may.
-    need_resched: AtomicBool,
+    /// [`PREEMPT`] if the running task is to be preempted as soon as it may, else 0.
+    need_resched: AtomicU8,
     apic_id: AtomicU32,
     /// The tick rests; see [`crate::task`].
     resting: AtomicBool,
     /// NMIs since the handler last began to run, while it runs; else 0.
     pub(super) nmis_seen: AtomicU32,
-    /// [`IN_INTERRUPT`] while the handler of an interrupt runs, else 0.
+    /// [`IN_INTERRUPT`] while the handler of an interrupt runs, and [`IN_NMI`] while that of an NMI
+    /// does.
     interrupt: AtomicU8,
     /// The tracer's data for the CPU. The running task's numbers in it are written by the switch
     /// alone; they are 0 before the scheduler is up.
@@ -124,8 +126,6 @@ pub const PREEMPT_COUNT: usize = offset_of!(PerCpu, preempt_count);
 pub const NEED_RESCHED: usize = offset_of!(PerCpu, need_resched);
 /// Offset of the running task's number (u32) from GS base. After it is that of its process.
 pub const CURRENT_IDS: usize = TRACING + trace_agent::PerCpu::TASK_OFFSET;
-/// Offset of [`PerCpu::nmis_seen`] (u32) from GS base.
-pub const NMIS_SEEN: usize = offset_of!(PerCpu, nmis_seen);
 /// Offset of [`PerCpu::interrupt`] (one byte) from GS base.
 pub const INTERRUPT: usize = offset_of!(PerCpu, interrupt);
 /// Offset from GS base of the byte that says whether a write to a watched object is under way.
@@ -155,7 +155,7 @@ impl PerCpu {
             user_rsp: AtomicU64::new(0),
             cpu_id: AtomicU32::new(0),
             preempt_count: AtomicU32::new(0),
-            need_resched: AtomicBool::new(false),
+            need_resched: AtomicU8::new(0),
             apic_id: AtomicU32::new(0),
             resting: AtomicBool::new(false),
             nmis_seen: AtomicU32::new(0),
@@ -194,17 +194,12 @@ impl PerCpu {
     /// Asks the CPU to switch tasks when it next can. Another CPU also needs a reschedule IPI to
     /// notice soon.
     pub fn set_need_resched(&self) {
-        self.need_resched.store(true, Ordering::Relaxed);
+        self.need_resched.store(PREEMPT, Ordering::Relaxed);
     }
 
     /// Whether the CPU was asked to switch tasks.
     pub fn need_resched(&self) -> bool {
-        self.need_resched.load(Ordering::Relaxed)
-    }
-
-    /// Whether the handler of an interrupt runs here.
-    pub fn in_interrupt(&self) -> bool {
-        self.interrupt.load(Ordering::Relaxed) != 0
+        self.need_resched.load(Ordering::Relaxed) != 0
     }
 
     /// How many NMIs have come since the handler of one last began to run here, that one included;
@@ -215,7 +210,7 @@ impl PerCpu {
 
     /// Takes the request back: the scheduler is about to choose.
     pub(crate) fn clear_need_resched(&self) {
-        self.need_resched.store(false, Ordering::Relaxed);
+        self.need_resched.store(0, Ordering::Relaxed);
     }
 }
 
@@ -345,10 +340,13 @@ pub fn in_probe_handler() -> bool {
     depth != ::probes::platform::GUARD_FREE
 }
 
-/// The mark of an interrupt's handler: the bit that records of events have for it.
-pub const IN_INTERRUPT: u8 = 8;
+/// The mark of a task that is to be preempted, of an interrupt's handler, and of an NMI's: the bits
+/// that records of events have for these.
+const PREEMPT: u8 = flags::NEED_RESCHED;
+const IN_INTERRUPT: u8 = flags::INTERRUPT;
+const IN_NMI: u8 = flags::NMI;
 
-/// While this value exists, the CPU says that the handler of an interrupt runs.
+/// While this value exists, the CPU says that the handler of an interrupt or an NMI runs.
 pub struct InInterrupt {
     before: u8,
 }
@@ -357,6 +355,13 @@ impl InInterrupt {
     /// Begins with the handler, interrupts off. It ends before tasks may be switched.
     pub fn begin() -> Self {
         let before = this().interrupt.swap(IN_INTERRUPT, Ordering::Relaxed);
+        Self { before }
+    }
+
+    /// Begins with the handler of an NMI. What the NMI has interrupted is shown, too.
+    pub fn begin_nmi() -> Self {
+        // It may come between any two instructions, but ends before the next one of those.
+        let before = this().interrupt.fetch_or(IN_NMI, Ordering::Relaxed);
         Self { before }
     }
 }

@@ -401,7 +401,9 @@ pub(super) extern "C" fn enter_nmi(regs: &mut PtRegs) {
     if seen.fetch_add(1, Ordering::Relaxed) == 0 {
         loop {
             let before = seen.load(Ordering::Relaxed);
+            let in_nmi = percpu::InInterrupt::begin_nmi();
             PROBES.aside(|| do_nmi(regs));
+            drop(in_nmi);
             // The NMIs that came meanwhile count as one.
             let last = seen.compare_exchange(before, 0, Ordering::Relaxed, Ordering::Relaxed);
             if last.is_ok() {

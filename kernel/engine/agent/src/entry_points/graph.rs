@@ -34,7 +34,7 @@ macro_rules! graph_headers {
 }
 
 /// As `trace_ring_submit`, of the record at `rdi`; the end of the routine. Changes `rax`, `rsi` and
-/// `rdi`, and what [`graph_headers!`](crate::graph_headers) has left out of line comes after it.
+/// `rdi`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! graph_submit {
@@ -52,8 +52,7 @@ macro_rules! graph_submit {
             $result,
             "
     ret
-    ",
-            $crate::record_shown_nmi!()
+    "
         )
     };
 }
@@ -81,11 +80,8 @@ macro_rules! graph_routine {
             kind = const $crate::graph::$record.kind,
             reserve = const $crate::graph::$record.reserve,
             need_resched = const <$agent as $crate::Agent>::SHOWN.need_resched,
-            need_resched_bit = const $crate::records::flags::NEED_RESCHED.trailing_zeros(),
             interrupt_flag = const $crate::graph::INTERRUPT_FLAG.trailing_zeros(),
             interrupt = const <$agent as $crate::Agent>::SHOWN.interrupt,
-            nmis = const <$agent as $crate::Agent>::SHOWN.nmis,
-            nmi = const $crate::records::flags::NMI,
             preempt_count = const <$agent as $crate::Agent>::SHOWN.preempt_count,
             pid = const $crate::per_cpu::task::<$agent>(),
             entered = const $crate::graph::layout::ENTERED,

@@ -56,23 +56,8 @@ macro_rules! record_begin_of_size {
     };
 }
 
-/// Writes the common header of an event, except its type.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! record_common_header {
-    () => {
-        concat!(
-            $crate::record_shown_words!(""),
-            "mov rax, rdi
-    ret
-    ",
-            $crate::record_shown_nmi!()
-        )
-    };
-}
-
-/// The same without the end of the routine, where [`record_shown_nmi!`](crate::record_shown_nmi)
-/// comes. `$flags`: lines that add flags to `eax`. Changes `rax`.
+/// Writes the common header of an event, except its type. `$flags`: lines that add flags to `eax`.
+/// Changes `rax`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! record_shown_words {
@@ -80,32 +65,16 @@ macro_rules! record_shown_words {
         concat!(
             "
     movzx eax, byte ptr gs:[{need_resched}]
-    shl eax, {need_resched_bit}
     or al, gs:[{interrupt}]
     ",
             $flags,
             "
-    cmp dword ptr gs:[{nmis}], 0
-    jne 6f
-5:  mov [rdi + 2], al
-    mov eax, gs:[{preempt_count}]
-    mov [rdi + 3], al
+    mov ah, gs:[{preempt_count}]
+    mov [rdi + 2], ax
     mov eax, gs:[{pid}]
     mov [rdi + 4], eax
     "
         )
-    };
-}
-
-/// What [`record_shown_words!`](crate::record_shown_words) has left out of line.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! record_shown_nmi {
-    () => {
-        "
-6:  or eax, {nmi}
-    jmp 5b
-    "
     };
 }
 
@@ -191,7 +160,7 @@ macro_rules! reserving {
 }
 
 /// The same for an event: with the operands of
-/// [`record_common_header!`](crate::record_common_header!).
+/// [`record_shown_words!`](crate::record_shown_words!).
 #[doc(hidden)]
 #[macro_export]
 macro_rules! reserving_event {
@@ -201,10 +170,7 @@ macro_rules! reserving_event {
             trace_event_slowly,
             $($line),+;
             need_resched = const <$agent as $crate::Agent>::SHOWN.need_resched,
-            need_resched_bit = const $crate::records::flags::NEED_RESCHED.trailing_zeros(),
             interrupt = const <$agent as $crate::Agent>::SHOWN.interrupt,
-            nmis = const <$agent as $crate::Agent>::SHOWN.nmis,
-            nmi = const $crate::records::flags::NMI,
             preempt_count = const <$agent as $crate::Agent>::SHOWN.preempt_count,
             pid = const $crate::per_cpu::task::<$agent>()
             $(, $($name = const $value),+)?
@@ -264,7 +230,9 @@ macro_rules! routines {
                 $crate::record_begin_of_size!(),
                 "shr rsi, 32",
                 "mov [rdi], si",
-                $crate::record_common_header!(),
+                $crate::record_shown_words!(""),
+                "mov rax, rdi",
+                "ret",
                 // The ways that are not usual: in Rust, the same is done again from the beginning.
                 "8:",
                 "mov edx, 0",
@@ -300,7 +268,9 @@ macro_rules! routines {
                 "mov [rdi - {prefix} + 4], ecx",
                 "shr rsi, 32",
                 "mov [rdi], si",
-                $crate::record_common_header!(),
+                $crate::record_shown_words!(""),
+                "mov rax, rdi",
+                "ret",
                 // The ways that are not usual: in Rust, the same is done again from the beginning.
                 "8:",
                 ".cfi_restore_state",
