@@ -70,13 +70,17 @@ pub(crate) fn decode(shape: &Shape, bytes: &[u8], context: &Context) -> Value {
             Value::Signed((number << unused).cast_signed() >> unused)
         }
         Shape::Literal => Value::Signed(number(first(8)).cast_signed()),
-        Shape::Boolean => Value::Boolean(number(first(1)) != 0),
+        Shape::Boolean => match number(first(1)) {
+            0 => Value::Boolean(false),
+            1 => Value::Boolean(true),
+            _ => Value::Invalid,
+        },
         Shape::Flag => Value::Boolean(number(first(8)) != 0),
         Shape::Character => {
             let code = number(first(4)) as u32;
             match char::from_u32(code) {
                 Some(character) => Value::Character(character),
-                None => Value::Unsigned(code.into()),
+                None => Value::Invalid,
             }
         }
         Shape::Float(4) => Value::Single(f32::from_bits(number(first(4)) as u32)),
@@ -133,10 +137,7 @@ pub(crate) fn decode(shape: &Shape, bytes: &[u8], context: &Context) -> Value {
             let length = number(first(8));
             let stored = length.min((*most).into()) as usize;
             let text = behind(8);
-            Value::Text {
-                text: lossy(&text[..stored.min(text.len())]),
-                cut: length > (*most).into(),
-            }
+            text_of(&text[..stored.min(text.len())], length > (*most).into())
         }
         Shape::Bytes(most) => {
             let stored = number(first(8)).min((*most).into()) as usize;
@@ -209,7 +210,7 @@ pub(crate) fn decode(shape: &Shape, bytes: &[u8], context: &Context) -> Value {
                     name: variant.clone(),
                     fields: Vec::new(),
                 },
-                None => Value::Wide(tag),
+                None => Value::Invalid,
             }
         }
         Shape::Enum { name, variants } => {
@@ -255,7 +256,69 @@ fn until_nul(bytes: &[u8]) -> String {
     lossy(&bytes[..end.unwrap_or(bytes.len())])
 }
 
+/// The text that bytes are. Of a text that was cut, the last character may be in part.
+fn text_of(bytes: &[u8], cut: bool) -> Value {
+    let whole = match core::str::from_utf8(bytes) {
+        Err(error) if cut && error.error_len().is_none() => &bytes[..error.valid_up_to()],
+        _ => bytes,
+    };
+    match core::str::from_utf8(whole) {
+        Ok(text) => Value::Text {
+            text: text.into(),
+            cut,
+        },
+        Err(_) => Value::NoText {
+            bytes: bytes.into(),
+            cut,
+        },
+    }
+}
+
 /// A text; bytes that are none become U+FFFD.
 fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_that_no_value_has_are_no_value() {
+        let decoded = |shape: Shape, bytes: &[u8]| decode(&shape, bytes, &Context::default());
+        assert_eq!(decoded(Shape::Boolean, &[1]), Value::Boolean(true));
+        for byte in [2, 0x80, 0xfe, 0xff] {
+            assert_eq!(decoded(Shape::Boolean, &[byte]), Value::Invalid);
+        }
+        for code in [0xd800, 0xdfff, 0x11_0000, u32::MAX] {
+            let bytes = code.to_le_bytes();
+            assert_eq!(decoded(Shape::Character, &bytes), Value::Invalid);
+        }
+        let choice = Shape::Choice {
+            name: "Level".into(),
+            bytes: 1,
+            variants: [(0, "Low".into()), (200, "High".into())].into(),
+        };
+        assert_eq!(decoded(choice, &[100]), Value::Invalid);
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_kept() {
+        let decoded = |text: &[u8], length: u64| {
+            let bytes = [&length.to_le_bytes(), text].concat();
+            decode(&Shape::Counted(4), &bytes, &Context::default())
+        };
+        let text = |text: &str, cut| Value::Text {
+            text: text.into(),
+            cut,
+        };
+        assert_eq!(decoded("aß".as_bytes(), 3), text("aß", false));
+        assert_eq!(decoded(b"abc\xc3", 5), text("abc", true));
+        let no_text = |bytes: &[u8], cut| Value::NoText {
+            bytes: bytes.into(),
+            cut,
+        };
+        assert_eq!(decoded(b"abc\xc3", 4), no_text(b"abc\xc3", false));
+        assert_eq!(decoded(b"\xffabc", 5), no_text(b"\xffabc", true));
+    }
 }

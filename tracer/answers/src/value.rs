@@ -89,6 +89,11 @@ pub enum Value {
         text: String,
         cut: bool,
     },
+    /// Bytes in the place of a text that are not all UTF-8, as an `OsStr` may have them.
+    NoText {
+        bytes: Vec<u8>,
+        cut: bool,
+    },
     Bytes(Vec<u8>),
     /// A pointer.
     Address(u64),
@@ -209,7 +214,8 @@ impl Value {
             (Self::List { items: a, .. }, Self::List { items: b, .. }) => order_of_lists(a, b),
             (Self::Stack(_, a), Self::Stack(_, b)) => a.cmp(b),
             (Self::UserStack(_, a), Self::UserStack(_, b)) => a.cmp(b),
-            (Self::Bytes(a), Self::Bytes(b)) => a.cmp(b),
+            (Self::Bytes(a), Self::Bytes(b))
+            | (Self::NoText { bytes: a, .. }, Self::NoText { bytes: b, .. }) => a.cmp(b),
             (
                 Self::UserSymbol { program, address },
                 Self::UserSymbol {
@@ -368,6 +374,7 @@ impl<'a> Shown<'a> {
                 let after = if is_over { " (exhausted)" } else { "" };
                 write!(f, "{}..={}{after}", inner(0), inner(1))
             }
+            ("..=", 2) => write!(f, "{}..={}", inner(0), inner(1)),
             ("a..", 1) => write!(f, "{}..", inner(0)),
             ("..a", 1) => write!(f, "..{}", inner(0)),
             ("..=a", 1) => write!(f, "..={}", inner(0)),
@@ -438,6 +445,9 @@ impl<'a> Shown<'a> {
                 }
                 f.write_str(" }")
             }
+            (of, 1) if let Some(name) = of.strip_suffix("{}") => {
+                write!(f, "{name} {{ {}: {} }}", fields[0].0, inner(0))
+            }
             (of, 1)
                 if let Some(name) = of.strip_suffix("[]")
                     && let Value::List { items, more: 0, .. } = &fields[0].1 =>
@@ -487,6 +497,23 @@ impl fmt::Display for Shown<'_> {
                     true => write!(f, "{text:?}")?,
                     false => f.write_str(text)?,
                 }
+                f.write_str(if *cut { ".." } else { "" })
+            }
+            Value::NoText { bytes, cut } => {
+                let quote = if self.quoted { "\"" } else { "" };
+                f.write_str(quote)?;
+                for chunk in bytes.utf8_chunks() {
+                    match self.quoted {
+                        true => {
+                            let quoted = alloc::format!("{:?}", chunk.valid());
+                            f.write_str(&quoted[1..quoted.len() - 1])?;
+                        }
+                        false => f.write_str(chunk.valid())?,
+                    }
+                    let mut invalid = chunk.invalid().iter();
+                    invalid.try_for_each(|byte| write!(f, "\\x{byte:02X}"))?;
+                }
+                f.write_str(quote)?;
                 f.write_str(if *cut { ".." } else { "" })
             }
             Value::Bytes(bytes) => bytes.iter().try_for_each(|byte| match byte {

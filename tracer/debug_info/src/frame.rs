@@ -93,6 +93,22 @@ impl Frames {
         Some((Some(register), by_register.map(|row| row.offset).max()?))
     }
 
+    /// Whether a place is in the function's own frame, not above its return address.
+    pub fn is_own(&self, frame_base: Option<&[u8]>, offset: i64) -> bool {
+        let first = self.first_argument(frame_base).map_or(8, |(_, at)| at);
+        offset < first - 8
+    }
+
+    /// Whether a register is the frame base at an instruction, as in the function's body.
+    pub fn is_base(&self, frame_base: Option<&[u8]>, register: Register, address: u64) -> bool {
+        let Some((base, first)) = self.first_argument(frame_base) else {
+            return false;
+        };
+        let is_whole =
+            register == Register::Bp || self.above_return(address) == Some((Register::Sp, first));
+        base == Some(register) && is_whole
+    }
+
     /// The stack pointer that the function has in its body, where its frame is largest.
     fn stack_pointer(&self, address: u64, moment: value::Moment) -> Option<Expression> {
         let by_stack = |row: &Row| row.register == Some(Register::Sp);

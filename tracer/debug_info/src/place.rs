@@ -91,16 +91,24 @@ impl DebugInfo {
             return moved().ok_or_else(|| unknown(value::GONE)).and_then(found);
         };
         let fixed = matches!(local.location, Location::Fixed(_));
-        let slot =
-            value::frame_slot(expression, encoding).filter(|offset| *offset < 0 && own && fixed);
-        if let Some(offset) = slot {
-            return stored(known, address, offset, bytes, &context)
+        let slot = value::frame_slot(expression, encoding);
+        let base = known.frame_base.as_deref();
+        if let Some(slot) = slot.filter(|slot| {
+            let is_put_there = own && fixed;
+            is_put_there && known.frames.is_own(base, slot.offset)
+        }) {
+            let pieces = match slot.is_address {
+                true => stored(known, address, slot.offset, 8, &context)
+                    .and_then(|address| behind(&address, bytes)),
+                false => stored(known, address, slot.offset, bytes, &context),
+            };
+            return pieces
                 .ok_or_else(|| unknown("when it is put into its place is not known"))
                 .and_then(found);
         }
         let mut pieces = value::pieces(expression, bytes, &context).map_err(|why| unknown(&why))?;
-        if let Some(offset) = value::frame_slot(expression, encoding) {
-            let stacked = self.stacked((row, known), offset, bytes, pieces);
+        if let Some(slot) = slot.filter(|slot| !slot.is_address) {
+            let stacked = self.stacked((row, known), slot.offset, bytes, pieces);
             pieces = stacked.map_err(unknown)?;
         }
         match moved() {
@@ -257,11 +265,10 @@ fn stored(
     let mut done = 0;
     while done < bytes {
         let at = offset + i64::try_from(done).ok()?;
-        let store = known
-            .prologue
-            .stores
-            .iter()
-            .find(|store| store.offset == at)?;
+        let store = known.prologue.stores.iter().find(|store| {
+            let base = known.frame_base.as_deref();
+            store.offset == at && known.frames.is_base(base, store.base, store.address)
+        })?;
         let part = store.bytes.min(bytes - done);
         let source = if address <= store.address {
             Source::Value(context.moment.register(store.register))
@@ -275,6 +282,24 @@ fn stored(
         done += part;
     }
     Some(pieces)
+}
+
+/// The pieces of an argument whose address is known.
+fn behind(address: &[Piece], bytes: u64) -> Option<Vec<Piece>> {
+    let [only] = address else { return None };
+    let address = match &only.source {
+        Source::Value(address) => address.clone(),
+        Source::Memory(place) => Expression::Load {
+            address: Box::new(place.clone()),
+            bytes: 8,
+        },
+        Source::Missing => return None,
+    };
+    let whole = Piece {
+        bytes: u32::try_from(bytes).ok()?,
+        source: Source::Memory(address),
+    };
+    Some(vec![whole])
 }
 
 /// Numbers as ranges: `3-5, 9`.

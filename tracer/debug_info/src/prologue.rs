@@ -17,7 +17,8 @@ use crate::{image::Image, value};
 pub struct Store {
     /// The instruction.
     pub address: u64,
-    /// Where, from the frame pointer.
+    /// Where, from a register: the frame pointer or the stack pointer.
+    pub base: Register,
     pub offset: i64,
     pub bytes: u64,
     pub register: Register,
@@ -251,7 +252,7 @@ fn store(instruction: &Instruction) -> Option<Store> {
     let to_frame = instruction.mnemonic() == Mnemonic::Mov
         && instruction.op0_kind() == OpKind::Memory
         && instruction.op1_kind() == OpKind::Register
-        && instruction.memory_base() == Known::RBP
+        && matches!(instruction.memory_base(), Known::RBP | Known::RSP)
         && instruction.memory_index() == Known::None;
     let source = instruction.op1_register();
     // The second byte of a register has no name of its own for a probe.
@@ -260,6 +261,7 @@ fn store(instruction: &Instruction) -> Option<Store> {
     }
     Some(Store {
         address: instruction.ip(),
+        base: general(instruction.memory_base())?,
         offset: instruction.memory_displacement64().cast_signed(),
         bytes: source.size() as u64,
         register: general(source)?,

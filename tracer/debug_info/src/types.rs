@@ -79,6 +79,11 @@ fn name_of(session: &Session, id: TypeId) -> String {
 
 /// The parts of a type.
 pub fn describe(session: &Session, id: TypeId) -> Type {
+    describe_inside(session, id, 0)
+}
+
+/// The same for a type that so many others have inside.
+fn describe_inside(session: &Session, id: TypeId, depth: u32) -> Type {
     if id == UNIT {
         return Type::Unit;
     }
@@ -95,7 +100,7 @@ pub fn describe(session: &Session, id: TypeId) -> Type {
             name: name(session, id),
             to: of(session, id.0),
         },
-        gimli::DW_TAG_typedef => describe(session, of(session, id.0)),
+        gimli::DW_TAG_typedef => describe_inside(session, of(session, id.0), depth),
         gimli::DW_TAG_array_type => match array_count(session, id) {
             Some(count) => Type::Array {
                 of: of(session, id.0),
@@ -105,7 +110,7 @@ pub fn describe(session: &Session, id: TypeId) -> Type {
         },
         gimli::DW_TAG_enumeration_type => enumeration(session, &found, id),
         gimli::DW_TAG_structure_type | gimli::DW_TAG_union_type => {
-            structure(session, &found, id).unwrap_or_else(opaque)
+            structure(session, &found, id, depth).unwrap_or_else(opaque)
         }
         _ => opaque(),
     }
@@ -203,7 +208,7 @@ fn enumeration(session: &Session, found: &Found, id: TypeId) -> Type {
     })
 }
 
-fn structure(session: &Session, found: &Found, id: TypeId) -> Option<Type> {
+fn structure(session: &Session, found: &Found, id: TypeId, depth: u32) -> Option<Type> {
     let bytes = found.number(gimli::DW_AT_byte_size)?;
     let mut part = None;
     session.children(id.0, |child| {
@@ -221,7 +226,7 @@ fn structure(session: &Session, found: &Found, id: TypeId) -> Option<Type> {
     };
     if let Some(part) = part {
         let origin = origin(session, id);
-        return variants(session, part, (name, bytes, origin)).map(Type::Enum);
+        return variants(session, part, (name, bytes, origin), depth).map(Type::Enum);
     }
     let fields = fields(session, id, 0, is_environment(&full_name));
     if let [data, length] = &fields[..]
@@ -319,6 +324,7 @@ fn variants(
     session: &Session,
     part: u64,
     (name, bytes, origin): (String, u64, Origin),
+    depth: u32,
 ) -> Option<Enum> {
     let tag = match session.entry(part)?.reference(gimli::DW_AT_discr) {
         None => None,
@@ -366,12 +372,9 @@ fn variants(
     if damaged {
         return None;
     }
-    if tag.is_none() && variants.len() > 1 {
+    if tag.is_none() {
         // Some variants can have no value.
-        variants.retain(|variant: &Variant| {
-            let mut types = variant.fields.iter().map(|field| field.type_id);
-            !types.any(|id| is_never(session, id, 0))
-        });
+        variants.retain(|variant: &Variant| !is_impossible(session, &variant.fields, depth));
     }
     Some(Enum {
         name,
@@ -387,15 +390,27 @@ fn is_never(session: &Session, id: TypeId, depth: u32) -> bool {
     if id == UNIT || depth > 16 {
         return false;
     }
-    match describe(session, id) {
+    match describe_inside(session, id, depth) {
         Type::Unit => session
             .entry(id.0)
             .is_some_and(|found| found.name(session).as_deref() == Some("!")),
-        Type::Enum(all) => all.variants.is_empty(),
-        Type::Struct(all) => all
-            .fields
-            .iter()
-            .any(|field| is_never(session, field.type_id, depth + 1)),
+        Type::Array { of, count } => count > 0 && is_never(session, of, depth + 1),
+        // Without a tag, those that can have no value are left out.
+        Type::Enum(all) if all.tag.is_none() => all.variants.is_empty(),
+        Type::Enum(all) => {
+            let mut variants = all.variants.iter();
+            variants.all(|variant| is_impossible(session, &variant.fields, depth))
+        }
+        // Nothing says that a union has the field that can have no value.
+        Type::Struct(all) => {
+            all.origin != Origin::Union && is_impossible(session, &all.fields, depth)
+        }
         _ => false,
     }
+}
+
+/// Whether fields can have no values, because one of them has none.
+fn is_impossible(session: &Session, fields: &[Field], depth: u32) -> bool {
+    let mut types = fields.iter().map(|field| field.type_id);
+    types.any(|id| is_never(session, id, depth + 1))
 }

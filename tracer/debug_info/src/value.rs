@@ -359,13 +359,29 @@ fn entry_value(expression: Slice, context: &Context) -> Result<Expression, Strin
     }
 }
 
-/// The offset from the frame base, if the expression says no more than that.
-pub fn frame_slot(expression: &[u8], encoding: gimli::Encoding) -> Option<i64> {
+/// A place in a function's frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Where it is from the frame base.
+    pub offset: i64,
+    /// Whether it has the address of the value, not the value itself.
+    pub is_address: bool,
+}
+
+/// The place in the frame that an expression names, if it says no more than that.
+pub fn frame_slot(expression: &[u8], encoding: gimli::Encoding) -> Option<Slot> {
     let mut reader = Slice::new(expression, gimli::LittleEndian);
-    match Op::parse(&mut reader, encoding) {
-        Ok(Op::FrameOffset { offset }) if reader.is_empty() => Some(offset),
-        _ => None,
-    }
+    let Ok(Op::FrameOffset { offset }) = Op::parse(&mut reader, encoding) else {
+        return None;
+    };
+    let is_address = !reader.is_empty();
+    let whole = Op::Deref {
+        base_type: gimli::UnitOffset(0),
+        size: 8,
+        space: false,
+    };
+    let is_whole = !is_address || Op::parse(&mut reader, encoding) == Ok(whole);
+    (is_whole && reader.is_empty()).then_some(Slot { offset, is_address })
 }
 
 #[cfg(test)]

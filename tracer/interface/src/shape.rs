@@ -90,7 +90,7 @@ pub enum Shape {
         most: u32,
         form: Form,
     },
-    /// The same for elements that have gaps between them: 1 in a byte and the element, or zeros.
+    /// The same for elements of which there may be fewer: 1 in a byte and the element, or zeros.
     Slots {
         of: Box<Shape>,
         most: u32,

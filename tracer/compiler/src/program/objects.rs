@@ -4,6 +4,8 @@
 //! compiler of the kernel left out have no bytes. Before memory that a pointer leads to is read,
 //! it is asked whether all of it can be read; if not, its mark stays zero.
 
+use alloc::rc::Rc;
+
 use bpf::{AluOp, Condition, Helper, Reg};
 use trace_interface::{
     shape::{Fields, Shape, UNREADABLE},
@@ -230,23 +232,47 @@ impl Code<'_, '_> {
         };
         let tag = Shape::tag_bytes(of.variants.len());
         let end = self.asm.label();
-        for (number, (variant, (_, shapes))) in of.variants.iter().zip(variants).enumerate() {
+        let mut other = None;
+        let mut number = 0;
+        while number < of.variants.len() {
+            let row = match row_of_units(of, variants, number) {
+                row @ 3.. => row,
+                _ => 1,
+            };
             let next = self.asm.label();
-            let test = self.values.types().is_variant(object, of, number, span)?;
-            self.branch_on(&test, false, next);
-            self.asm.store_constant(to, tag as u8, number as u64);
-            let mut place = to.at(tag);
-            for (field, (_, shape)) in variant.fields.iter().zip(shapes) {
-                let part = object.part(field.type_id, field.offset);
-                self.store_object(&part, place, shape, span)?;
-                place = place.at(shape.bytes());
+            match of.variants[number].tag {
+                // What no other variant is.
+                None if of.tag.is_some() => other = Some(number),
+                Some(first) if row > 1 => {
+                    let Tag { offset, bytes, .. } = of.tag.ok_or_else(|| missing(span))?;
+                    let word = object.read(offset, bytes, false);
+                    let word = self.keep(&word.ok_or_else(|| missing(span))?);
+                    let place = Number::alu(AluOp::Sub, word, Number::Constant(first as u64));
+                    let last = Number::Constant(row as u64 - 1);
+                    let is_there = Test::compare(Condition::BelowOrEqual, place.clone(), last);
+                    self.branch_on(&is_there, false, next);
+                    let place = Number::alu(AluOp::Add, place, Number::Constant(number as u64));
+                    self.store_number(&place, to, tag as u8);
+                    self.asm.jump(end);
+                }
+                _ => {
+                    let test = self.values.types().is_variant(object, of, number, span)?;
+                    self.branch_on(&test, false, next);
+                    store_content(self, object, (of, number), to, &variants[number].1, span)?;
+                    self.asm.jump(end);
+                }
             }
-            self.asm.jump(end);
             self.asm.place(next);
+            number += row;
         }
-        // A tag that no variant has.
-        self.asm
-            .store_constant(to, tag as u8, of.variants.len() as u64);
+        match other {
+            Some(other) => store_content(self, object, (of, other), to, &variants[other].1, span)?,
+            // A tag that no variant has.
+            None => {
+                let none = of.variants.len() as u64;
+                self.asm.store_constant(to, tag as u8, none);
+            }
+        }
         self.asm.place(end);
         Ok(())
     }
@@ -355,6 +381,40 @@ impl Code<'_, '_> {
         self.asm.call(Helper::CanRead);
         self.asm.branch(Condition::Equal, Reg::R0, 0, otherwise);
     }
+}
+
+/// How many variants from one on have no content, and tags that follow one another.
+fn row_of_units(of: &Enum, variants: &[(Rc<str>, Fields)], from: usize) -> usize {
+    let is_short = of.tag.is_some_and(|tag| tag.bytes <= 8);
+    let first = of.variants[from].tag.filter(|_| is_short);
+    let rest = of.variants[from..].iter().zip(&variants[from..]);
+    let in_row = rest
+        .zip(0..)
+        .take_while(|((variant, (_, shapes)), number)| {
+            let is_next = first.is_some_and(|first| variant.tag == first.checked_add(*number));
+            is_next && shapes.iter().all(|(_, shape)| shape.bytes() == 0)
+        });
+    in_row.count()
+}
+
+/// The number of a variant and its fields.
+fn store_content(
+    code: &mut Code<'_, '_>,
+    object: &Object,
+    (of, number): (&Enum, usize),
+    to: Place,
+    shapes: &Fields,
+    span: Span,
+) -> Lowered<()> {
+    let tag = Shape::tag_bytes(of.variants.len());
+    code.asm.store_constant(to, tag as u8, number as u64);
+    let mut place = to.at(tag);
+    for (field, (_, shape)) in of.variants[number].fields.iter().zip(shapes) {
+        let part = object.part(field.type_id, field.offset);
+        code.store_object(&part, place, shape, span)?;
+        place = place.at(shape.bytes());
+    }
+    Ok(())
 }
 
 /// The number and the first of the elements that an iterator has yet to give.

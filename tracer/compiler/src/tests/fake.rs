@@ -57,7 +57,7 @@ pub(super) const BLOCK: TypeId = TypeId(35);
 const TALL: u64 = 100;
 const NARROW: u64 = 200;
 /// There are more of them than are shown.
-pub(super) const LEVELS: u64 = 9;
+pub(super) const LEVELS: u64 = 12;
 
 pub(super) struct Fake {
     types: BTreeMap<TypeId, Rc<Type>>,
@@ -460,7 +460,7 @@ impl Fake {
                 ),
                 ((READ, "count"), Ok(in_register(U32, 4, Dx))),
                 ((OPEN, "path"), Ok(in_two(STR, Di, Si))),
-                ((OPEN, "tall"), Ok(behind(TypeId(TALL), 144, Di))),
+                ((OPEN, "tall"), Ok(behind(TypeId(TALL), 192, Di))),
                 ((OPEN, "narrow"), Ok(behind(TypeId(NARROW), 56, Di))),
                 ((OPEN, "triple"), Ok(behind(TRIPLE, 12, Di))),
                 ((OPEN, "block"), Ok(behind(BLOCK, 256, Di))),

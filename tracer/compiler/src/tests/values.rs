@@ -298,6 +298,18 @@ fn an_enum_with_the_tag_of_no_variant_is_invalid() {
     assert_eq!(world.maps(), "@[<invalid>]: 1\n\n");
 }
 
+/// The same of what is a single number.
+#[test]
+fn bits_that_no_value_has_are_invalid() {
+    let mut world = with_file(
+        "kprobe:vfs_write { print(args.file.readable); print(args.file.mode); }",
+        "",
+    );
+    world.memory[0].1[16..18].copy_from_slice(&[2, 9]);
+    world.hit(&write_hit());
+    assert_eq!(world.out, "<invalid>\n<invalid>\n");
+}
+
 #[test]
 fn arguments_are_seen_at_the_return() {
     let mut world = World::new(
@@ -701,9 +713,11 @@ fn structures_in_each_other_are_shown_to_a_depth() {
         &words.flat_map(u64::to_le_bytes).collect::<Vec<_>>(),
     );
     world.hit(&hit);
-    let tall = (0..8).map(|level| format!("Tall{level} {{ mark: {}, next: ", level + 1));
-    let ends = (1..=8).rev().map(|level| format!(", end: {level}0 }}"));
-    let shown = tall.chain(["Tall8 { mark: …, end: … }".into()]).chain(ends);
+    let tall = (0..11).map(|level| format!("Tall{level} {{ mark: {}, next: ", level + 1));
+    let ends = (1..=11).rev().map(|level| format!(", end: {level}0 }}"));
+    let shown = tall
+        .chain(["Tall11 { mark: …, end: … }".into()])
+        .chain(ends);
     assert_eq!(world.out, shown.collect::<String>() + "\n");
     let mut world = World::new("kprobe:vfs_open { print(args.narrow); }");
     let hit = open_hit(

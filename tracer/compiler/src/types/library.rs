@@ -89,8 +89,9 @@ pub(crate) struct Table {
     pub(crate) parts: Vec<(u64, TypeId)>,
 }
 
-/// The most entries of a node of a B-tree.
-pub(crate) const MOST_IN_NODE: u32 = 11;
+/// The most entries of a B-tree that are stored. As many are in six leaves and the node above them,
+/// of which each has five at least.
+pub(crate) const MOST_OF_TREE: u32 = 35;
 
 impl Collection {
     /// How it is written.

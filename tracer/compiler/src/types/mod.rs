@@ -6,6 +6,7 @@
 
 pub(crate) mod library;
 mod named;
+mod partly;
 mod seen;
 pub(crate) mod shape;
 pub(crate) mod wide;
@@ -29,6 +30,9 @@ pub(crate) const MOST_DEPTH: u32 = 6;
 
 /// Numbers of types from here on are the text's own.
 const OWN: u64 = 1 << 63;
+
+/// The name of a structure that is shown as its only field.
+const TRANSPARENT: &str = "UnsafeCell";
 
 /// See the module's text.
 pub(crate) struct Types<'a> {
@@ -247,6 +251,8 @@ impl<'a> Types<'a> {
                 | "Unique"
                 | "BinaryHeap"
                 | "Alignment"
+                // The parts of a time.
+                | "Nanoseconds"
                 // Of a mutex: whether it is poisoned.
                 | "Flag"
                 // An error that was made of a text.
@@ -257,12 +263,16 @@ impl<'a> Types<'a> {
                 | "Slice"
         );
         let is_number = name.starts_with("Atomic") || name.starts_with("NonZero");
-        // The iterators of a heap are shown as those of its elements.
-        let is_same = matches!(name, "Iter" | "IntoIter")
-            && field_of(&of.fields, "iter").is_some_and(|field| {
-                let described = self.describe(field.type_id);
-                matches!(&*described, Type::Struct(of) if plain_name(&of.name) == name)
-            });
+        // The iterators of a heap are shown as those of its elements, and a time as the system's.
+        let inner = match name {
+            "Iter" | "IntoIter" => field_of(&of.fields, "iter"),
+            "Instant" | "SystemTime" => field_of(&of.fields, "0"),
+            _ => None,
+        };
+        let is_same = inner.is_some_and(|field| {
+            let described = self.describe(field.type_id);
+            matches!(&*described, Type::Struct(of) if plain_name(&of.name) == name)
+        });
         if of.origin != Origin::Library || !is_transparent && !is_number && !is_same {
             return None;
         }

@@ -15,8 +15,9 @@ use trace_interface::{
 
 use super::{
     MOST_DEPTH, Types, field_of,
-    library::{Chain, Collection, MOST_IN_NODE, Table, Tree},
-    plain_name,
+    library::{Chain, Collection, MOST_OF_TREE, Table, Tree},
+    partly, plain_name,
+    seen::is_guard,
     wide::Beside,
 };
 use crate::object::{At, Gaps, Object};
@@ -53,7 +54,7 @@ struct Limits {
 }
 
 /// The limits of a record, the most generous first.
-const OF_RECORD: [Limits; 11] = {
+const OF_RECORD: [Limits; 12] = {
     const fn limits(depth: u32, elements: u32, items: u32, text: u32, follows: bool) -> Limits {
         Limits {
             depth,
@@ -64,6 +65,7 @@ const OF_RECORD: [Limits; 11] = {
         }
     }
     [
+        limits(11, 24, MOST_ELEMENTS, MOST_INSIDE, true),
         limits(8, 24, MOST_ELEMENTS, MOST_INSIDE, true),
         limits(MOST_DEPTH, 12, MOST_ELEMENTS, 64, true),
         limits(MOST_DEPTH, 12, 16, 64, true),
@@ -92,7 +94,7 @@ const OF_BRIEF_RECORD: [Limits; 1] = [Limits {
 
 /// The most bytes of a value in a record, and about how many instructions may store it.
 const MOST_BYTES: u32 = 1536;
-const MOST_COST: u32 = 1800;
+const MOST_COST: u32 = 2600;
 /// So many types are looked into for one value.
 const MOST_TYPES: u32 = 4000;
 
@@ -230,12 +232,14 @@ fn cost(shape: &Shape) -> u32 {
         Shape::Behind(of) => 14 + cost(of),
         Shape::List { of, most, .. } if of.is_number() => 30 + most / 8,
         Shape::List { of, most, .. } => (cost(of) + 6).saturating_mul(*most).saturating_add(40),
-        Shape::Slots { of, most, .. } => (cost(of) + 12).saturating_mul(*most).saturating_add(60),
+        Shape::Slots { of, most, .. } => (cost(of) + 45).saturating_mul(*most).saturating_add(120),
         Shape::Array { of, stored, .. } => cost(of).saturating_mul(*stored),
         Shape::Tuple(items) | Shape::Items { items, .. } => items.iter().map(cost).sum(),
         Shape::Struct { fields: of, .. } => fields(of),
         Shape::Enum { variants, .. } => {
-            let of = variants.iter().map(|(_, of)| 10 + fields(of));
+            // Those without content in a row are one case, if their tags follow one another.
+            let rows = variants.chunk_by(|(_, a), (_, b)| a.is_empty() && b.is_empty());
+            let of = rows.map(|row| 10 + row.iter().map(|(_, of)| fields(of)).sum::<u32>());
             of.fold(0, u32::saturating_add)
         }
         _ => 2 + shape.bytes() / 4,
@@ -452,9 +456,15 @@ impl Shaper<'_, '_> {
                 Shape::Duration
             }
             (Origin::Library, "Range") => named("..", &["start", "end"]),
+            (Origin::Library, "RangeInclusive") if field_of(&of.fields, "last").is_some() => {
+                named("..=", &["start", "last"])
+            }
             (Origin::Library, "RangeInclusive") => named("..=", &["start", "end", "exhausted"]),
             (Origin::Library, "RangeFrom") => named("a..", &["start"]),
             (Origin::Library, "RangeTo") => named("..a", &["end"]),
+            (Origin::Library, "RangeToInclusive") if field_of(&of.fields, "last").is_some() => {
+                named("..=a", &["last"])
+            }
             (Origin::Library, "RangeToInclusive") => named("..=a", &["end"]),
             (Origin::Library, "RangeFull") => named("..", &[]),
             (Origin::Library, "RefCell") => named("RefCell", &["value"]),
@@ -480,7 +490,8 @@ impl Shaper<'_, '_> {
                 named(&format!("{lock}()"), &["data", "poison"])
             }
             // Names that end in `()` are those of tuples, and in `[]` of tuples of the contents of
-            // tuples; ` { .. }` is a part of a name.
+            // tuples. Those that end in `{}` are of fields with names, which are numbers. ` { .. }`
+            // is a part of a name.
             (Origin::Library, "CStr" | "CString") => named("CStr()", &["inner"]),
             (Origin::Library, "Chars") => named("Chars()", &["iter"]),
             (Origin::Library, "IntoIter") if field_of(&of.fields, "list").is_some() => {
@@ -497,16 +508,30 @@ impl Shaper<'_, '_> {
             {
                 named(&format!("{name}[]"), &["i1", "i2"])
             }
-            (Origin::Library, name @ ("Zip" | "BuildHasherDefault")) => named(name, &[]),
             (Origin::Library, name) if name.starts_with("__m") => {
                 named(&format!("{name}[]"), &["0"])
             }
+            (Origin::Library, "Drain") if field_of(&of.fields, "tail_start").is_some() => {
+                named("Drain[]", &["iter"])
+            }
+            (Origin::Library, "Drain") if field_of(&of.fields, "drain_len").is_some() => {
+                named("Drain()", &["drain_len", "idx", "tail_len", "remaining"])
+            }
+            (Origin::Library, "SplitInclusive") if field_of(&of.fields, "0").is_some() => {
+                named("SplitInclusive{}", &["0"])
+            }
             (Origin::Library, "Weak") => named("(Weak)", &[]),
             (Origin::Library, "Empty") => named("Empty", &[]),
+            (Origin::Library, name) if partly::is_closed(types, of) => {
+                named(&format!("{name} {{ .. }}"), &[])
+            }
             (Origin::Library, "Ipv4Addr" | "Ipv6Addr") => named("IpAddr()", &["octets"]),
-            _ => Shape::Struct {
-                name: Rc::from(&*of.name),
-                fields: self.fields(&of.fields, depth, gaps),
+            _ => match partly::shown(types, of) {
+                Some(fields) => named(&of.name, fields),
+                None => Shape::Struct {
+                    name: Rc::from(&*of.name),
+                    fields: self.fields(&of.fields, depth, gaps),
+                },
             },
         }
     }
@@ -532,21 +557,14 @@ impl Shaper<'_, '_> {
             Collection::Ring { of, .. } | Collection::Chain(Chain { of, .. }) => {
                 self.list_of(form, self.shape(*of, depth + 1, None), self.limits.elements)
             }
-            Collection::Tree(Tree { parts: of, .. }) => match self.list(form, parts(of)) {
-                Shape::List { of, most, form } => Shape::List {
-                    of,
-                    most: most.min(MOST_IN_NODE),
-                    form,
-                },
-                other => other,
-            },
-            Collection::Table(Table { parts: of, .. }) => {
+            Collection::Tree(Tree { parts: of, .. })
+            | Collection::Table(Table { parts: of, .. }) => {
                 let of = parts(of);
-                // At least one of eight slots is empty.
-                let most = self.most(&of).next_power_of_two().min(32);
+                let least = if self.room == Room::Stack { 4 } else { 2 };
+                let limit = self.limits.elements.clamp(least, MOST_OF_TREE);
                 Shape::Slots {
+                    most: self.most(&of).min(limit),
                     of: Box::new(of),
-                    most,
                     form,
                 }
             }
@@ -554,9 +572,16 @@ impl Shaper<'_, '_> {
     }
 
     fn enumeration(&self, of: &Enum, depth: u32, gaps: Option<Gaps<'_>>) -> Shape {
+        if let Some(texts) = partly::texts(of) {
+            return Shape::Enum {
+                name: Rc::from(&*of.name),
+                variants: texts.map(|text| (text.into(), Vec::new())).collect(),
+            };
+        }
         // Of some enums of the library only the content is shown.
         let name = match (of.origin, plain_name(&of.name)) {
-            (Origin::Library, "Cow" | "IpAddr" | "SocketAddr" | "Ref" | "RefMut") => "()".into(),
+            (Origin::Library, "Cow" | "IpAddr" | "SocketAddr") => "()".into(),
+            (Origin::Library, name) if is_guard(name) => "()".into(),
             (Origin::Library, name) if name.starts_with("dyn ") => "()".into(),
             (Origin::Library, "AlignmentEnum") => "Alignment()".into(),
             _ => Rc::from(&*of.name),

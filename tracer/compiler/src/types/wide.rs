@@ -12,7 +12,7 @@ use trace_interface::symbols::{
 };
 use trace_language::tree::Span;
 
-use super::{MOST_DEPTH, OWN, Types, missing, plain_name};
+use super::{MOST_DEPTH, OWN, TRANSPARENT, Types, missing, plain_name};
 use crate::{
     Lowered,
     number::{Number, Space},
@@ -329,9 +329,6 @@ impl Types<'_> {
 
 /// The bytes of the counters in front of what an `Rc` or an `Arc` leads to.
 const COUNTERS: u64 = 16;
-
-/// The name of a structure that is shown as its only field.
-const TRANSPARENT: &str = "UnsafeCell";
 
 /// The trait object in the name of a pointer to it: `dyn Shape` of `Rc<RefCell<dyn Shape>>`.
 fn trait_object(name: &str) -> Option<&str> {
