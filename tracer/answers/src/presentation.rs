@@ -554,3 +554,37 @@ fn line(parts: &[Part], values: &[Value], symbols: &dyn Symbolize) -> Result<Str
 fn nanoseconds(ticks: u64, hz: u64) -> u64 {
     (u128::from(ticks) * 1_000_000_000 / u128::from(hz.max(1))) as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn books_count_in_the_singular_and_the_plural() {
+        let mut totals = Totals {
+            hits: 1,
+            bad_loads: 1,
+            lost: alloc::vec![("full".into(), 3), ("torn".into(), 1)],
+            stopped: alloc::vec![("while after 8 turns".into(), 1)],
+            ..Totals::default()
+        };
+        assert_eq!(
+            totals.to_string(),
+            "1 hit = 1 recorded + 0 missed; not written: 3 (full), 1 (torn); 1 load found nothing; \
+             ended early: while after 8 turns (1 time)"
+        );
+        totals = Totals {
+            hits: 12,
+            missed: 2,
+            kept_out: 1,
+            bad_loads: 2,
+            stopped: alloc::vec![("for after 9 turns".into(), 2)],
+            ..Totals::default()
+        };
+        assert_eq!(
+            totals.to_string(),
+            "12 hits = 10 recorded + 2 missed; 1 of the tracer itself kept out; 2 loads found \
+             nothing; ended early: for after 9 turns (2 times)"
+        );
+    }
+}

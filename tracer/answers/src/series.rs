@@ -174,6 +174,8 @@ pub(crate) fn write(f: &mut fmt::Formatter<'_>, intervals: &[Interval]) -> fmt::
 
 #[cfg(test)]
 mod tests {
+    use core::cmp::Ordering;
+
     use super::*;
     use crate::{NoSymbols, Value};
 
@@ -210,6 +212,51 @@ mod tests {
             [&*middle, &row(&[], "-"), &middle]
         );
         assert_eq!(rows(&[Some(5)]), [middle]);
+    }
+
+    #[test]
+    fn times_are_as_fine_as_the_intervals() {
+        for (length, unit, second) in [
+            (60_000_000_000, "", "00:01:00"),
+            (1_000_000_000, "", "00:00:01"),
+            (999_999_999, ".ms", "00:00:00.999"),
+            (1_000_000, ".ms", "00:00:00.001"),
+            (999_999, ".us", "00:00:00.000999"),
+            (1_000, ".us", "00:00:00.000001"),
+            (999, ".ns", "00:00:00.000000999"),
+        ] {
+            let interval = |number| Interval {
+                begin: number * length,
+                value: Some(number),
+            };
+            let series = Value::Series(alloc::vec![interval(0), interval(1)]);
+            let text = alloc::format!("{}", series.shown(&NoSymbols));
+            let lines: Vec<&str> = text.lines().collect();
+            let width = second.len();
+            let head = alloc::format!("hh:mm:ss{unit}");
+            let head = alloc::format!("{head:width$} |{}|", "_".repeat(WIDTH - 2));
+            assert_eq!(lines[1], head, "{length}");
+            assert_eq!(lines[3].split(' ').next(), Some(second), "{length}");
+            let ends = alloc::format!("{:width$} 0{:51}1", "", "");
+            assert_eq!((lines[0], lines[5]), (&*ends, &*ends), "{length}");
+        }
+    }
+
+    #[test]
+    fn the_series_that_has_changed_last_comes_last() {
+        let series = |values: &[Option<i128>]| {
+            let intervals = (0..).zip(values);
+            let intervals = intervals.map(|(begin, value)| Interval {
+                begin,
+                value: *value,
+            });
+            Value::Series(intervals.collect())
+        };
+        let early = series(&[Some(9), None, None]);
+        let late = series(&[Some(1), Some(2), None]);
+        assert_eq!(early.order(&late), Ordering::Less);
+        assert_eq!(late.order(&early), Ordering::Greater);
+        assert_eq!(series(&[None]).order(&early), Ordering::Less);
     }
 
     #[test]

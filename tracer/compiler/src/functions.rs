@@ -168,12 +168,7 @@ pub const FUNCTIONS: [Function; 51] = {
 };
 
 /// Names of other tracers, and why they are not here.
-pub(crate) const ABSENT: [(&str, &str); 29] = [
-    (
-        "usym",
-        "ustack(1) has the name of the function that has called the kernel; print another \
-         address with %p",
-    ),
+pub(crate) const ABSENT: [(&str, &str); 27] = [
     (
         "uaddr",
         "names of programs are looked up by address only, in ustack",
@@ -222,10 +217,6 @@ pub(crate) const ABSENT: [(&str, &str); 29] = [
     (
         "write_user",
         "a program only looks and counts, and writes no memory of others",
-    ),
-    (
-        "unwatch",
-        "a watchpoint stays as long as the trace; use a condition: /addr == …/",
     ),
     ("path", "paths are texts here; use str(address)"),
     (

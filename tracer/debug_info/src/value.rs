@@ -388,6 +388,48 @@ pub fn frame_slot(expression: &[u8], encoding: gimli::Encoding) -> Option<Slot> 
 mod tests {
     use super::*;
 
+    #[test]
+    fn operations_are_those_of_the_expression() {
+        let context = Context {
+            encoding: gimli::Encoding {
+                address_size: 8,
+                format: gimli::Format::Dwarf32,
+                version: 4,
+            },
+            slide: 0,
+            moment: Moment::Inside,
+            frame_base: &|| Err(String::new()),
+            frame_pointer: None,
+            epilogue: false,
+        };
+        for (code, operation) in [
+            (gimli::DW_OP_and, Operation::And),
+            (gimli::DW_OP_or, Operation::Or),
+            (gimli::DW_OP_xor, Operation::Xor),
+            (gimli::DW_OP_plus, Operation::Add),
+            (gimli::DW_OP_minus, Operation::Subtract),
+            (gimli::DW_OP_mul, Operation::Multiply),
+            (gimli::DW_OP_shl, Operation::ShiftLeft),
+            (gimli::DW_OP_shr, Operation::ShiftRight),
+            (gimli::DW_OP_shra, Operation::ShiftRightSigned),
+        ] {
+            // `rdi`, the number 3, the operation, and that the result is the value.
+            let (rdi, three, value) = (
+                gimli::DW_OP_breg5.0,
+                gimli::DW_OP_lit3.0,
+                gimli::DW_OP_stack_value.0,
+            );
+            let found = pieces(&[rdi, 0, three, code.0, value], 8, &context).unwrap();
+            let [piece] = &found[..] else {
+                panic!("{code}: {found:?}");
+            };
+            let left = Box::new(Expression::Register(Register::Di));
+            let right = Box::new(Expression::Constant(3));
+            let wanted = Expression::Binary(operation, left, right);
+            assert_eq!(piece.source, Source::Value(wanted), "{code}");
+        }
+    }
+
     /// What lies above the return address, such as an argument, stays as it is.
     #[test]
     fn the_frame_that_a_function_gives_up_is_what_is_below_its_base() {

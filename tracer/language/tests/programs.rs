@@ -308,6 +308,7 @@ fn numbers_and_strings_have_their_values() {
         "1e",
         "0e",
         "1e30",
+        "10e3",
         "0x5ms",
         "300000d",
         "5msx",

@@ -121,8 +121,9 @@ impl Line {
         match rustix::io::read(&self.0, buffer) {
             Ok(count) => Ok(Some(count)),
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
-            // Of a terminal whose other side is closed.
-            Err(Errno::IO) => Ok(Some(0)),
+            // Of a terminal whose other side is closed, and of a socket whose other side is closed
+            // and has left bytes unread.
+            Err(Errno::IO | Errno::CONNRESET) => Ok(Some(0)),
             Err(error) => Err(error.into()),
         }
     }
@@ -151,6 +152,8 @@ fn open_terminal(path: &PathBuf) -> rustix::io::Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
+    use std::{io::Write, os::unix::net::UnixStream};
+
     use super::*;
 
     #[test]
@@ -176,6 +179,19 @@ mod tests {
         ] {
             assert!(wrong.parse::<Address>().is_err(), "{wrong}");
         }
+    }
+
+    /// A kernel that dies reads nothing more, and what it has sent is there.
+    #[test]
+    fn a_line_whose_other_side_has_left_bytes_unread_has_an_end() {
+        let (own, mut other) = UnixStream::pair().unwrap();
+        let line = Line(own.into());
+        assert_eq!(line.write(b"unread").unwrap(), 6);
+        other.write_all(b"last").unwrap();
+        drop(other);
+        let mut buffer = [0; 8];
+        assert_eq!(line.read(&mut buffer).unwrap(), Some(4));
+        assert_eq!(line.read(&mut buffer).unwrap(), Some(0));
     }
 
     #[test]

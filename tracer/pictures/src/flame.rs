@@ -281,6 +281,18 @@ mod tests {
     }
 
     #[test]
+    fn an_icicle_hangs_from_its_outermost_function_and_a_still_picture_has_no_script() {
+        let drawn = |icicle, still| svg(&stacks(&ROWS), Flame { icicle, still });
+        let outermost = |row: usize| format!("y=\"{}\" width=\"1179.50\"", TOP + row * ROW);
+        assert!(drawn(true, false).contains(&outermost(0)));
+        assert!(drawn(false, false).contains(&outermost(3)));
+        for icicle in [false, true] {
+            assert!(drawn(icicle, false).contains("<script>"));
+            assert!(!drawn(icicle, true).contains("<script>"));
+        }
+    }
+
+    #[test]
     fn the_order_of_the_stacks_does_not_matter() {
         let mut rows = ROWS;
         rows.reverse();

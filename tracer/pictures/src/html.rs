@@ -291,7 +291,7 @@ fn heat_map(map: &HeatMap) -> String {
             "<text class=\"{class}\" x=\"{}\" y=\"{}\">{}</text>",
             LEFT + WIDTH * quarter / 4,
             height + 18,
-            duration(length / 4 * quarter as u64),
+            duration((u128::from(length) * quarter as u128 / 4) as u64),
         );
     }
     // The legend.
@@ -519,7 +519,7 @@ fn instants<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Builder;
+    use crate::{Builder, model::Run};
 
     /// The names of the sections.
     fn sections(html: &str) -> Vec<&str> {
@@ -594,6 +594,9 @@ mod tests {
             .map(|rest| &rest[..4])
             .collect();
         assert_eq!(widths, ["25.0", "0.0%", "100."]);
+        assert!(bars.contains("<small>5 values</small>"), "{bars}");
+        let first = "<tr title=\"20.0 %\"><th>[1]</th><td class=\"number\">1</td>";
+        assert!(bars.contains(first), "{bars}");
         let cells = heat_map(&HeatMap::powers_of_two("", &[(0, 1), (9, 2), (9, 3)], 10));
         assert!(
             cells.contains("<title>1 of [1] from 0 ns to 1 ns</title>"),
@@ -603,6 +606,19 @@ mod tests {
             cells.contains("<title>2 of [2, 4) from 9 ns to 10 ns</title>"),
             "{cells}"
         );
+        // Later ones are to the right, larger ones above.
+        for place in [
+            "x=\"96.00\" y=\"20\"",
+            "x=\"1032.00\" y=\"0\"",
+            "y=\"34\">[1]<",
+            "y=\"14\">[2, 4)<",
+        ] {
+            assert!(cells.contains(place), "{place}: {cells}");
+        }
+        let axis = cells.split("y=\"58\">").skip(1);
+        let axis = axis.map(|rest| rest.split('<').next().unwrap_or_default());
+        let times = ["0 ns", "2 ns", "5 ns", "7 ns", "10 ns"];
+        assert_eq!(axis.collect::<Vec<_>>(), times);
         let (weak, strong) = (0.12 + 0.88 * 2_f64.ln() / 3_f64.ln(), 1.0);
         for strength in [weak, strong] {
             assert!(
@@ -655,5 +671,86 @@ mod tests {
             "arguments": [0, [3, 2], 0],
         });
         assert_eq!(data["calls"], calls);
+    }
+
+    /// A task is its position in the list, and times count from the first one.
+    #[test]
+    fn data_has_runs_instants_and_counters() {
+        let mut builder = Builder::new();
+        builder.entry(1000, 7, 3, "f", Vec::new());
+        builder.exit(1400, 7, 3, "f", None);
+        builder.instant(1500, 9, 2, "woken", vec![("by".into(), "7".into())]);
+        builder.run(Run {
+            cpu: 3,
+            tid: 9,
+            begin: 1100,
+            end: 1600,
+        });
+        builder.counter(1200, "free", "frames", 2.5);
+        builder.counter(1300, "free", "frames", f64::NAN);
+        let data: serde_json::Value = serde_json::from_str(&data(&builder.finish())).expect("JSON");
+        for (name, value) in [
+            ("length", serde_json::json!(600)),
+            ("cpus", serde_json::json!(4)),
+            ("texts", serde_json::json!(["f", "by", "7", "woken"])),
+            ("runs", serde_json::json!([[3, 1, 100, 500]])),
+            ("instants", serde_json::json!([[1, 500, 2, 3, [1, 2]]])),
+            (
+                "counters",
+                serde_json::json!([["free", "frames", [[200, 2.5]]]]),
+            ),
+        ] {
+            assert_eq!(data[name], value, "{name}");
+        }
+    }
+
+    #[test]
+    fn data_tells_which_ends_of_a_call_were_recorded() {
+        let mut builder = Builder::new();
+        for function in ["b", "c"] {
+            builder.entry(10, 1, 0, function, Vec::new());
+        }
+        for function in ["b", "a"] {
+            builder.exit(20, 1, 0, function, None);
+        }
+        let data: serde_json::Value = serde_json::from_str(&data(&builder.finish())).expect("JSON");
+        let calls = &data["calls"];
+        assert_eq!(data["texts"], serde_json::json!(["a", "b", "c"]));
+        assert_eq!(calls["seen"], serde_json::json!([1, 0, 2]));
+        assert_eq!(calls["depth"], serde_json::json!([0, 1, 2]));
+        assert_eq!(calls["entryCpu"], serde_json::json!([-1, 0, 0]));
+        assert_eq!(calls["returnCpu"], serde_json::json!([0, 0, -1]));
+    }
+
+    #[test]
+    fn a_run_has_the_numbers_of_its_timeline_and_tells_what_is_missing() {
+        let mut builder = Builder::new();
+        builder.cpus(5);
+        builder.task(9, 9, "idle");
+        for (time, tid) in [(1000, 1), (1000, 1), (3500, 2), (3500, 2)] {
+            builder.entry(time, tid, 0, "f", Vec::new());
+        }
+        for (reason, records) in [("late", 1), ("never", 0), ("full", 1234)] {
+            builder.lost(reason, records);
+        }
+        let html = run(&Page {
+            timeline: Some(builder.finish()),
+            facts: vec![("ran".into(), "ls".into())],
+            program: "kprobe:f { }\n".into(),
+            ..Page::default()
+        });
+        for part in [
+            "<pre class=\"program\">kprobe:f { }</pre>",
+            "<dt>ran</dt><dd>ls</dd>",
+            "<dt>recorded</dt><dd>2.50 µs</dd>",
+            "<dt>calls</dt><dd>4</dd>",
+            "<dt>tasks</dt><dd>3</dd>",
+            "<dt>processors</dt><dd>5</dd>",
+            ">1 records are missing from the timeline: late<",
+            ">1,234 records are missing from the timeline: full<",
+        ] {
+            assert!(html.contains(part), "{part}: {html}");
+        }
+        assert!(!html.contains("never"), "{html}");
     }
 }

@@ -247,6 +247,36 @@ writer (7): 3 calls
         );
     }
 
+    /// What happens as a call begins is in that call, also in the first one that is shown.
+    #[test]
+    fn an_instant_at_the_time_of_an_entry_comes_after_it() {
+        let mut builder = Builder::new();
+        builder.task(1, 1, "cat");
+        builder.entry(5, 1, 0, "early", Vec::new());
+        builder.exit(6, 1, 0, "early", None);
+        builder.instant(9, 1, 0, "before", Vec::new());
+        for (time, function) in [(10, "a"), (20, "b")] {
+            builder.entry(time, 1, 0, function, Vec::new());
+            builder.instant(time, 1, 0, "now", Vec::new());
+        }
+        builder.exit(30, 1, 0, "b", None);
+        builder.exit(30, 1, 0, "a", None);
+        let options = Tree {
+            last: Some(2),
+            ..Tree::default()
+        };
+        assert_eq!(
+            tree(&builder.finish(), options),
+            "\
+cat (1): the last 2 of 3 calls
+        5 ns  cpu 0  a()  20 ns
+        5 ns  cpu 0    • now
+       15 ns  cpu 0    b()  10 ns
+       15 ns  cpu 0      • now
+"
+        );
+    }
+
     /// A callee needs its caller, and the caller has begun before it.
     #[test]
     fn of_calls_that_ended_together_the_longest_is_the_last() {

@@ -111,6 +111,10 @@ struct TrackDescriptor {
     parent_uuid: Option<u64>,
     #[prost(message, optional, tag = "8")]
     counter: Option<CounterDescriptor>,
+    #[prost(int32, optional, tag = "11")]
+    child_ordering: Option<i32>,
+    #[prost(int32, optional, tag = "12")]
+    sibling_order_rank: Option<i32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -325,6 +329,30 @@ fn tasks_are_threads_of_their_processes() {
     );
 }
 
+#[test]
+fn a_slice_tells_what_was_not_recorded_of_its_call() {
+    let mut builder = Builder::new();
+    builder.task(1, 1, "cat");
+    builder.entry(10, 1, 2, "b", Vec::new());
+    builder.entry(20, 1, 2, "c", Vec::new());
+    builder.exit(30, 1, 2, "b", None);
+    builder.exit(40, 1, 3, "a", None);
+    let viewer = Viewer::new(&decoded(&builder.finish()));
+    let entry = "its entry was not recorded; it began at this time or earlier";
+    let end = "its return was not recorded; it ended with its caller or earlier";
+    assert_eq!(
+        viewer.track(|track| track.thread.is_some()),
+        [
+            &*format!("10 begin call: a note=Some({entry:?})"),
+            "10 begin call: b cpu=2u",
+            &*format!("20 begin call: c cpu=2u note=Some({end:?})"),
+            "30 end",
+            "30 end",
+            "40 end",
+        ]
+    );
+}
+
 /// Tasks of the kernel have no process: each has a track by its name, and none a parent.
 #[test]
 fn tasks_without_a_process_have_tracks_of_their_own() {
@@ -358,6 +386,17 @@ fn processors_show_their_tasks() {
     assert_eq!(
         viewer.track(named("CPU 1")),
         ["4500 begin run: task 0", "4600 end"]
+    );
+    // The viewer is told the order, which is that of their numbers.
+    let of_processor = |track: &&TrackDescriptor| {
+        let name = track.name.as_deref().unwrap_or_default();
+        name.starts_with("CPU ") || name == "Processors"
+    };
+    let order = viewer.tracks.values().filter(of_processor);
+    let order = order.map(|track| (track.child_ordering, track.sibling_order_rank));
+    assert_eq!(
+        order.collect::<Vec<_>>(),
+        [(Some(3), None), (None, Some(0)), (None, Some(1))]
     );
 }
 

@@ -557,6 +557,8 @@ pub fn probes(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use trace_interface::{Script, view::View};
+    use trace_language::tree::Span;
 
     #[test]
     fn each_function_of_several_patterns_is_named_once() {
@@ -584,6 +586,102 @@ mod tests {
             "session:\"a*\", session:\"b\" { $begin = nsecs; } \
              return { print((\"\\x01return\", func, nsecs - $begin, \"\", \"\")); }\n"
         );
+    }
+
+    fn call_of(name: &str) -> Call {
+        Call {
+            arguments: vec![("a".into(), format!("args.{name}"))],
+            has_known_arguments: true,
+            result: "retval",
+            left_out: 0,
+            ..Call::of_all(vec![name.into()])
+        }
+    }
+
+    /// Compiles the own text `begin { }` with clauses for `f` and `g`, where each of `wrong` is a
+    /// mistake. The result, and the text that was taken.
+    fn compiled(wrong: &[&str]) -> (Result<Option<Compiled>, Diagnostic>, Option<String>) {
+        let taken = std::cell::RefCell::new(None);
+        let attempt = |text: &str| {
+            let places = wrong
+                .iter()
+                .filter_map(|word| Some((text.find(word)?, word)));
+            let mistakes: Vec<Diagnostic> = places
+                .map(|(at, word)| Diagnostic::new(Span::new(at, at + 1), *word, ""))
+                .collect();
+            if !mistakes.is_empty() {
+                return Err(mistakes);
+            }
+            *taken.borrow_mut() = Some(text.into());
+            let clauses = text.match_indices("session:").map(|(at, _)| at);
+            let origins: Vec<Origin> = [0]
+                .into_iter()
+                .chain(clauses)
+                .map(|at| Origin {
+                    span: Span::new(at, at + 1),
+                    event: None,
+                })
+                .collect();
+            Ok(Compiled {
+                script: Script {
+                    probes: vec![7; origins.len()],
+                    ..Script::default()
+                },
+                view: View::default(),
+                missing: Vec::new(),
+                origins,
+            })
+        };
+        let additions = Additions {
+            own: "begin { }".into(),
+            calls: vec![call_of("f"), call_of("g")],
+            ..Additions::default()
+        };
+        let result = additions.compile(attempt);
+        (result, taken.into_inner())
+    }
+
+    /// The clauses say what can be said, and the user's own probe is the only one that must be
+    /// there.
+    #[test]
+    fn clauses_with_mistakes_say_less_and_are_optional() {
+        for (wrong, said) in [
+            (&[][..], ["args.f", "args.g", "retval", "\"g\""]),
+            (&["args.g"], ["args.f", "-args.g", "retval", "\"g\""]),
+            (&["\"g\""], ["args.f", "-args.g", "retval", "-\"g\""]),
+            (
+                &["args.f", "retval"],
+                ["-args.f", "args.g", "-retval", "\"g\""],
+            ),
+        ] {
+            let (result, text) = compiled(wrong);
+            let (whole, text) = (result.unwrap().unwrap(), text.unwrap());
+            for part in said {
+                let is_there = !part.starts_with('-');
+                let part = part.trim_start_matches('-');
+                assert_eq!(text.contains(part), is_there, "{part}: {text}");
+            }
+            let calls = whole.script.probes.len() - 1;
+            let probes = [&[7][..], &vec![OPTIONAL; calls]].concat();
+            assert_eq!(whole.script.probes, probes, "{text}");
+        }
+    }
+
+    #[test]
+    fn why_no_clause_is_taken_is_told() {
+        for wrong in [
+            &["session:\"f\"", "session:\"g\""][..],
+            // A mistake of the user's own text.
+            &["begin"],
+        ] {
+            let (result, _) = compiled(wrong);
+            let Err(reason) = result else {
+                panic!("{wrong:?} is taken");
+            };
+            assert!(wrong.contains(&&*reason.message), "{reason:?}");
+        }
+        let nothing = Additions::default().compile(|_| panic!("there is nothing to compile"));
+        assert!(matches!(nothing, Ok(None)));
     }
 
     /// The result is left out first, then the arguments, then both.

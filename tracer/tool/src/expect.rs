@@ -423,7 +423,7 @@ mod tests {
     use trace_answers::{Bucket, NoSymbols};
     use trace_interface::{
         shape::Shape,
-        view::{Class, Scale},
+        view::{Class, Gathered, Scale, Series},
     };
 
     fn text(text: &str) -> Value {
@@ -510,7 +510,10 @@ mod tests {
             ("@bytes[\"x\"]", -11),
             ("@bytes[\"y\"] + @bytes[\"none\"]", 5),
             ("@two[1, \"c\"] * 2", 18),
-            ("@s.count + @s.total + @s.average", 16),
+            ("@s.count", 4),
+            ("@s.total", 10),
+            ("@s.average", 2),
+            ("@s.avg", 2),
             ("@h.count", 7),
             ("@h", 7),
             ("len(@bytes) == 2 && sum(@bytes) == -6", 1),
@@ -590,6 +593,12 @@ mod tests {
         };
         let number = || Shape::Unsigned(8);
         let symbol = Shape::Symbol { with_offset: false };
+        let series = Series {
+            nanoseconds: 1,
+            intervals: 1,
+            gathered: Gathered::Sum,
+            signed: false,
+        };
         let maps = [
             map("@", Class::Count, vec![]),
             map("@n", Class::Count, vec![number()]),
@@ -612,6 +621,7 @@ mod tests {
             map("@s", Class::Statistics { signed: false }, vec![number()]),
             map("@h", Class::Histogram(Scale::Log2), vec![]),
             map("@u", Class::Plain(Shape::Unit), vec![]),
+            map("@w", Class::Series(series), vec![]),
         ];
         let checked = |text: &str| Condition::read(text).unwrap().check(&maps);
         for taken in [
@@ -625,6 +635,7 @@ mod tests {
             "@s[1].count + @s[1].avg + @h.count",
             "len(@n) == sum(@f)",
             "@u == \"()\"",
+            "@w == \"<no data>\"",
             "@n[@u]",
             // Which of the two it is, the end tells.
             "(1 ? @t : 3) == 3",
@@ -637,7 +648,7 @@ mod tests {
             ("@b == 1", "no `@b`"),
             (
                 "@b == 1",
-                "there are @, @f, @h, @n, @one, @p, @s, @t, @u, hits, missed, dropped",
+                "there are @, @f, @h, @n, @one, @p, @s, @t, @u, @w, hits, missed, dropped",
             ),
             ("hit > 2", "there is no `hit`"),
             ("$x", "`$x` is not there at the end"),

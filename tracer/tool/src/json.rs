@@ -221,7 +221,8 @@ fn integer(number: i128) -> Json {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trace_answers::{Bucket, NoSymbols};
+    use trace_answers::{Bucket, NoSymbols, Symbol, UserStack};
+    use trace_interface::shape::StackForm;
 
     #[test]
     fn maps_are_objects_by_their_keys() {
@@ -253,6 +254,76 @@ mod tests {
         assert_eq!(
             map("@", &entries, &NoSymbols),
             "{\"data\":{\"@\":[{\"count\":3,\"max\":7,\"min\":4}]},\"type\":\"hist\"}\n"
+        );
+    }
+
+    /// As bpftrace has it, both functions are statistics; the average alone is a number.
+    #[test]
+    fn averages_and_statistics_are_of_one_type() {
+        let (count, total, average) = (4, -30, -7);
+        let all = Value::Statistics {
+            count,
+            total,
+            average,
+        };
+        let only = Value::Average {
+            count,
+            total,
+            average,
+        };
+        assert_eq!(
+            map("@", &[(vec![], all)], &NoSymbols),
+            "{\"data\":{\"@\":{\"average\":-7,\"count\":4,\"total\":-30}},\"type\":\"stats\"}\n"
+        );
+        assert_eq!(
+            map("@", &[(vec![], only)], &NoSymbols),
+            "{\"data\":{\"@\":-7},\"type\":\"stats\"}\n"
+        );
+    }
+
+    #[test]
+    fn maps_meanwhile_are_one_line_by_their_names() {
+        let maps = [
+            ("@a", vec![(vec![], Value::Unsigned(3))]),
+            ("@b", vec![(vec![Value::Signed(-1)], Value::Unsigned(4))]),
+        ];
+        assert_eq!(
+            top(maps.into_iter(), &NoSymbols),
+            "{\"data\":{\"@a\":3,\"@b\":{\"-1\":4}},\"type\":\"top\"}\n"
+        );
+    }
+
+    /// A function is at each multiple of 16, and has a name unless it is the first one.
+    struct Sixteen;
+
+    impl Symbolize for Sixteen {
+        fn symbol(&self, address: u64) -> Option<Symbol> {
+            (address >= 16).then(|| Symbol {
+                name: format!("f{}", address / 16),
+                offset: address % 16,
+            })
+        }
+
+        fn user_frame(&self, program: &str, address: u64) -> Option<Symbol> {
+            self.symbol(address).filter(|_| program == "cat")
+        }
+    }
+
+    #[test]
+    fn call_stacks_are_their_frames_the_innermost_first() {
+        let form = StackForm::default();
+        let shown = |of: &Value| value(of, &Sixteen).to_string();
+        let of_kernel = Value::Stack(form, Some([0x2b, 0x30, 0x5].into()));
+        assert_eq!(shown(&of_kernel), "[\"f2+11\",\"f3+0\",\"0x5\"]");
+        let of_program = UserStack {
+            program: "cat".into(),
+            addresses: [0x5, 0x12].into(),
+        };
+        let of_program = Value::UserStack(form, Some(of_program));
+        assert_eq!(shown(&of_program), "[\"0x5\",\"f1+2\"]");
+        assert_eq!(
+            shown(&Value::Stack(form, None)),
+            "\"\\n    (no call stack)\\n\""
         );
     }
 

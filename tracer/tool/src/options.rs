@@ -326,6 +326,7 @@ mod tests {
             &["--interactive", "x"],
             &["--disk", "/dev/null", "x"],
             &["--perfetto", "/dev/null", "--html", "/dev/null", "x"],
+            &["--perfetto", "a", "--flame", "b", "--html", "b", "x"],
             &["--unknown", "x"],
             &["--connect", "nowhere", "x"],
             &["--connect", "unix:/a", "--smp", "2", "x"],
@@ -353,6 +354,9 @@ mod tests {
         assert!(parse(&running).is_ok());
         assert!(parse(&["-l", "x", "--elf", file]).is_ok());
         let recorded = ["--connect", "unix:/a", "--record"];
+        let record = parse(&recorded).unwrap().record;
+        let plain = (record.functions(), record.last(), record.ring);
+        assert_eq!(plain, ("*", 60, None));
         for further in [
             &[][..],
             &["kprobe:f { }"],

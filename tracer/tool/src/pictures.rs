@@ -196,7 +196,8 @@ fn stacks(presentation: &Presentation, symbols: &dyn Symbolize) -> Vec<Stacks> {
             rows.push((row, number.unwrap_or(0)));
         }
         if !rows.is_empty() {
-            let is_time = name.ends_with("ns");
+            // `@ns` and `@sleep_ns`, but not `@opens`.
+            let is_time = name == "@ns" || name.ends_with("_ns");
             all.push(Stacks {
                 title: name.into(),
                 unit: if is_time {
@@ -314,8 +315,19 @@ mod tests {
 
     /// A record that tells of a call of the function at 0x10.
     fn call(nanoseconds: u64, length: u64, result: Value, arguments: &[(&str, i64)]) -> Event {
+        call_of(0x10, nanoseconds, length, result, arguments)
+    }
+
+    /// The same of a function at `address`.
+    fn call_of(
+        address: u64,
+        nanoseconds: u64,
+        length: u64,
+        result: Value,
+        arguments: &[(&str, i64)],
+    ) -> Event {
         let function = Value::Symbol {
-            address: 0x10,
+            address,
             with_offset: false,
         };
         let kind = text("\u{1}return");
@@ -440,6 +452,8 @@ mod tests {
                     vec![Shape::Unsigned(8)],
                 ),
                 map("@all", Class::Histogram(Scale::Log2), vec![]),
+                map("@opens", Class::Sum { signed: true }, vec![stack()]),
+                map("@sleep_ns", Class::Count, vec![stack()]),
             ],
             ..View::default()
         });
@@ -482,6 +496,14 @@ mod tests {
                 map: 4,
                 entries: vec![entry(bucket(&[], Scale::NEGATIVE), &[6])],
             },
+            Frame::Map {
+                map: 5,
+                entries: vec![entry(words(&[1]), &[1, 7_u64.wrapping_neg()])],
+            },
+            Frame::Map {
+                map: 6,
+                entries: vec![entry(words(&[1]), &[8])],
+            },
         ] {
             let mut nothing = String::new();
             presentation
@@ -491,7 +513,8 @@ mod tests {
         presentation
     }
 
-    /// Maps without call stacks are no flame graphs, nor are entries whose stack was lost.
+    /// Maps without call stacks are no flame graphs, nor are entries whose stack was lost. A number
+    /// below zero has no width. Only the ending `_ns` makes it a time.
     #[test]
     fn stacks_have_the_numbers_and_units_of_their_maps() {
         let frames = || vec!["0x40".into(), "0x30".into()];
@@ -505,6 +528,16 @@ mod tests {
                 title: "@ns".into(),
                 unit: Unit::Nanoseconds,
                 rows: vec![(frames(), 500)],
+            },
+            Stacks {
+                title: "@opens".into(),
+                unit: Unit::Count("hits".into()),
+                rows: vec![(frames(), 0)],
+            },
+            Stacks {
+                title: "@sleep_ns".into(),
+                unit: Unit::Nanoseconds,
+                rows: vec![(frames(), 8)],
             },
         ];
         assert_eq!(stacks(&with_maps(), &NoSymbols), expected);
@@ -550,6 +583,7 @@ mod tests {
             let all = [
                 (started(), Event::Started { places: 1 }),
                 brought(call(1_000, 300, Value::Signed(5), &[("given", 1)])),
+                brought(call_of(0x20, 1_050, 20, text(""), &[])),
                 brought(record(1_100, "a line of the program", Vec::new())),
                 (
                     Frame::Ended {
@@ -582,8 +616,11 @@ mod tests {
             "given",
             "@sizes[8]",
             "@calls",
-            "0x10: nanoseconds",
+            "0x10: nanoseconds<",
             "0x10: nanoseconds over time",
+            "0x20: nanoseconds<",
+            "0x20: nanoseconds over time",
+            "All calls: nanoseconds over time",
         ] {
             assert!(page.contains(part), "{part}: {page}");
         }

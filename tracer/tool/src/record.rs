@@ -273,3 +273,27 @@ fn missed(frame: &Frame) -> u64 {
         _ => 0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trace_interface::frame::Books;
+
+    #[test]
+    fn hits_that_were_missed_are_those_of_all_probes() {
+        let books = [(5, 1), (7, 0), (9, 4)];
+        let ended = Frame::Ended {
+            status: 0,
+            books: books.map(|(hits, missed)| Books { hits, missed }).into(),
+            kept_out: 0,
+            lost: Vec::new(),
+            bad_loads: 0,
+        };
+        assert_eq!(missed(&ended), 5);
+        let comm = Frame::Comm {
+            tid: 1,
+            name: "cat".into(),
+        };
+        assert_eq!(missed(&comm), 0);
+    }
+}

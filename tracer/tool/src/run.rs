@@ -413,14 +413,19 @@ impl Session<'_> {
             return;
         }
         let log = String::from_utf8_lossy(&self.log);
-        let lines: Vec<&str> = log.lines().collect();
-        let start = lines.len().saturating_sub(LOG_LINES);
         let mut err = io::stderr().lock();
-        for line in &lines[start..] {
+        for line in last_lines(&log, LOG_LINES) {
             // Nothing is to be done if even that cannot be shown.
             let _ = writeln!(err, "{line}");
         }
     }
+}
+
+/// The last lines of a text, at most so many.
+fn last_lines(text: &str, most: usize) -> Vec<&str> {
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.drain(..lines.len().saturating_sub(most));
+    lines
 }
 
 #[cfg(test)]
@@ -492,6 +497,14 @@ mod tests {
         assert!(session.ended.is_none());
     }
 
+    #[test]
+    fn of_a_log_the_last_lines_are_shown() {
+        assert_eq!(last_lines("a\nb\nc\n", 2), ["b", "c"]);
+        assert_eq!(last_lines("a\nb", 2), ["a", "b"]);
+        assert_eq!(last_lines("a\n", 2), ["a"]);
+        assert_eq!(last_lines("", 2), [""; 0]);
+    }
+
     /// The maps by name, what was lost, and the books.
     #[test]
     fn the_lines_of_json_are_those_of_the_events() {
@@ -555,6 +568,38 @@ mod tests {
             "{\"data\":\"said\\n\",\"type\":\"printf\"}\n"
         );
         assert_eq!(session.json(&Event::Nothing, "text"), "");
+    }
+
+    /// A program may say that its maps are not shown at the end.
+    #[test]
+    fn maps_that_are_hidden_have_no_lines_of_json() {
+        let options = options(&["--json"]);
+        let mut session = session(&options);
+        session.presentation = Presentation::new(View {
+            maps: vec![MapView {
+                name: Some("@a".into()),
+                class: Class::Count,
+                keys: Vec::new(),
+            }],
+            hides_maps: true,
+            ..View::default()
+        });
+        let entry = MapEntry {
+            cpu: 0,
+            key: Vec::new(),
+            value: 5_u64.to_le_bytes().into(),
+        };
+        let entries = vec![entry];
+        let mut text = String::new();
+        for frame in [Frame::Map { map: 0, entries }, ended(&[])] {
+            let event = session
+                .presentation
+                .frame(&frame, &NoSymbols, &mut text)
+                .unwrap();
+            let lines = session.json(&event, "");
+            assert!(!lines.contains("@a"), "{lines}");
+        }
+        assert_eq!(text, "9 hits = 7 recorded + 2 missed\n");
     }
 
     /// A terminal would obey control characters. The master of one is a terminal, too.

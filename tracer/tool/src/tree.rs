@@ -532,6 +532,46 @@ mod tests {
         assert_eq!(text, format!("0.000 us |  {name}(a={long}) = {long}\n"));
     }
 
+    #[test]
+    fn copies_of_the_library_are_told_by_their_paths() {
+        for path in [
+            "core::f",
+            "alloc::f",
+            "std::f",
+            "hashbrown::f",
+            "<core::A as B>::f",
+        ] {
+            assert!(is_of_library(path), "{path}");
+        }
+        for path in ["kernel::core::f", "corer::f", "<kernel::A as core::B>::f"] {
+            assert!(!is_of_library(path), "{path}");
+        }
+    }
+
+    /// A task may go on on another CPU. Each CPU has an idle task of its own, and all of these have
+    /// one number.
+    #[test]
+    fn a_line_has_the_cpu_of_its_record_and_an_idle_task_is_that_of_its_cpu() {
+        let mut tree = Tree::new(&GraphOptions::default());
+        let mut told = |told, cpu, tid| tree.told(&told, Origin { cpu, tid }, &Kernel, &Plain);
+        let mut text = told(entry(0x100, 0, 0, &[]), 1, 7);
+        text += &told(entry(0x200, 1, 0x110, &[]), 2, 7);
+        text += &told(end(0x200, 1, 5, ""), 3, 7);
+        for cpu in [0, 1] {
+            text += &told(entry(0x300, 0, 0, &[]), cpu, 0);
+        }
+        for cpu in [0, 1] {
+            text += &told(end(0x300, 0, 6, ""), cpu, 0);
+        }
+        text += &tree.last(&Plain);
+        let squeezed = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(
+            squeezed,
+            "1) cat-7 | File::f1() { 3) cat-7 0.005 us | File::f2() \
+             0) cat-0 0.006 us | File::f3() 1) cat-0 0.006 us | File::f3()"
+        );
+    }
+
     /// A terminal gets errors in red, and no control character of the kernel's.
     #[test]
     fn errors_have_a_colour() {

@@ -553,6 +553,10 @@ fn conversions_show_so_much_of_a_number_as_they_say() {
             "0xff|0XFF|0|0x0000ff|010|0|010",
         ),
         ("\"%.4x|%.4u|%.4o\", 255, 7, 8", "00ff|0007|0010"),
+        (
+            "\"%+05d|% 05d|%#06X|%-+5d|\", 7, 7, 255, 7",
+            "+0007| 0007|0X00FF|+7   |",
+        ),
     ] {
         let arguments = [0x12_3456_78ab_cdef, u64::MAX, 1 << 63, 0, 0, 0];
         assert_eq!(
@@ -564,8 +568,24 @@ fn conversions_show_so_much_of_a_number_as_they_say() {
 }
 
 #[test]
+fn a_width_is_at_most_256_columns() {
+    for (width, columns) in [("99", 99), ("100", 100), ("256", 256), ("257", 256)] {
+        for text in [
+            format!("printf(\"%{width}d\", 7);"),
+            format!("printf(\"%*d\", {width}, 7);"),
+        ] {
+            let out = printed(&text, &[0; 6]);
+            assert_eq!(out, format!("{:>columns$}", 7), "{text}");
+        }
+    }
+}
+
+#[test]
 fn numbers_of_the_text_are_calculated_exactly() {
     for (text, out) in [
+        ("6 | 3", "7"),
+        ("6 ^ 3", "5"),
+        ("6 & 3", "2"),
         ("9223372036854775807 + 1", "9223372036854775808"),
         ("0xffffffffffffffff - 1", "18446744073709551614"),
         ("1 << 63", "9223372036854775808"),

@@ -192,6 +192,24 @@ fn composite_values_are_equal_if_all_parts_are() {
 }
 
 #[test]
+fn bytes_are_equal_if_all_are() {
+    let equal = |a: &str, b: &str| {
+        let of = |text: &str| format!("buf({text:?}, {})", text.len());
+        run(&format!("print({} == {});", of(a), of(b)))
+    };
+    for (a, b) in [
+        ("abcdefgh", "abcdefgX"),
+        ("abcdefgh", "Xbcdefgh"),
+        ("abcdefghi", "abcdefghX"),
+        ("abcdefghijklmnopq", "abcdefghiXklmnopq"),
+        ("ab", "abc"),
+    ] {
+        assert_eq!(equal(a, a), "true\n", "{a}");
+        assert_eq!(equal(a, b), "false\n", "{a} {b}");
+    }
+}
+
+#[test]
 fn one_of_two_composite_values_is_chosen() {
     all(&[
         (
@@ -444,6 +462,11 @@ fn a_step_in_an_expression_is_made_once() {
         (
             "$i = 0; if ($i++ < (uint64)arg0) { print($i); } 1 + $i++; print($i);",
             "1\n2",
+        ),
+        // Also where nothing but the step is wanted, in one of two parts.
+        (
+            "$i = 0; arg0 == 3 ? $i++ : 0; arg0 == 4 ? 0 : $i++; arg0 == 4 ? $i++ : 0; print($i);",
+            "2",
         ),
     ]);
 }

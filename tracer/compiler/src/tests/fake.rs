@@ -487,6 +487,17 @@ impl Fake {
                     }),
                 ),
                 ((OPEN, "parts"), Ok(in_two(NAMES, Di, Si))),
+                (
+                    // What a register held at the entry.
+                    (OPEN, "first"),
+                    Ok(Variable {
+                        type_id: USIZE,
+                        pieces: vec![Piece {
+                            bytes: 8,
+                            source: Source::Value(Expression::AtEntry(Di)),
+                        }],
+                    }),
+                ),
             ]),
             returns: BTreeMap::from([
                 (WRITE, in_two(RESULT, Ax, Dx)),

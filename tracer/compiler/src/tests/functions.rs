@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use crate::{
     FUNCTIONS, Role,
+    functions::{ABSENT, named},
     program::effects::DONE,
     values::{builtin::GIVEN, words::WORDS},
 };
@@ -36,6 +37,13 @@ fn each_function_has_one_implementation() {
             usage.replace("value", "pid")
         );
         super::fake::compiled(&text);
+    }
+}
+
+#[test]
+fn no_function_is_told_to_be_absent() {
+    for (name, _) in ABSENT {
+        assert!(named(name).is_none(), "{name}");
     }
 }
 

@@ -147,6 +147,27 @@ fn a_histogram_that_was_set_to_zero_is_not_shown() {
     assert_eq!(world.maps().trim(), "");
 }
 
+/// What an expression cannot have is printed as it is in the map.
+#[test]
+fn one_entry_of_a_map_of_histograms_or_statistics_is_printed() {
+    let mut world = World::new(
+        "kprobe:vfs_write { @h[arg0] = hist(arg1); @s[arg0, comm] = stats(arg1); } \
+         interval:s:1 { print(@h[2]); print(@s[2, \"cat\"]); print(@h[9]); }",
+    );
+    for (cpu, key, value) in [(0, 1, 1), (0, 2, 5), (1, 2, 6)] {
+        world.hit(&hit(cpu, key, value));
+    }
+    world.tick();
+    assert_eq!(
+        world.out,
+        format!(
+            "@h[2]:\n[4, 8)                 2 |{}|\n\n\
+             @s[2, cat]: {{ .count = 2, .average = 5, .total = 11 }}\n\n",
+            "@".repeat(52)
+        )
+    );
+}
+
 #[test]
 fn one_key_of_a_map_of_counts_is_taken_away_on_all_cpus() {
     let mut world = World::new(

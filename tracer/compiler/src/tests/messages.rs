@@ -559,6 +559,7 @@ fn a_series_wants_numbers_of_the_text() {
     let intervals = "this must be a number of the text, 1 to 1000";
     assert_eq!(refused("tseries(1, 1s, 0)"), intervals);
     assert_eq!(refused("tseries(1, 1s, 1001)"), intervals);
+    super::fake::compiled("kprobe:vfs_write { @ = tseries(1, 1s, 1000); }");
     assert_eq!(
         refused("tseries(1, 1s, 10, \"stats\")"),
         "values are not gathered so"

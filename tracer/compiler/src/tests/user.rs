@@ -1,4 +1,7 @@
 //! Memory of the program in ring 3: numbers, bytes and texts, up to the byte that ends them.
+//!
+//! The made-up kernel has one program, `/bin/cat`, with the functions that the kernel has. Of other
+//! programs nothing is known but what the text says.
 
 use bpf::context::Register::{Di, Dx, Si};
 use trace_interface::script::Attachment;
@@ -86,6 +89,21 @@ fn pieces_in_memory_are_the_programs() {
     assert_eq!(world.out, format!("{}\n", 0x0807_0605_0403_0201_u64));
 }
 
+#[test]
+fn at_the_entry_a_register_holds_what_it_held_there() {
+    let hit = || Hit {
+        registers: vec![(Di, 77)],
+        address: super::fake::OPEN,
+        ..Hit::default()
+    };
+    let mut world = World::new("uprobe:/bin/cat:vfs_open { print(first); }");
+    world.hit_in_program("/bin/cat", &hit());
+    assert_eq!(world.out, "77\n");
+    let mut world = World::new("kprobe:vfs_open { print(first); }");
+    world.hit(&hit());
+    assert_eq!(world.out, "77\n");
+}
+
 /// A pattern is a probe for each function that it matches, with a name of its own.
 #[test]
 fn patterns_match_functions_of_a_program() {
@@ -106,6 +124,24 @@ fn patterns_match_functions_of_a_program() {
     ];
     let expected = expected.map(|name| ("/bin/cat", Some(name)));
     assert_eq!(functions, expected);
+}
+
+/// Where the program is not known, the kernel looks the name up, and `func` is the name too.
+#[test]
+fn a_function_of_a_program_that_is_not_known_has_its_name() {
+    let mut world = World::new(
+        "uprobe:/bin/other:main { print(func); print(probe); } \
+         uprobe:/bin/other:main+4 { print(probe); }",
+    );
+    let Attachment::User { path, function, .. } = &world.script.attachments[0] else {
+        panic!("{:?}", world.script.attachments);
+    };
+    assert_eq!((&**path, function.as_deref()), ("/bin/other", Some("main")));
+    world.hit_in_program("/bin/other", &Hit::default());
+    assert_eq!(
+        world.out,
+        "main\nuprobe:/bin/other:main\nuprobe:/bin/other:main+0x4\n"
+    );
 }
 
 #[test]

@@ -607,6 +607,28 @@ fn the_texts_of_a_slice_are_joined() {
 }
 
 #[test]
+fn a_text_of_a_slice_that_is_joined_has_at_most_64_bytes() {
+    let long = "abcdefghijklmnopqrstuvwxyz".repeat(3);
+    for length in [63, 64, 65] {
+        let mut world = World::new("kprobe:vfs_open { join(args.parts); }");
+        let text = &long[..length];
+        let slice = [NAME_AT, length as u64].map(u64::to_le_bytes).concat();
+        world.memory.push((NAME_AT, text.into()));
+        world.memory.push((FILE_AT, slice));
+        world.hit(&Hit {
+            address: OPEN,
+            registers: vec![(Di, FILE_AT), (Si, 1)],
+            ..Hit::default()
+        });
+        let shown = match length {
+            65.. => format!("{}..\n", &long[..64]),
+            _ => format!("{text}\n"),
+        };
+        assert_eq!(world.out, shown, "{length}");
+    }
+}
+
+#[test]
 fn parts_that_are_missing_are_told_and_the_others_are_shown() {
     let mut world = with_file(
         "kprobe:vfs_write { print(args.partial); print(args.triple); print(args.string); \

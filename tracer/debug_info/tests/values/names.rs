@@ -145,6 +145,32 @@ fn arguments_are_named_in_the_order_of_the_source() {
     assert_eq!(info.arguments(1), None);
 }
 
+/// Between two instructions none begins, and the next step is one of the two.
+#[test]
+fn places_between_instructions_are_refused_with_the_ones_around_them() {
+    let info = open(Mangling::Legacy);
+    let function = &info.functions("local_variables")[0];
+    let taken = |offset: &u64| info.instruction(function, *offset).is_ok();
+    let begins: Vec<u64> = (0..function.bytes).filter(taken).collect();
+    assert!(begins.len() > 3, "{begins:?}");
+    let mut refused = 0;
+    for offset in (0..function.bytes).filter(|offset| !begins.contains(offset)) {
+        let told = info.instruction(function, offset).unwrap_err();
+        let next = begins.partition_point(|begin| *begin < offset);
+        let before = begins[next - 1];
+        let help = match begins.get(next) {
+            Some(next) => format!("instructions begin at `+{before}` and at `+{next}`"),
+            None => format!("the last instruction begins at `+{before}`"),
+        };
+        assert_eq!(told.help, help, "{offset}");
+        refused += 1;
+    }
+    assert!(refused > 3, "{begins:?}");
+    let behind = info.instruction(function, function.bytes).unwrap_err();
+    let reason = format!("has {} bytes of code", function.bytes);
+    assert!(behind.reason.contains(&reason), "{behind}");
+}
+
 #[test]
 fn lines_have_addresses_in_their_functions() {
     let info = open(Mangling::Legacy);
@@ -182,6 +208,12 @@ fn a_name_that_is_not_there_is_refused_with_near_ones() {
     assert!(refused.help.contains("lines"), "{refused}");
     let refused = info.variable(place, "b").unwrap_err();
     assert_eq!(refused.help, "did you mean a?");
+    // Where it is in scope, it comes after the arguments, whatever scope it is of.
+    let line = info.line("shapes.rs", marked("more")).unwrap();
+    let names = line.iter().map(|address| info.variables(at(*address)));
+    let names: Vec<String> = names.max_by_key(Vec::len).unwrap();
+    assert_eq!(names.first().map(String::as_str), Some("a"), "{names:?}");
+    assert!(names.len() > 1, "{names:?}");
 }
 
 #[test]
@@ -224,6 +256,10 @@ fn results_that_cannot_be_told_are_refused() {
     assert!(refused("plain_name").contains("calling convention"));
     assert!(refused("foreign").contains("calling convention"));
     assert!(refused("always").contains("changed how"));
+    // Its own variables are where they are, however it is called.
+    let addresses = info.line("shapes.rs", marked("kept")).unwrap();
+    let known = |address: &u64| info.variable(at(*address), "kept").is_ok();
+    assert!(addresses.iter().any(known), "{addresses:x?}");
     let inside = info.functions("pair")[0].address + 1;
     assert!(
         info.returned(inside)

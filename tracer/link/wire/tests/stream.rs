@@ -202,6 +202,16 @@ fn a_long_welcome_and_a_refusal_come_whole() {
     assert_eq!(wishes(&mut kernel, &host.hello()), [Wish::Hello]);
 }
 
+/// Of many frames.
+#[test]
+fn a_long_answer_comes_whole() {
+    let answers = [vec![3; 200_000], vec![4]];
+    let mut host = HostEnd::new(7);
+    let heard = said(&mut host, &of_kernel(7, &answers));
+    let heard: Vec<Said> = heard.into_iter().map(Result::unwrap).collect();
+    assert_eq!(heard, told(&answers));
+}
+
 #[test]
 fn a_script_of_no_bytes_is_whole_at_once_and_another_one_may_come() {
     let mut kernel = KernelEnd::new();
