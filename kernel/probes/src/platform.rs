@@ -109,8 +109,12 @@ pub unsafe trait Platform: Sized + 'static {
     /// A lock that tasks may sleep on; serialises registration.
     type RawMutex: lock_api::RawMutex;
 
-    /// Bytes of a slot; more where addresses do not fit in 32 bits.
-    const SLOT_BYTES: usize = crate::insn::SLOT_BYTES;
+    /// Bytes of a slot: more where addresses do not fit in 32 bits, because a branch or a call that
+    /// has a post handler keeps whole ones there.
+    const SLOT_BYTES: usize = match Self::IN_TOP_2_GIB {
+        true => crate::insn::SLOT_BYTES,
+        false => 2 * crate::insn::SLOT_BYTES,
+    };
 
     /// How many pages at the end of [`Platform::slots`] the registry leaves alone, because the
     /// kernel keeps the code of actions there. See [`crate::action`].

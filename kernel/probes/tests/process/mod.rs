@@ -95,8 +95,6 @@ probes::entry_points!(Process, cs = CS, ss = SS);
 unsafe impl Platform for Process {
     type RawMutex = parking_lot::RawMutex;
 
-    // Text, slots and stubs are wherever the process was mapped.
-    const SLOT_BYTES: usize = 64;
     const PER_CPU_GS_OFFSET: u32 = std::mem::offset_of!(cpu::Cpu, probes) as u32;
 
     fn slots() -> Range<u64> {
