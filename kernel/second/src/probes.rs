@@ -106,7 +106,7 @@ unsafe impl Platform for Second {
             start: function.start,
             size: function.size,
             text: Text::Kernel,
-            exported: true,
+            exported: !symbols::is_mangled(function.name),
             entry: EntryFacts::UNKNOWN,
         })
     }

@@ -98,6 +98,11 @@ pub fn covering(address: u64) -> Option<&'static Function> {
     (address - found.start < found.size).then_some(found)
 }
 
+/// Whether `name` is one that the compiler made for a function that is not exported by its own.
+pub fn is_mangled(name: &str) -> bool {
+    name.starts_with("_R") || name.starts_with("_ZN")
+}
+
 /// Whether `address` is in one of the functions that the probes' self-test probes.
 pub fn is_of_self_test(address: u64) -> bool {
     covering(address).is_some_and(|function| function.name.starts_with("probes_self_test_"))
