@@ -7,6 +7,7 @@
 use std::process::ExitCode;
 
 use tests::{
+    Catalogue,
     boots::Emulator,
     catalogue::GuestTest,
     trials::{self, Choice},
@@ -56,5 +57,5 @@ fn choose(test: &GuestTest) -> Choice {
 }
 
 fn main() -> ExitCode {
-    trials::main(Emulator::Bochs, choose)
+    trials::main(Emulator::Bochs, Catalogue::build, choose)
 }

@@ -280,13 +280,8 @@ fn each_test_named_exists_and_some_of_them_run() {
 #[test]
 fn the_list_of_tests_that_only_a_process_runs_is_complete() {
     let document = Document::open("docs/testing.md");
-    let (_, list) = document
-        .text()
-        .split_once("These tests run in a process only:\n")
-        .expect("the document has the list");
-    let list = list.trim_start().split("\n\n").next().unwrap_or_default();
-    let entry = Regex::new(r"(?m)^- `([\w:*]+)`: ").unwrap();
-    let listed: Vec<String> = entry.captures_iter(list).map(|e| e[1].into()).collect();
+    let listed = document.entries("These tests run in a process only:");
+    let listed: Vec<String> = listed.into_iter().map(|(name, _)| name).collect();
 
     // The tests of each file, by name, and whether the kernel runs them.
     let mut files: BTreeMap<String, Vec<(String, bool)>> = BTreeMap::new();

@@ -176,8 +176,12 @@ fn stands_in_its_file(block: &Block<'_>, path: &str) {
     let folder = folder.unwrap_or_else(|| panic!("{path} is in no kernel that is booted"));
     let read = |path: &str| fs::read_to_string(layout::workspace().join(path)).unwrap();
     let module = path[folder.len()..].trim_end_matches(".rs");
-    let main = read(&format!("{folder}main.rs"));
-    let is_built = module == "main" || main.contains(&format!("\nmod {module};\n"));
+    let roots = ["main.rs", "lib.rs"].map(|root| format!("{folder}{root}"));
+    let mut roots = roots
+        .iter()
+        .filter(|root| layout::workspace().join(root).exists());
+    let line = format!("\nmod {module};\n");
+    let is_built = module == "main" || roots.any(|root| read(root).contains(&line));
     assert!(is_built, "{path} is no module of the kernel");
     let source = read(path);
     let source: Vec<&str> = source.lines().collect();

@@ -3,10 +3,11 @@
 use std::process::ExitCode;
 
 use tests::{
+    Catalogue,
     boots::Emulator,
     trials::{self, Choice},
 };
 
 fn main() -> ExitCode {
-    trials::main(Emulator::Qemu, |_| Choice::Run)
+    trials::main(Emulator::Qemu, Catalogue::build, |_| Choice::Run)
 }

@@ -70,6 +70,12 @@ impl Kernel {
         Self::of("second", &built, |_| Ok(()))
     }
 
+    /// Builds that kernel with the probes' suite in place of its own checks.
+    pub fn build_second_suite() -> Result<Self> {
+        let built = cargo::build_other_kernel("second_guest_tests", cargo::Flags::Rustc)?;
+        Self::of("second-suite", &built, |_| Ok(()))
+    }
+
     /// Prepares the linked ELF `built`, if it passes `check`.
     fn of(name: &str, built: &Path, check: impl FnOnce(&Path) -> Result<()>) -> Result<Self> {
         let kernel = Self {

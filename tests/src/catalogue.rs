@@ -7,6 +7,8 @@
 //! Tests of the probes' suite, which a process runs, too, are also there for each historic way to
 //! serve a hit: single steps (`::tf`), and with them calls that return by a breakpoint (`::trap3`,
 //! `::trap4`).
+//!
+//! The second kernel has that suite, too, and runs it in the first two of these ways.
 
 use std::{collections::HashSet, fs, mem::offset_of, path::Path, time::Duration};
 
@@ -14,6 +16,9 @@ use anyhow::{Context, Result, ensure};
 use boot::image::Kernel;
 use object::{Object, ObjectSection};
 use test_protocol::{Descriptor, SECTION, Text};
+
+/// The beginning of a test's name if the second kernel runs it.
+pub const SECOND: &str = "second::";
 
 /// The end of a test's name if it runs without jumps.
 const UNOPTIMIZED: &str = "::unoptimized";
@@ -147,12 +152,36 @@ impl Catalogue {
         Self::of(Kernel::build("testkernel")?)
     }
 
-    /// Reads the tests of a test kernel that is built.
-    pub fn of(kernel: Kernel) -> Result<Self> {
-        let tests = read(&kernel.elf)
-            .with_context(|| format!("cannot list the tests in {}", kernel.elf.display()))?;
+    /// Builds the second kernel with the probes' suite in it, and reads its tests.
+    pub fn build_second() -> Result<Self> {
+        let kernel = Kernel::build_second_suite()?;
+        let mut tests = listed(&kernel)?;
+        for test in &mut tests {
+            test.name.insert_str(0, SECOND);
+        }
+        let unoptimized: Vec<_> = tests.iter().filter_map(GuestTest::unoptimized).collect();
+        tests.extend(unoptimized);
+        sort(&mut tests);
         Ok(Self { kernel, tests })
     }
+
+    /// Reads the tests of a test kernel that is built.
+    pub fn of(kernel: Kernel) -> Result<Self> {
+        let mut tests = listed(&kernel)?;
+        add_ways(&mut tests)?;
+        sort(&mut tests);
+        Ok(Self { kernel, tests })
+    }
+}
+
+/// The tests of a kernel, in the order of the section.
+fn listed(kernel: &Kernel) -> Result<Vec<GuestTest>> {
+    read(&kernel.elf).with_context(|| format!("cannot list the tests in {}", kernel.elf.display()))
+}
+
+/// Puts tests with equal options side by side.
+fn sort(tests: &mut [GuestTest]) {
+    tests.sort_by(|a, b| (&a.boot, &a.name).cmp(&(&b.boot, &b.name)));
 }
 
 fn read(elf: &Path) -> Result<Vec<GuestTest>> {
@@ -166,11 +195,15 @@ fn read(elf: &Path) -> Result<Vec<GuestTest>> {
         descriptors.len().is_multiple_of(size_of::<Descriptor>()),
         "the section {SECTION} holds something else than descriptors"
     );
-    let mut tests = descriptors
+    descriptors
         .chunks_exact(size_of::<Descriptor>())
         .enumerate()
         .map(|(index, bytes)| decode(&elf, bytes, index).with_context(|| format!("test {index}")))
-        .collect::<Result<Vec<_>>>()?;
+        .collect()
+}
+
+/// Adds the tests of this tree's kernel once more for each other way in which they run.
+fn add_ways(tests: &mut Vec<GuestTest>) -> Result<()> {
     for prefix in ONCE.iter().chain(&TWICE).chain(&HISTORIC_TOO) {
         ensure!(
             tests.iter().any(|test| test.name.starts_with(prefix)),
@@ -183,15 +216,14 @@ fn read(elf: &Path) -> Result<Vec<GuestTest>> {
         .collect();
     tests.extend(again);
     let mut names = HashSet::new();
-    for test in &tests {
+    for test in &*tests {
         ensure!(
             names.insert(&test.name),
             "two tests are called {}: files of different folders have different names",
             test.name
         );
     }
-    tests.sort_by(|a, b| (&a.boot, &a.name).cmp(&(&b.boot, &b.name)));
-    Ok(tests)
+    Ok(())
 }
 
 fn decode(elf: &object::File<'_>, bytes: &[u8], index: usize) -> Result<GuestTest> {

@@ -81,6 +81,31 @@ impl Document {
         }
     }
 
+    /// The list after the line `before`: the name and the text of each entry, which is
+    /// `` - `name`: text ``.
+    ///
+    /// # Panics
+    /// If there is no such line, or an entry is another one.
+    pub fn entries(&self, before: &str) -> Vec<(String, String)> {
+        let (_, list) = self
+            .text
+            .split_once(&format!("{before}\n"))
+            .unwrap_or_else(|| panic!("{} has no line {before:?}", self.name));
+        let list = list.trim_start().split("\n\n").next().unwrap_or_default();
+        let entries = list.trim_start_matches("- ").split("\n- ");
+        entries
+            .map(|entry| {
+                let words: Vec<&str> = entry.split_whitespace().collect();
+                let words = words.join(" ");
+                let parts = words
+                    .strip_prefix('`')
+                    .and_then(|rest| rest.split_once("`: "));
+                let (name, text) = parts.unwrap_or_else(|| panic!("{words:?} names nothing"));
+                (name.into(), text.into())
+            })
+            .collect()
+    }
+
     pub fn text(&self) -> &str {
         &self.text
     }

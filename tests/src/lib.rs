@@ -14,8 +14,9 @@
 //!   modules      reads which modules of a crate name which
 //! ```
 //!
-//! [`mod@bench`] is the benchmark, `cargo bench`. The suites themselves are `suite.rs` (QEMU) and
-//! `bochs.rs`. `test_protocol` has the guest's side.
+//! [`mod@bench`] is the benchmark, `cargo bench`. The suites themselves are `suite.rs` (QEMU),
+//! `second_suite.rs` (the second kernel in QEMU) and `bochs.rs`. `test_protocol` has the guest's
+//! side.
 
 #![forbid(unsafe_code)]
 

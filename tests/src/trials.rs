@@ -10,6 +10,7 @@ use std::{
     thread,
 };
 
+use anyhow::Result;
 use boot::prerequisites::{self, Install};
 use libtest_mimic::{Arguments, Completion, Trial};
 
@@ -32,10 +33,15 @@ pub enum Choice {
     Skip(&'static str),
 }
 
-/// Runs those of the guest tests that `choose` and the program's arguments select, in `emulator`.
-pub fn main(emulator: Emulator, choose: impl Fn(&GuestTest) -> Choice) -> ExitCode {
+/// Runs those of the guest tests of `build` that `choose` and the program's arguments select, in
+/// `emulator`.
+pub fn main(
+    emulator: Emulator,
+    build: impl FnOnce() -> Result<Catalogue>,
+    choose: impl Fn(&GuestTest) -> Choice,
+) -> ExitCode {
     let arguments = Arguments::from_args();
-    let catalogue = prerequisites::toolchain(Install::Allowed).and_then(|()| Catalogue::build());
+    let catalogue = prerequisites::toolchain(Install::Allowed).and_then(|()| build());
     let catalogue = match catalogue {
         Ok(catalogue) => catalogue,
         Err(error) => {

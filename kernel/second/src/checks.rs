@@ -13,23 +13,23 @@ use core::{
     },
 };
 
-use ::probes::{
+use probes::{
     Jprobe, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, ProbeError, PtRegs, Touched,
     Watchpoint, Watchpoints, jprobe, registry::Owner, self_test::Verdict,
 };
 
-use crate::{
+use second_kernel::{
     PROBES,
     cpu::NUMBER,
     debugger, fixups,
     probes::Second,
-    say, self_test, smp, symbols,
+    say, self_test, smp, start_other, symbols,
     tasks::{self, Handle, spawn},
     traps, user,
 };
 
 /// A registered probe that unregisters itself.
-type Registered<O> = ::probes::Registered<Second, O>;
+type Registered<O> = probes::Registered<Second, O>;
 
 /// Runs them all.
 pub fn run() {
@@ -286,7 +286,7 @@ extern "C" fn call_add(calls: u64) {
 fn late() {
     let probe = register(Box::new(Kprobe::new().symbol("add").pre(see_arguments)));
     assert_eq!(smp::online(), 1);
-    smp::start_others(crate::start_other);
+    smp::start_others(start_other);
     assert_eq!(smp::online(), 2, "this is for two CPUs");
     spawn("check", Some(1), call_add, 100).join();
     assert_eq!(probe.hits(), 100);
@@ -294,7 +294,7 @@ fn late() {
 
 /// On both CPUs, and nothing of it is left out here.
 fn own_checks() {
-    let report = ::probes::self_test::<Second>();
+    let report = probes::self_test::<Second>();
     self_test::join();
     say(format_args!("{report}"));
     let mut checks = report.checks().iter();

@@ -7,12 +7,12 @@
 use alloc::boxed::Box;
 use core::arch::{global_asm, x86_64::_rdtsc};
 
-use ::probes::{
+use probes::{
     Jprobe, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs, jprobe, registry::Owner,
 };
 use x86_64::instructions::interrupts::without_interrupts;
 
-use crate::{PROBES, say};
+use second_kernel::{PROBES, say};
 
 // One call is 2 instructions of the loop, 1 call, and 4 in the function.
 global_asm!(

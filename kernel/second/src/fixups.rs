@@ -1,7 +1,7 @@
 //! A load that may fault, and where the kernel goes on then.
 //!
 //! # Contexts
-//! [`load`] anywhere in ring 0. [`on_fault`]: a fault of ring 0, interrupts off.
+//! [`load_or`] anywhere in ring 0. [`on_fault`]: a fault of ring 0, interrupts off.
 
 use core::{arch::global_asm, ops::Range};
 

@@ -3,10 +3,11 @@
 //! Registers lie in another order than in the probes' [`probes::PtRegs`], and the vector is among
 //! them. So what the probes are asked with is converted, and back: see [`probes::pt_regs::Frame`].
 
-/// Vectors of this kernel's interrupts: the tick, a call from another CPU, one that is none, and
-/// a call from ring 3.
+/// Vectors of this kernel's interrupts: the tick, a call from another CPU, one for whoever owns
+/// what is left, one that is none, and a call from ring 3.
 pub const TICK: u8 = 0x40;
 pub const CALL: u8 = 0x41;
+pub const SPARE: u8 = 0x42;
 pub const SPURIOUS: u8 = 0x4f;
 pub const SYSTEM_CALL: u8 = 0x80;
 

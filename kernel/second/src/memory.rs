@@ -57,7 +57,7 @@ pub fn init(info: &BootInfo) {
     const HEAP_BYTES: usize = 4 << 20;
     static mut MEMORY: [u8; HEAP_BYTES] = [0; HEAP_BYTES];
     // SAFETY: called once, and nothing else names the memory.
-    unsafe { HEAP.0.lock().init((&raw mut MEMORY).cast(), HEAP_BYTES) };
+    unsafe { HEAP.lock().init((&raw mut MEMORY).cast(), HEAP_BYTES) };
     let offset = info.physical_memory_offset.into_option();
     OFFSET.store(offset.expect("asked for in CONFIG"), Relaxed);
     let usable = info.memory_regions.iter();
@@ -150,23 +150,22 @@ pub fn map(address: u64, frame: Option<u64>, flags: Flags) {
     });
 }
 
-/// The heap. A lock around an allocator, no more.
-struct LockedHeap(SpinMutex<Heap>);
+static HEAP: SpinMutex<Heap> = SpinMutex::new(Heap::empty());
 
-#[global_allocator]
-static HEAP: LockedHeap = LockedHeap(SpinMutex::new(Heap::empty()));
+/// The heap. A lock around an allocator, no more.
+pub struct KernelHeap;
 
 // SAFETY: the heap hands out each piece of memory once, under its lock.
-unsafe impl GlobalAlloc for LockedHeap {
+unsafe impl GlobalAlloc for KernelHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let memory = without_interrupts(|| self.0.lock().allocate_first_fit(layout));
+        let memory = without_interrupts(|| HEAP.lock().allocate_first_fit(layout));
         memory.map_or(null_mut(), NonNull::as_ptr)
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         if let Some(memory) = NonNull::new(memory) {
             // SAFETY: by the contract of this function, from `alloc` with the same layout.
-            without_interrupts(|| unsafe { self.0.lock().deallocate(memory, layout) });
+            without_interrupts(|| unsafe { HEAP.lock().deallocate(memory, layout) });
         }
     }
 }
@@ -174,7 +173,7 @@ unsafe impl GlobalAlloc for LockedHeap {
 /// Does something while the heap's lock is held, and interrupts are off.
 pub fn with_heap_locked<T>(work: impl FnOnce() -> T) -> T {
     without_interrupts(|| {
-        let _heap = HEAP.0.lock();
+        let _heap = HEAP.lock();
         work()
     })
 }

@@ -29,7 +29,7 @@ static IN_NMI: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
 impl SelfTest for Second {
     fn spawn(work: fn()) -> bool {
-        let task = tasks::spawn("self-test", None, call, work as usize as u64);
+        let task = tasks::spawn_call("self-test", work);
         without_interrupts(|| STARTED.lock().push(task));
         true
     }
@@ -54,13 +54,6 @@ impl SelfTest for Second {
         tasks::spawn("user", None, user::run, BREAKPOINTS).join();
         Some(sums() == (before.0 + BREAKPOINTS, before.1 + 4 + 3 + 2 + 1))
     }
-}
-
-/// The body of a task.
-extern "C" fn call(work: u64) {
-    // SAFETY: `spawn` gives such a function.
-    let work: fn() = unsafe { mem::transmute(work as *const ()) };
-    work();
 }
 
 /// Does what an NMI is to do.

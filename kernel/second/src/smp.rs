@@ -110,6 +110,11 @@ pub fn end_of_interrupt() {
     write(END_OF_INTERRUPT, 0);
 }
 
+/// Sends the interrupt `vector` to CPU number `cpu`.
+pub fn send(cpu: usize, vector: u8) {
+    command(cpu as u32, FIXED | u32::from(vector));
+}
+
 /// Sends an NMI to CPU number `cpu`.
 pub fn send_nmi(cpu: usize) {
     command(cpu as u32, NMI);

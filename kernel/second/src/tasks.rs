@@ -18,6 +18,7 @@
 use core::{
     arch::naked_asm,
     cell::UnsafeCell,
+    mem,
     ops::Range,
     ptr,
     sync::atomic::{
@@ -34,7 +35,7 @@ use crate::{
 };
 
 const STACK_BYTES: usize = 32 * 1024;
-const MAX_TASKS: usize = 12;
+const MAX_TASKS: usize = 48;
 
 const FREE: u32 = 0;
 const NEW: u32 = 1;
@@ -71,7 +72,8 @@ impl Task {
         }
     }
 
-    fn stack(&self) -> Range<u64> {
+    /// Where its stack is.
+    pub fn stack(&self) -> Range<u64> {
         let start = self.stack.get().expose_provenance() as u64;
         start..start + STACK_BYTES as u64
     }
@@ -173,6 +175,18 @@ pub fn current() -> &'static Task {
     unsafe { &*CURRENT.here().load(Relaxed) }
 }
 
+/// Takes a place for a task, whose stack is the caller's until [`release`].
+pub fn reserve() -> &'static Task {
+    let task = TASKS[MAX_CPUS..].iter().find(|task| task.change(FREE, NEW));
+    task.expect("a place for a task")
+}
+
+/// Gives the place of a task back that is over, or was never started.
+pub fn release(task: &'static Task) {
+    PROBES.flush_task(task.key());
+    task.state.store(FREE, Release);
+}
+
 /// A task that was started. It has to be waited for.
 #[must_use]
 pub struct Handle(&'static Task);
@@ -184,8 +198,7 @@ pub fn spawn(
     body: extern "C" fn(u64),
     argument: u64,
 ) -> Handle {
-    let task = TASKS[MAX_CPUS..].iter().find(|task| task.change(FREE, NEW));
-    let task = task.expect("a place for a task");
+    let task = reserve();
     let stays_on = stays_on.map_or(0, |cpu| cpu as u32 + 1);
     task.stays_on.store(stays_on, Relaxed);
     task.set_name(name);
@@ -200,14 +213,28 @@ pub fn spawn(
     Handle(task)
 }
 
+/// Starts a task that calls `work`, on any CPU.
+pub fn spawn_call(name: &str, work: fn()) -> Handle {
+    extern "C" fn call(work: u64) {
+        // SAFETY: it is given such a function below.
+        let work: fn() = unsafe { mem::transmute(work as *const ()) };
+        work();
+    }
+    spawn(name, None, call, work as usize as u64)
+}
+
 impl Handle {
+    /// Has the task stay on CPU number `cpu`, from its next turn on.
+    pub fn stay_on(&self, cpu: usize) {
+        self.0.stays_on.store(cpu as u32 + 1, Relaxed);
+    }
+
     /// Waits until the task is over.
     pub fn join(self) {
         while self.0.state.load(Acquire) != DONE {
             yield_now();
         }
-        PROBES.flush_task(self.0.key());
-        self.0.state.store(FREE, Release);
+        release(self.0);
     }
 }
 

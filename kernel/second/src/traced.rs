@@ -6,9 +6,9 @@
 
 use core::hint;
 
-use crate::{
+use second_kernel::{
     fuse::{self, LAST_ORDER},
-    memory, say, smp,
+    memory, say, smp, start_other,
     tasks::{self, spawn},
     tracing,
 };
@@ -65,7 +65,7 @@ pub fn order(number: u32, query: &Query) -> u64 {
 /// where this kernel dies.
 pub fn run(command: &str) -> ! {
     fuse::set(command);
-    smp::start_others(crate::start_other);
+    smp::start_others(start_other);
     say(format_args!("a tracer may come"));
     // It is over when the machine is.
     let _server = spawn("tracing", None, tracing::serve, 0);

@@ -17,7 +17,8 @@
 //!   tracing         programs on probes, scripts, events, stacks, Linux's files
 //!   kernel          the kernel under the probes
 //!   load            everything at once and at random
-//!   platform        the suite that a process runs as well, and what it sees of this kernel
+//!   platform        the suite that a process and a second kernel run as well, and what it sees
+//!   glue            what the platform asks of this kernel
 //!   tools           what several tests use
 //!   harness         the list of the tests, the runner, the tests of both
 //! ```
@@ -52,6 +53,7 @@ extern crate alloc;
 #[macro_use]
 extern crate guest_test_attribute;
 
+mod glue;
 mod harness;
 mod instructions;
 mod interruptions;

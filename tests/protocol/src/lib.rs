@@ -28,7 +28,7 @@ pub use measurement::{Measurement, Quantity, Skipped};
 pub use selection::{Ranges, parse_selection};
 
 /// The ELF section of the descriptors: an array of [`Descriptor`] without gaps.
-pub const SECTION: &str = ".guest_tests";
+pub const SECTION: &str = "guest_tests";
 
 /// The end of the guest's last message about a test that took longer than its time limit. The
 /// test's full name comes before it.

@@ -355,8 +355,8 @@ pub fn yield_now() {
 }
 
 /// How many times hits that were under way have been waited for since the boot.
-pub fn waits_for_hits() -> u32 {
-    HIT_SYNCS.load(Relaxed)
+pub fn waits_for_hits() -> Option<u32> {
+    Some(HIT_SYNCS.load(Relaxed))
 }
 
 /// Where further CPUs can be put to work.

@@ -84,6 +84,17 @@ pub const fn return_method() -> ReturnMethod {
     crate::RETURNS
 }
 
+/// Whether a breakpoint clears RFLAGS.AC.
+pub const CLEARS_AC: bool = true;
+
+/// The section of code that may be probed.
+macro_rules! code_section {
+    () => {
+        ".text.suite"
+    };
+}
+pub(crate) use code_section;
+
 /// The one registry.
 pub static PROBES: Probes<Process> = Probes::new();
 

@@ -347,6 +347,7 @@ fn targets_that_a_jprobe_cannot_mirror_are_refused() {
         }
     }
     #[inline(never)]
+    #[unsafe(link_section = platform::code_section!())]
     fn rust_function(a: u64) -> u64 {
         core::hint::black_box(a) + 1
     }

@@ -1,8 +1,8 @@
 //! The promises of the probes, each promise a test, in both step methods and in each return method.
 //!
-//! Compiled twice: for a process (`../process`), and for the kernel (`tests/guest/src/platform`),
-//! where hits come by the kernel's own breakpoints and by jumps. `crate::platform` is what the two
-//! have in common. A test that only one of them can run says why.
+//! Compiled for a process (`../process`), and for two kernels (`tests/guest/src/platform`), where
+//! hits come by the kernel's own breakpoints and by jumps. `crate::platform` is what they have in
+//! common. A test that only the process can run says why.
 
 mod actions;
 mod addresses;

@@ -393,7 +393,8 @@ fn a_batch_is_unregistered_with_one_wait_whatever_is_in_it() {
     all.push(probes[3]);
     let waits = cpu::waits_for_hits();
     PROBES.unregister_batch(&all).unwrap();
-    assert_eq!(cpu::waits_for_hits(), waits + 1);
+    // A kernel that leaves the waits to the crate does not count them.
+    assert_eq!(cpu::waits_for_hits(), waits.map(|waits| waits + 1));
     assert_eq!(list(), [""; 0]);
     assert_eq!(stranger.addr(), 0, "a stranger only loses its address");
     PROBES.unregister_batch::<Kprobe>(&[]).unwrap();

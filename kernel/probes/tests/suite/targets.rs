@@ -7,6 +7,8 @@ use core::arch::global_asm;
 
 use probes::Kprobe;
 
+use crate::platform::code_section;
+
 /// Defines functions in assembly, with symbols as a compiler would give them.
 macro_rules! functions {
     ($(
@@ -17,6 +19,7 @@ macro_rules! functions {
     )*) => {
         $(
             global_asm!(
+                concat!(".pushsection ", code_section!(), ", \"ax\", @progbits"),
                 concat!(".globl ", stringify!($name)),
                 concat!(".type ", stringify!($name), ", @function"),
                 ".p2align 4, 0xcc",
@@ -25,6 +28,7 @@ macro_rules! functions {
                 $($line,)*
                 ".cfi_endproc",
                 concat!(".size ", stringify!($name), ", . - ", stringify!($name)),
+                ".popsection",
             );
         )*
         /// The names of these functions.

@@ -1,8 +1,9 @@
 //! The attributes of tests that run in the kernel.
 //!
 //! `#[guest_test]` is for those of the crate `guest_tests`, whose documentation lists the options.
-//! `#[test]` is for the probes' suite, which a process runs as well: its sources mark tests in the
-//! one way that a process knows, and here this attribute shadows the built-in one.
+//! `#[test]` is for the probes' suite, which a process and a second kernel run as well: its sources
+//! mark tests in the one way that a process knows, and here this attribute shadows the built-in
+//! one.
 
 use proc_macro::{Delimiter, Group, TokenStream, TokenTree};
 
@@ -22,7 +23,7 @@ pub fn guest_test(options: TokenStream, function: TokenStream) -> TokenStream {
     }
     let mut registration = code(
         "#[used]
-        #[unsafe(link_section = \".guest_tests\")]
+        #[unsafe(link_section = \"guest_tests\")]
         static TEST: crate::Registered = crate::Registered",
     );
     registration.extend([parentheses(descriptor)]);

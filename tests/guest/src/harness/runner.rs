@@ -17,35 +17,26 @@ use kernel::{
     pr_err, pr_info, test_runner,
     time::{NSEC_PER_SEC, ktime_get},
 };
-use test_protocol::{Marker, PARAMETER, TIME_IS_OVER, parse_selection};
+use test_protocol::{Marker, PARAMETER, TIME_IS_OVER};
 
 /// Runs the selected tests and powers the machine off; failing tests panic on the way.
 pub fn run() -> ! {
-    let tests = registry::tests();
     let selection = cmdline::get(PARAMETER).unwrap_or_default();
-    for range in parse_selection(selection) {
-        let selected = range
-            .ok()
-            .and_then(|range| Some((*range.start(), tests.get(range)?)));
-        let Some((start, selected)) = selected else {
-            pr_err!(
-                "{PARAMETER}={selection}: a list of indices below {} is wanted, such as 0-2,5",
-                tests.len()
-            );
-            exit(ExitCode::Failure);
-        };
-        for (test, index) in selected.iter().zip(start..) {
-            let name = test.0.name.as_str();
-            tell(Marker::Begin(name));
-            let before = Usage::now();
-            RUNNING.store(index, Ordering::Relaxed);
-            let limit_ns = u64::from(test.0.timeout_s) * NSEC_PER_SEC;
-            test_runner::limit_time(ktime_get() + limit_ns, time_is_over);
-            (test.0.run)();
-            test_runner::lift_time_limit();
-            tell(Marker::End(name));
-            tell_what_is_left(&before);
-        }
+    let done = registry::for_each_selected(selection, |index, test| {
+        let name = test.name.as_str();
+        tell(Marker::Begin(name));
+        let before = Usage::now();
+        RUNNING.store(index, Ordering::Relaxed);
+        let limit_ns = u64::from(test.timeout_s) * NSEC_PER_SEC;
+        test_runner::limit_time(ktime_get() + limit_ns, time_is_over);
+        (test.run)();
+        test_runner::lift_time_limit();
+        tell(Marker::End(name));
+        tell_what_is_left(&before);
+    });
+    if let Err(what) = done {
+        pr_err!("{what}");
+        exit(ExitCode::Failure);
     }
     exit(ExitCode::Success)
 }

@@ -8,7 +8,7 @@
 macro_rules! code_places {
     ($name:literal, align: $align:expr, count: $count:expr, bytes: $bytes:expr) => {
         ::core::arch::global_asm!(
-            concat!(".pushsection .text.", $name, ", \"ax\", @progbits"),
+            concat!(".pushsection ", $crate::glue::code_section!(), ", \"ax\", @progbits"),
             ".balign {align}",
             concat!(".globl ", $name),
             concat!($name, ":"),

@@ -10,32 +10,11 @@ use core::{
     },
 };
 
-use kernel::{
-    arch::{percpu, smp},
-    probes::text_poke,
-    task::{self, TaskRef, kthread::spawn_kthread_on},
-};
 use probes::{PerCpu, Platform};
 
 use super::{Kernel, Mutex, traps};
-
-/// Has the running task stay on CPU `cpu`, and takes it there.
-pub fn stay_on(cpu: usize) {
-    task::current().set_allowed_cpus(1 << cpu);
-    while percpu::cpu_id() != cpu {
-        task::schedule();
-    }
-}
-
-/// Lets it run anywhere again.
-pub fn go_anywhere() {
-    task::current().set_allowed_cpus(u64::MAX);
-}
-
-/// The number of CPUs.
-pub fn possible() -> usize {
-    smp::online_cpus()
-}
+use crate::glue::{Thread, cpu_id, cpus};
+pub use crate::glue::{cpus as possible, go_anywhere, stay_on, waits_for_hits, yield_now};
 
 /// Whether this is a task that may sleep, and no handler.
 pub fn can_sleep() -> bool {
@@ -44,33 +23,23 @@ pub fn can_sleep() -> bool {
 
 /// The probes' counters of this CPU, where the caller stays.
 pub fn counts() -> &'static PerCpu {
-    &percpu::this().probes
-}
-
-/// How many times hits that were under way have been waited for.
-pub fn waits_for_hits() -> u64 {
-    text_poke::hit_waits()
-}
-
-/// Lets others run who wait for this CPU.
-pub fn yield_now() {
-    task::schedule();
+    Kernel::this_cpu()
 }
 
 /// Sends an interrupt to this CPU: the hook of [`traps`] has run on return, if interrupts are on.
 pub fn interrupt() {
-    traps::interrupt(percpu::cpu_id());
+    traps::interrupt(cpu_id());
 }
 
 /// Sends one to all other CPUs, one caller at a time, and waits until they have handled it.
 pub fn interrupt_others() {
-    let this = percpu::cpu_id();
-    traps::send((0..smp::online_cpus()).filter(|cpu| *cpu != this));
+    let this = cpu_id();
+    traps::send((0..cpus()).filter(|cpu| *cpu != this));
 }
 
 /// The threads of a [`scope`].
 struct Crew {
-    threads: Mutex<Vec<TaskRef>>,
+    threads: Mutex<Vec<Thread>>,
     /// Where the next one goes.
     next: AtomicUsize,
 }
@@ -87,7 +56,7 @@ pub struct Scope<'scope, 'env: 'scope> {
 impl<'scope> Scope<'scope, '_> {
     /// Runs `work` on another CPU than the first: on each in turn.
     pub fn spawn(self, work: impl FnOnce() + Send + 'scope) -> Worker<'scope> {
-        let others = smp::online_cpus() - 1;
+        let others = cpus() - 1;
         let cpu = 1 + self.crew.next.fetch_add(1, Relaxed) % others;
         let work: Box<dyn FnOnce() + Send + 'scope> = Box::new(work);
         // SAFETY: `scope` returns only when the thread has ended, so what `work` borrows outlives
@@ -99,10 +68,9 @@ impl<'scope> Scope<'scope, '_> {
             work();
             done.store(true, Release);
         };
-        let thread = spawn_kthread_on(1 << cpu, "suite", body).expect("memory for a thread");
-        self.crew.threads.lock().push(thread.clone());
+        let thread = Thread::spawn_on(cpu, Box::new(body));
+        self.crew.threads.lock().push(thread);
         Worker {
-            thread,
             is_done,
             scope: PhantomData,
         }
@@ -111,7 +79,6 @@ impl<'scope> Scope<'scope, '_> {
 
 /// Work on another CPU.
 pub struct Worker<'scope> {
-    thread: TaskRef,
     is_done: Arc<AtomicBool>,
     scope: PhantomData<&'scope ()>,
 }
@@ -124,7 +91,9 @@ impl Worker<'_> {
 
     /// Waits until it is done.
     pub fn join(self) {
-        self.thread.wait_released();
+        while !self.is_finished() {
+            yield_now();
+        }
     }
 }
 
@@ -144,7 +113,7 @@ pub fn scope<'env, T>(work: impl for<'scope> FnOnce(Scope<'scope, 'env>) -> T) -
         let Some(thread) = thread else {
             return result;
         };
-        thread.wait_released();
+        thread.join();
     }
 }
 
@@ -158,7 +127,7 @@ pub fn on_cpus(count: usize, work: impl Fn(usize) + Sync) {
             scope.spawn(move || {
                 ready.fetch_add(1, Release);
                 while ready.load(Acquire) < count {
-                    task::schedule();
+                    yield_now();
                 }
                 work(number);
             });

@@ -1,9 +1,10 @@
 //! The probes' suite, and the kernel as it sees it.
 //!
-//! The suite (`kernel/probes/tests/suite`) is compiled twice. In a process, threads are CPUs and
+//! The suite (`kernel/probes/tests/suite`) is compiled for a process, where threads are CPUs and
 //! signals are traps, and the hits are served in Rust; there `kernel/probes/tests/process` says
 //! what stands here. Here its tests run in ring 0: hits come by `kprobe_breakpoint` and by jumps,
-//! and the stubs serve them.
+//! and the stubs serve them. This is compiled for two kernels, this tree's and `kernel/second`.
+//! What differs between these is in `crate::glue`.
 //!
 //! | in the suite | here |
 //! |---|---|
@@ -11,7 +12,7 @@
 //! | task | a kernel thread ([`task`]) |
 //! | interrupt | an IPI to this CPU, with a vector of its own ([`traps`]) |
 //! | code made at run time | functions of breakpoints, filled through an alias of text ([`text`]) |
-//! | memory that is short | `kernel::mm::allocation_faults` ([`allocator`]) |
+//! | memory that is short | an allocator that refuses ([`allocator`]) |
 //!
 //! A test begins with [`boot`], on CPU 0. At its end the machine looks at what it has left behind:
 //! probes, slots, detours, calls in flight, CPUs in handlers, and every byte of text.
@@ -26,39 +27,17 @@ pub mod task;
 pub mod text;
 pub mod traps;
 
-pub use kernel::{
-    probes::{Kernel, PROBES},
-    sync::SpinLock as Mutex,
+pub(crate) use crate::glue::code_section;
+pub use crate::glue::{
+    BLACKLISTED, CLEARS_AC, CS, Kernel, Mutex, PROBES, SS, UNEXPECTED_BREAKPOINT, log, say,
 };
 
-use alloc::{boxed::Box, format, string::String, vec::Vec};
-use core::{
-    fmt,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-};
+use alloc::{boxed::Box, format, vec::Vec};
 
-use kernel::{
-    arch::{gdt, percpu, smp},
-    cmdline,
-    probes::{Kretprobe, ReturnMethod, StepMethod, register},
-    time,
-};
+use probes::{Kretprobe, Platform, ReturnMethod, StepMethod};
 use spin::Once;
 
-/// The selectors of the kernel's code and its stacks.
-pub const CS: u64 = gdt::KERNEL_CS as u64;
-pub const SS: u64 = gdt::KERNEL_DS as u64;
-
-/// A function that may not be probed, and the reason.
-pub const BLACKLISTED: (&str, &str) = ("kprobe_breakpoint", "a hit begins in it");
-
-/// Says something that a test which ends the kernel wants to be known.
-pub fn say(message: fmt::Arguments<'_>) {
-    kernel::pr_info!("{message}");
-}
-
-/// The kernel's last words about an unexpected breakpoint.
-pub const UNEXPECTED_BREAKPOINT: &str = "breakpoint, in task";
+use crate::glue::argument;
 
 /// How much slower than the process this machine is, roughly: its CPUs are emulated, and so are the
 /// IPIs for which each registration waits.
@@ -69,7 +48,7 @@ pub const TIMEOUT: u32 = 180;
 
 /// How displaced instructions are executed unless a probe says otherwise.
 pub fn step_method() -> StepMethod {
-    match cmdline::get("kprobes.step") {
+    match argument("kprobes.step") {
         Some("tf") => StepMethod::TrapFlag,
         _ => StepMethod::Translate,
     }
@@ -77,7 +56,7 @@ pub fn step_method() -> StepMethod {
 
 /// How calls come back unless a kretprobe says otherwise.
 pub fn return_method() -> ReturnMethod {
-    match cmdline::get("kprobes.return") {
+    match argument("kprobes.return") {
         Some("trap3") => ReturnMethod::Trap3,
         Some("trap4") => ReturnMethod::Trap4,
         _ => ReturnMethod::Asm,
@@ -107,17 +86,6 @@ macro_rules! dies {
 }
 pub(crate) use dies;
 
-/// When the test began, in nanoseconds since the kernel's boot.
-static BEGAN: AtomicU64 = AtomicU64::new(0);
-
-/// The kernel's messages since the test began.
-pub fn log() -> Vec<String> {
-    kernel::log::history()
-        .filter(|record| record.stamp.time_ns >= BEGAN.load(Relaxed))
-        .map(|record| String::from_utf8_lossy(record.text()).into_owned())
-        .collect()
-}
-
 /// A test that fails ends the kernel, so nothing is to be cleaned up then.
 pub fn at_failure(_clean_up: impl FnOnce() + Send + 'static) {}
 
@@ -134,13 +102,15 @@ static TEXT: Once<Vec<u64>> = Once::new();
 
 /// Takes the machine for one test, which runs on CPU 0.
 pub fn boot() -> Machine {
-    BEGAN.store(time::ktime_get(), Relaxed);
+    crate::glue::begin_log();
     cpu::stay_on(0);
     TEXT.call_once(|| {
         // Has the breakpoints that return methods need placed, which they keep.
         for method in [ReturnMethod::Trap3, ReturnMethod::Trap4] {
             let first = Kretprobe::<()>::new().symbol("add").return_method(method);
-            register(Box::new(first)).expect("it is a function");
+            PROBES
+                .register_owned(Box::new(first))
+                .expect("it is a function");
         }
         text::words().to_vec()
     });
@@ -169,11 +139,9 @@ impl Drop for Machine {
     fn drop(&mut self) {
         suite::assert_nothing_is_left(self.slots);
         assert_eq!(PROBES.detours_in_use(), self.detours, "detours in use");
-        for number in 0..smp::online_cpus() {
-            assert!(
-                !percpu::of(number).probes.is_busy(),
-                "CPU {number} was left busy"
-            );
+        for number in 0..cpu::possible() {
+            let cpu = Kernel::per_cpu(number).expect("it is possible");
+            assert!(!cpu.is_busy(), "CPU {number} was left busy");
         }
         traps::clear_hooks();
         let before = TEXT.get().expect("it was taken before the test");

@@ -10,17 +10,10 @@ use core::{
     },
 };
 
-use kernel::{
-    arch::percpu,
-    mm::kernel_stack::KernelStack,
-    task::{TaskRef, WaitQueue, exit::do_exit, kthread::spawn_kthread},
-};
-use spin::Once;
+use spin::mutex::SpinMutex;
 
-/// The key of the current task. Any context.
-pub fn current() -> u64 {
-    percpu::current_raw().addr() as u64
-}
+pub use crate::glue::current_task as current;
+use crate::glue::{KernelStack, Thread, WaitQueue, cpu_id, exit_task};
 
 /// A kernel stack of its own, for code that is run on it.
 pub struct Stack(KernelStack);
@@ -47,7 +40,7 @@ impl Stack {
 /// A task that runs when it is resumed, on the CPU that resumes it, until it yields: a kernel
 /// thread that takes turns with its resumer.
 pub struct Coroutine {
-    thread: Once<TaskRef>,
+    thread: SpinMutex<Option<Thread>>,
     body: fn(&Coroutine),
     /// Whether it is the thread's turn, not the resumer's.
     runs: AtomicBool,
@@ -60,8 +53,8 @@ pub struct Coroutine {
 impl Coroutine {
     /// A task that will run `body`.
     pub fn new(body: fn(&Coroutine)) -> Box<Self> {
-        let this = Box::new(Self {
-            thread: Once::new(),
+        let mut this = Box::new(Self {
+            thread: SpinMutex::new(None),
             body,
             runs: AtomicBool::new(false),
             turns: WaitQueue::new(),
@@ -69,27 +62,22 @@ impl Coroutine {
             doomed: AtomicBool::new(false),
         });
         let place = ptr::from_ref(&*this).expose_provenance();
-        let thread = spawn_kthread("coroutine", move || {
+        let work = move || {
             // SAFETY: the box is dropped only when the thread has ended.
             let this = unsafe { &*ptr::with_exposed_provenance::<Self>(place) };
             this.wait_for_turn();
             (this.body)(this);
             this.finished.store(true, Relaxed);
             this.end_turn();
-        });
-        this.thread
-            .call_once(|| thread.expect("memory for a thread"));
+        };
+        *this.thread.get_mut() = Some(Thread::spawn_on(cpu_id(), Box::new(work)));
         this
-    }
-
-    fn thread(&self) -> &TaskRef {
-        self.thread.get().expect("`new` has started it")
     }
 
     fn wait_for_turn(&self) {
         self.turns.wait_until(|| self.runs.load(Acquire));
         if self.doomed.load(Relaxed) {
-            do_exit(0);
+            exit_task();
         }
     }
 
@@ -102,7 +90,12 @@ impl Coroutine {
     /// at a time.
     pub fn resume(&self) -> bool {
         assert!(!self.finished.load(Relaxed));
-        self.thread().set_allowed_cpus(1 << percpu::cpu_id());
+        let thread = self.thread.lock();
+        thread
+            .as_ref()
+            .expect("`new` has started it")
+            .stay_on(cpu_id());
+        drop(thread);
         self.runs.store(true, Release);
         self.turns.wake_all();
         self.turns.wait_until(|| !self.runs.load(Acquire));
@@ -123,6 +116,8 @@ impl Drop for Coroutine {
             self.runs.store(true, Release);
             self.turns.wake_all();
         }
-        self.thread().wait_released();
+        if let Some(thread) = self.thread.get_mut().take() {
+            thread.join();
+        }
     }
 }

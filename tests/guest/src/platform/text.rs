@@ -10,12 +10,14 @@ use core::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use kernel::{mm::paging, probes::text_poke};
 use probes::kprobe::flags::OPTIMIZED;
-use x86_64::VirtAddr;
 
 use super::PROBES;
-use crate::platform::code_places::code_places;
+pub use crate::glue::text as range;
+use crate::{
+    glue::{synchronize_cores, text_alias},
+    platform::code_places::code_places,
+};
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;
@@ -30,21 +32,14 @@ code_places!("suite_places", align: 256, count: PLACES, bytes: PLACE_BYTES);
 
 unsafe extern "C" {
     static suite_places: [u8; 0];
-    static __text_start: u8;
-    static __text_end: u8;
-}
-
-/// The addresses of the kernel's text.
-pub fn range() -> Range<u64> {
-    (&raw const __text_start).addr() as u64..(&raw const __text_end).addr() as u64
 }
 
 /// The kernel's text in words of eight bytes; the last ones may be missing.
 pub fn words() -> &'static [u64] {
     let range = range();
     let count = (range.end - range.start) as usize / 8;
-    // SAFETY: kernel text begins with a page, is mapped and readable for ever, and is only changed
-    // where no test looks meanwhile.
+    // SAFETY: kernel text begins at a multiple of eight, is mapped and readable for ever, and is
+    // only changed where no test looks meanwhile.
     unsafe { slice::from_raw_parts(range.start as *const u64, count) }
 }
 
@@ -133,11 +128,11 @@ pub fn fill(addr: u64, bytes: &[u8]) {
         addr % PAGE + bytes.len() as u64 <= PAGE,
         "places are within pages"
     );
-    let alias = paging::text_alias(VirtAddr::new(addr));
+    let alias = text_alias(addr);
     // SAFETY: the alias of live text is writable to the end of its page, and no CPU executes it.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), alias, bytes.len()) };
     // They may have fetched the old code.
-    text_poke::synchronize_cores();
+    synchronize_cores();
 }
 
 /// Forgets all places. No code is in use.

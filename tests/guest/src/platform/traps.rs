@@ -8,21 +8,16 @@ use core::{
     },
 };
 
-use kernel::{
-    arch::{
-        percpu, smp,
-        traps::{self, Exception},
-    },
-    probes::PtRegs,
-};
+use probes::PtRegs;
 use x86_64::instructions::interrupts;
 
-pub use kernel::arch::idt::vector::{
-    BREAKPOINT, DEBUG, GENERAL_PROTECTION as PROTECTION, PAGE_FAULT,
+pub use crate::glue::{BREAKPOINT, DEBUG, PAGE_FAULT, PROTECTION};
+use crate::glue::{
+    Exception, cpu_id, send_interrupt, set_exception_handler, set_interrupt_handler,
 };
 
-/// The vector of the interrupts here.
-const INTERRUPT: u8 = traps::SPARE_INTERRUPT;
+/// What a hook for interrupts gets for a vector: it is none of an exception.
+const INTERRUPT: u8 = 0xff;
 
 /// Asked about what has happened, with its vector. True: resume.
 pub type Hook = fn(&mut PtRegs, u8) -> bool;
@@ -35,19 +30,19 @@ static INTERRUPTS: AtomicU64 = AtomicU64::new(0);
 /// Sets who is asked about exceptions that belong to nothing else. Without one they end the kernel.
 pub fn on_exception(hook: Hook) {
     ON_EXCEPTION.store(hook as *mut (), Release);
-    traps::set_exception_handler(Some(exception));
+    set_exception_handler(Some(exception));
 }
 
 /// Sets what runs at [`super::cpu::interrupt`], with interrupts off.
 pub fn on_interrupt(hook: Hook) {
     ON_INTERRUPT.store(hook as *mut (), Release);
-    traps::set_interrupt_handler(Some(interrupted));
+    set_interrupt_handler(Some(interrupted));
 }
 
 /// Takes all hooks back.
 pub fn clear_hooks() {
-    traps::set_exception_handler(None);
-    traps::set_interrupt_handler(None);
+    set_exception_handler(None);
+    set_interrupt_handler(None);
 }
 
 fn run(hook: &AtomicPtr<()>, regs: &mut PtRegs, vector: u8) -> bool {
@@ -68,7 +63,7 @@ fn interrupted(regs: &mut PtRegs) {
 /// Sends an interrupt to each of `cpus`, and waits until all have handled it.
 pub fn send(cpus: impl Iterator<Item = usize>) {
     let before = INTERRUPTS.load(Relaxed);
-    let sent = cpus.map(|cpu| smp::send_ipi(cpu, INTERRUPT)).count() as u64;
+    let sent = cpus.map(send_interrupt).count() as u64;
     while INTERRUPTS.load(Relaxed) < before + sent {
         hint::spin_loop();
     }
@@ -76,9 +71,9 @@ pub fn send(cpus: impl Iterator<Item = usize>) {
 
 /// Sends one to `cpu`, which is this one, and waits for it where it can come.
 pub fn interrupt(cpu: usize) {
-    debug_assert_eq!(cpu, percpu::cpu_id());
+    debug_assert_eq!(cpu, cpu_id());
     let before = INTERRUPTS.load(Relaxed);
-    smp::send_ipi(cpu, INTERRUPT);
+    send_interrupt(cpu);
     while interrupts::are_enabled() && INTERRUPTS.load(Relaxed) == before {
         hint::spin_loop();
     }
