@@ -18,7 +18,7 @@
 //!     hits that insert the same key at the same time meet at the same slot: a key is in one slot
 //!     at the most.
 //! TABLE-2. A slot is taken over by another key only if it is not live, has no pins, and no hit
-//!     owns it; the one who takes it over owns it meanwhile ([`OWNED`](slots::OWNED)). It holds
+//!     owns it; the one who takes it over owns it meanwhile ([`OWNED`]). It holds
 //!     the turn of its key ([`Table::turns`]), and the key's window has no free slot, so no
 //!     other hit inserts that key.
 //! TABLE-3. A pin that was taken on a live slot holds its key in place until the pin is given back.
