@@ -99,14 +99,17 @@ impl Frames {
         offset < first - 8
     }
 
-    /// Whether a register is the frame base at an instruction, as in the function's body.
+    /// Whether a register is the frame base at an instruction that uses it for a place in the
+    /// frame. The stack pointer is so only in the function's body. For the frame pointer, nothing
+    /// need be known of the frame.
     pub fn is_base(&self, frame_base: Option<&[u8]>, register: Register, address: u64) -> bool {
-        let Some((base, first)) = self.first_argument(frame_base) else {
-            return false;
-        };
-        let is_whole =
-            register == Register::Bp || self.above_return(address) == Some((Register::Sp, first));
-        base == Some(register) && is_whole
+        if register == Register::Bp {
+            return frame_base == Some(&FRAME_POINTER);
+        }
+        let body = self.first_argument(frame_base);
+        body.is_some_and(|(base, first)| {
+            base == Some(register) && self.above_return(address) == Some((register, first))
+        })
     }
 
     /// The stack pointer that the function has in its body, where its frame is largest.
@@ -190,5 +193,15 @@ mod tests {
         assert_eq!(first(without_frame, &FRAME_POINTER), None);
         assert_eq!(first(with_frame, &ABOVE_RETURN), Some((None, 0)));
         assert_eq!(first(with_frame, &[gimli::DW_OP_reg5.0]), None);
+    }
+
+    /// Programs may come without unwind information.
+    #[test]
+    fn the_frame_pointer_is_a_base_where_nothing_is_known_of_the_frame() {
+        let unknown = Frames::default();
+        assert!(unknown.is_base(Some(&FRAME_POINTER), Register::Bp, 0));
+        assert!(!unknown.is_base(Some(&STACK_POINTER), Register::Bp, 0));
+        assert!(!unknown.is_base(Some(&STACK_POINTER), Register::Sp, 0));
+        assert!(!unknown.is_base(None, Register::Bp, 0));
     }
 }
