@@ -1,4 +1,11 @@
 //! Call frames: where the frame of a function is at each of its instructions.
+//!
+//! DWARF names places in a frame by the frame base, which is a register of the function's *body*:
+//! the frame pointer, or the stack pointer once it has moved down. At the first instructions the
+//! base is not there yet. What it is going to be follows from the unwind information, which says at
+//! each instruction how far the address above the return address is from a register.
+//!
+//! A file may come without that information. Then the frame pointer is known where it is set up.
 
 use gimli::{BaseAddresses, CfaRule, DebugFrame, EhFrame, UnwindContext, UnwindSection};
 use trace_interface::symbols::{Expression, Register};
