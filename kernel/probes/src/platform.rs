@@ -256,11 +256,12 @@ pub unsafe trait Platform: Sized + 'static {
 
     /// See clause 4 of the safety list. `is_outside` tells, on the CPU that calls it with
     /// interrupts off, whether all that is interrupted there is outside hits, as far as the kernel
-    /// has told
-    /// by `irq_enter`. May sleep.
+    /// has told by `irq_enter`. May sleep.
     ///
     /// The body asks all CPUs, and again those that were in a hit. Between, it leaves them some
-    /// time, because code that is interrupted again at once never leaves its slot.
+    /// time, because code that is interrupted again at once never leaves its slot. How long changes
+    /// from one time to the next: a CPU that is hit all the time has interrupts off for most of it,
+    /// so most questions reach it in the slot, right after the trap.
     fn synchronize_hits(is_outside: &(dyn Fn() -> bool + Sync)) {
         static WAITS: AtomicU64 = AtomicU64::new(0);
         let wait = WAITS.fetch_add(1, Release) + 1;
@@ -277,7 +278,7 @@ pub unsafe trait Platform: Sized + 'static {
             if cpus().all(|cpu| cpu.seen.load(Acquire) < wait || is_over(cpu)) {
                 return;
             }
-            (0..64u32 << round.min(10)).for_each(|_| hint::spin_loop());
+            (0..64u32 << (round % 8)).for_each(|_| hint::spin_loop());
         }
     }
 
