@@ -405,8 +405,7 @@ pub struct Written {
 
 /// Whether the code whose write is under way is being stepped by others as well. Interrupts off.
 #[inline(always)]
-pub fn is_stepped_by_others() -> bool {
-    let step = &percpu::this().object_step;
+fn is_stepped_by_others(step: &ObjectStep) -> bool {
     step.flags.load(Relaxed) & RFlags::TRAP_FLAG.bits() != 0
 }
 
@@ -427,25 +426,22 @@ pub fn is_step_of(regs: &PtRegs) -> bool {
 pub fn on_lone_step(regs: &mut PtRegs, status: u64) -> bool {
     let cpu = percpu::this();
     let step = &cpu.object_step;
-    if !is_step_of(regs) || step.flags.load(Relaxed) & RFlags::TRAP_FLAG.bits() != 0 {
+    if !is_step_of(regs) || is_stepped_by_others(step) {
         return false;
     }
+    debug::clear_single_step(status);
+    cpu.probes.count_debug_trap();
     // SAFETY: by OBJECT-3, as interrupts are off since the fault has found it.
     let watch = unsafe { &*step.watch.load(Relaxed).cast::<ObjectWatch>() };
     let addr = step.touched.load(Relaxed);
     if watch.has_neighbours.load(Relaxed) || addr < watch.start {
-        let written = end_step(regs);
-        debug::clear_single_step(status);
-        cpu.probes.count_debug_trap();
-        written.tell(regs);
+        end_step(regs).tell(regs);
         return true;
     }
     restore_flags(step, regs);
     let (old, [new, _]) = (step.words[0].load(Relaxed), words_at(addr));
     step.is_active.store(false, Relaxed);
     protect_pages();
-    debug::clear_single_step(status);
-    cpu.probes.count_debug_trap();
     if addr - watch.start >= watch.bytes {
         watch.beside.fetch_add(1, Relaxed);
     } else if cpu.probes.is_busy() {
@@ -489,7 +485,7 @@ pub fn end_step(regs: &mut PtRegs) -> Written {
         addr,
         old: old[0],
         new: new[0],
-        is_stepped: is_stepped_by_others(),
+        is_stepped: is_stepped_by_others(step),
     }
 }
 

@@ -277,22 +277,12 @@ impl<P: Platform> Hits<P> {
         if cpu.is_busy() {
             return;
         }
-        // As in `aside`. One call of the handler, so that it is inlined here.
-        let site = cpu.finishing.load(Relaxed);
-        let (flags, sp) = (cpu.saved_flags.load(Relaxed), cpu.saved_sp.load(Relaxed));
-        let is_in_the_middle = !site.is_null();
-        if is_in_the_middle {
-            cpu.finishing.store(null_mut(), Relaxed);
-        }
+        let rest = Rest::put_aside(cpu);
         let guard = cpu.enter();
         cpu.running.store(null_mut(), Relaxed);
         handler();
         drop(guard);
-        if is_in_the_middle {
-            cpu.saved_sp.store(sp, Relaxed);
-            cpu.saved_flags.store(flags, Relaxed);
-            cpu.finishing.store(site, Relaxed);
-        }
+        rest.take_back(cpu);
     }
 
     /// Runs `work`, which may interrupt any instruction: an NMI, or a debugger that is told of a
@@ -302,9 +292,7 @@ impl<P: Platform> Hits<P> {
     #[inline(always)]
     pub fn aside<R>(&self, work: impl FnOnce() -> R) -> R {
         let cpu = P::this_cpu();
-        let site = cpu.finishing.load(Relaxed);
-        let (flags, sp) = (cpu.saved_flags.load(Relaxed), cpu.saved_sp.load(Relaxed));
-        cpu.finishing.store(null_mut(), Relaxed);
+        let rest = Rest::put_aside(cpu);
         let running = cpu.running.load(Relaxed);
         if !running.is_null() {
             let aside = running.map_addr(|addr| addr | PUT_ASIDE);
@@ -312,10 +300,35 @@ impl<P: Platform> Hits<P> {
         }
         let result = work();
         cpu.running.store(running, Relaxed);
-        cpu.saved_sp.store(sp, Relaxed);
-        cpu.saved_flags.store(flags, Relaxed);
-        cpu.finishing.store(site, Relaxed);
+        rest.take_back(cpu);
         result
+    }
+}
+
+/// The rest of the hit of a displaced instruction that may be under way on a CPU, put aside.
+struct Rest {
+    site: *mut Site,
+    flags: u64,
+    sp: u64,
+}
+
+impl Rest {
+    #[inline(always)]
+    fn put_aside(cpu: &PerCpu) -> Self {
+        let rest = Self {
+            site: cpu.finishing.load(Relaxed),
+            flags: cpu.saved_flags.load(Relaxed),
+            sp: cpu.saved_sp.load(Relaxed),
+        };
+        cpu.finishing.store(null_mut(), Relaxed);
+        rest
+    }
+
+    #[inline(always)]
+    fn take_back(self, cpu: &PerCpu) {
+        cpu.saved_sp.store(self.sp, Relaxed);
+        cpu.saved_flags.store(self.flags, Relaxed);
+        cpu.finishing.store(self.site, Relaxed);
     }
 }
 
