@@ -619,8 +619,7 @@ impl<'a> Table<'a> {
             } else {
                 continue;
             };
-            found.try_reserve(1).map_err(|_| LookupError::OutOfMemory)?;
-            found.push(symbol);
+            try_push(found, symbol)?;
         }
         let mut found = if with_hash.is_empty() {
             without
@@ -662,10 +661,15 @@ fn utf8_part(bytes: &[u8]) -> &str {
 fn try_collect<'a, T>(items: impl Iterator<Item = T>) -> Result<Vec<T>, LookupError<'a>> {
     let mut all = Vec::new();
     for item in items {
-        all.try_reserve(1).map_err(|_| LookupError::OutOfMemory)?;
-        all.push(item);
+        try_push(&mut all, item)?;
     }
     Ok(all)
+}
+
+fn try_push<'a, T>(all: &mut Vec<T>, item: T) -> Result<(), LookupError<'a>> {
+    all.try_reserve(1).map_err(|_| LookupError::OutOfMemory)?;
+    all.push(item);
+    Ok(())
 }
 
 fn try_string<'a>(text: &str) -> Result<String, LookupError<'a>> {
