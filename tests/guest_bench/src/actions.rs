@@ -6,8 +6,8 @@
 use abi::open;
 use alloc::{format, string::String, vec, vec::Vec};
 use bpf::{
-    AluOp, Builder, Condition, Helper, MapDef, MapIndex, MapKind, ProgramKind, Reg::*, Size::B8,
-    context::Register,
+    AluOp, Builder, Condition, Helper, MapDef, MapIndex, MapKind, ProgramKind, Reg, Reg::*,
+    Size::B8, context::Register,
 };
 use kernel::{
     fs,
@@ -652,18 +652,9 @@ fn latency(name: &str) -> Result<(), LoadError> {
     let mut on_return = Builder::new(ProgramKind::Return { data: 8 });
     let ticks = on_return.map(MapDef::histogram("ticks"));
     assert_eq!(of_entry, ticks);
-    on_return
-        .call(Helper::EntryData)
-        .load(R6, R0, 0, B8)
-        .call(Helper::Tsc)
-        .alu(AluOp::Sub, R0, R6)
-        .mov(R1, R0)
-        .call(Helper::Log2)
-        .mov(R2, R0)
-        .load_map(R1, ticks)
-        .mov(R3, 1)
-        .call(Helper::Add)
-        .exit(0);
+    on_return.call(Helper::EntryData).load(R6, R0, 0, B8);
+    count_ticks_since(&mut on_return, R6, ticks);
+    on_return.exit(0);
     let on_return = Program::load(on_return.finish()?)?;
     let entry = Program::load_beside(entry.finish()?, &on_return)?;
     publish_calls(name, entry, on_return, ticks)
@@ -714,20 +705,26 @@ fn latency_by_task(name: &str) -> Result<(), LoadError> {
     on_return
         .call(Helper::MapLookup)
         .branch(Condition::Equal, R0, 0, end)
-        .load(R6, R0, 0, B8)
-        .call(Helper::Tsc)
-        .alu(AluOp::Sub, R0, R6)
-        .mov(R1, R0)
-        .call(Helper::Log2)
-        .mov(R2, R0)
-        .load_map(R1, ticks)
-        .mov(R3, 1)
-        .call(Helper::Add);
+        .load(R6, R0, 0, B8);
+    count_ticks_since(&mut on_return, R6, ticks);
     key(&mut on_return, started);
     on_return.call(Helper::MapDelete).place(end).exit(0);
     let on_return = Program::load(on_return.finish()?)?;
     let entry = Program::load_beside(entry.finish()?, &on_return)?;
     publish_calls(name, entry, on_return, ticks)
+}
+
+/// Counts the ticks since the time in `since` in a histogram.
+fn count_ticks_since(builder: &mut Builder, since: Reg, histogram: MapIndex) {
+    builder
+        .call(Helper::Tsc)
+        .alu(AluOp::Sub, R0, since)
+        .mov(R1, R0)
+        .call(Helper::Log2)
+        .mov(R2, R0)
+        .load_map(R1, histogram)
+        .mov(R3, 1)
+        .call(Helper::Add);
 }
 
 /// The row of two programs of which the second one counts calls in a histogram.
