@@ -17,7 +17,7 @@ use trace_agent::{
     },
     records,
 };
-use tracefs::line::stack;
+use tracefs::line::{flags, stack};
 use unwind::fast::FastTable;
 use x86_64::instructions::interrupts;
 
@@ -46,6 +46,12 @@ const _: () = assert!(percpu::MAX_CPUS == MAX_CPUS);
 // The records of stacks are lines of `trace`.
 const _: () = assert!(
     stack::ID == records::STACK_TYPE && stack::HEADER_BYTES as usize == records::STACK_HEADER_BYTES
+);
+// So are the flags of all records.
+const _: () = assert!(
+    flags::NEED_RESCHED == records::flags::NEED_RESCHED
+        && flags::HARDIRQ == records::flags::INTERRUPT
+        && flags::NMI == records::flags::NMI
 );
 // A compiler that does not know the command line refuses by this what the agent refuses.
 const _: () = assert!(trace_interface::script::TICK_NANOSECONDS == time::TICK_NS);

@@ -7,8 +7,10 @@
 use super::*;
 use crate::tools::jumps::Optimization;
 use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use kernel::{
     arch::{percpu, smp, traps},
+    probes::PtRegs,
     sync::SpinLock,
     task::{TaskState, kthread::spawn_kthread_on, schedule},
 };
@@ -73,6 +75,63 @@ fn letters_tell_of_interrupts() {
         [task, task, off, off, interrupt, interrupt, task, task],
         "{text}"
     );
+    clean_up();
+}
+
+/// NMIs that have been handled.
+static NMIS: AtomicU64 = AtomicU64::new(0);
+
+/// Sends an NMI to this CPU, and waits until it has been handled.
+fn take_nmi() {
+    let before = NMIS.load(SeqCst);
+    smp::send_nmi(percpu::cpu_id());
+    while NMIS.load(SeqCst) == before {
+        core::hint::spin_loop();
+    }
+}
+
+/// An NMI in a task, and one in the handler of an interrupt, which is told again after it.
+#[guest_test]
+fn letters_tell_of_nmis_and_of_what_they_have_interrupted() {
+    fn in_nmi(_: &PtRegs) {
+        call(1);
+        NMIS.fetch_add(1, SeqCst);
+    }
+    static INTERRUPTS: AtomicU64 = AtomicU64::new(0);
+    for jumps in [true, false] {
+        clean_up();
+        let _knob = Optimization::set(jumps);
+        define("p:seen traced_function number=%di:u64");
+        traps::set_nmi_handler(Some(in_nmi));
+        traps::set_interrupt_handler(Some(|_| {
+            take_nmi();
+            call(2);
+            INTERRUPTS.fetch_add(1, SeqCst);
+        }));
+        take_nmi();
+        call(3);
+        let before = INTERRUPTS.load(SeqCst);
+        interrupts::without_interrupts(|| {
+            smp::send_ipi(percpu::cpu_id(), traps::SPARE_INTERRUPT);
+        });
+        while INTERRUPTS.load(SeqCst) == before {
+            core::hint::spin_loop();
+        }
+        traps::set_interrupt_handler(None);
+        traps::set_nmi_handler(None);
+        call(4);
+        let text = show("trace");
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        let seen: Vec<_> = lines
+            .map(|line| (&line[33..34], line.rsplit('=').next()))
+            .collect();
+        let expected = [("z", "1"), (".", "3"), ("Z", "1"), ("h", "2"), (".", "4")];
+        assert_eq!(
+            seen,
+            expected.map(|(letter, number)| (letter, Some(number))),
+            "{text}"
+        );
+    }
     clean_up();
 }
 
