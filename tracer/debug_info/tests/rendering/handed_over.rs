@@ -51,12 +51,16 @@ fn fixture() -> &'static Path {
 /// A fixture, compiled with the flags of the kernel's target and profile, with an optimisation.
 fn build(name: &str, optimisation: &str) -> PathBuf {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixture");
-    let source = directory.join(name).with_extension("rs");
     let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join(optimisation);
     std::fs::create_dir_all(&programs).unwrap();
     let program = programs.join(name);
+    // The source is named without its folder, because a `Location` prints the name that it has.
     let mut command = Command::new("rustc");
-    command.arg(source).arg("-o").arg(&program);
+    command
+        .current_dir(directory)
+        .arg(format!("{name}.rs"))
+        .arg("-o")
+        .arg(&program);
     command
         .args(["--edition=2024", "--target=x86_64-unknown-none"])
         .arg(format!("-Copt-level={optimisation}"))

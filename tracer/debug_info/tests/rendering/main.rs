@@ -30,12 +30,15 @@ use crate::world::Call;
 /// A fixture, compiled with an optimisation. With more than 1 functions of values become one.
 fn fixture(name: &str, optimisation: u8) -> PathBuf {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixture");
-    let source = directory.join(name).with_extension("rs");
     let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("plain{optimisation}"));
     std::fs::create_dir_all(&programs).unwrap();
     let program = programs.join(name);
+    // The source is named without its folder, because a `Location` prints the name that it has.
     let mut command = Command::new("rustc");
-    command.arg(source).args(["--edition=2024", "-o"]);
+    command
+        .current_dir(directory)
+        .arg(format!("{name}.rs"))
+        .args(["--edition=2024", "-o"]);
     command
         .arg(&program)
         .arg(format!("-Copt-level={optimisation}"))
