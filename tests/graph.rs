@@ -3,8 +3,9 @@
 //! The workload makes a known number of directories, of which it makes each child's twice. So the
 //! trees of `sys_mkdir` and what is in them are known, but for the calls of interrupts.
 
-use std::fs;
+use std::{collections::BTreeMap, fs};
 
+use serde_json::Value;
 use tests::tracer::{CHILDREN, answer, refusal, trace};
 
 /// A line of the tree.
@@ -166,6 +167,45 @@ fn trees_have_a_depth_a_condition_and_a_bound_of_time() {
     }
 }
 
+/// As JSON, entries and returns fit each other, with values of its own kinds.
+#[test]
+fn a_tree_has_all_calls_as_json() {
+    let said = answer(&["--graph", "sys_mkdir", "--depth", "2", "--json"]);
+    let mut open: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+    let mut results = Vec::new();
+    for line in said.lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let data = &line["data"];
+        let calls = open.entry(data["tid"].as_u64().unwrap_or(0)).or_default();
+        let function = || data["function"].as_str().unwrap().to_owned();
+        match line["type"].as_str().unwrap() {
+            "entry" => {
+                assert_eq!(data["depth"], calls.len(), "{said}");
+                if calls.is_empty() {
+                    assert_eq!(data["arguments"]["mode"], 0o755, "{said}");
+                    assert_eq!(data["comm"], "workload", "{said}");
+                }
+                calls.push(function());
+            }
+            "return" => {
+                assert_eq!(calls.pop(), Some(function()), "{said}");
+                assert_eq!(data["depth"], calls.len(), "{said}");
+                assert!(data["nanoseconds"].is_u64(), "{said}");
+                if calls.is_empty() {
+                    results.push(data["result"].as_i64().unwrap());
+                }
+            }
+            "attached_probes" | "books" => {}
+            other => panic!("{other}: {said}"),
+        }
+    }
+    assert!(open.values().all(Vec::is_empty), "{said}");
+    let exist = results.iter().filter(|result| **result == -17).count() as u64;
+    let made = results.iter().filter(|result| **result == 0).count() as u64;
+    assert_eq!((made, exist), (1 + CHILDREN, CHILDREN), "{said}");
+    assert_eq!(results.len() as u64, made + exist, "{said}");
+}
+
 #[test]
 fn what_cannot_be_shown_is_refused() {
     for (arguments, part) in [
@@ -178,7 +218,7 @@ fn what_cannot_be_shown_is_refused() {
         (&["--graph", "sys_mkdir", "kprobe:f { }"], "another one"),
         (&["--graph", "sys_mkdir", "--depth", "0"], "1..=1000"),
         (&["--graph", "sys_mkdir", "--over", "5"], "with its unit"),
-        (&["--graph", "sys_mkdir", "--json"], "cannot be used with"),
+        (&["--graph", "sys_mkdir", "--top"], "cannot be used with"),
         (&["--depth", "1", "kprobe:f { }"], "--graph"),
     ] {
         let said = refusal(arguments);

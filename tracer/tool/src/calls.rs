@@ -55,7 +55,7 @@ pub struct ToldEntry {
     pub caller: u64,
     /// The name of the task.
     pub comm: String,
-    pub arguments: Vec<(String, String)>,
+    pub arguments: Vec<(String, Value)>,
 }
 
 /// The end of a call.
@@ -63,11 +63,11 @@ pub struct ToldReturn {
     pub function: u64,
     pub time: Duration,
     /// None: it is not recorded.
-    pub result: Option<String>,
+    pub result: Option<Value>,
     /// In a tree, how many calls of it are around it.
     pub depth: Option<u64>,
     /// Unless its entry had them.
-    pub arguments: Vec<(String, String)>,
+    pub arguments: Vec<(String, Value)>,
 }
 
 impl Told {
@@ -91,7 +91,7 @@ impl Told {
         let pairs = |values: &[Value]| {
             let pairs = values.chunks_exact(2);
             pairs
-                .map(|pair| (shown(&pair[0]), shown(&pair[1])))
+                .map(|pair| (shown(&pair[0]), pair[1].clone()))
                 .collect()
         };
         match (kind, rest) {
@@ -105,7 +105,7 @@ impl Told {
             (RETURN, [time, result, depth, arguments @ ..]) => Some(Self::Return(ToldReturn {
                 function,
                 time: Duration::from_nanos(number(time).unwrap_or(0)),
-                result: Some(shown(result)).filter(|result| !result.is_empty()),
+                result: (!shown(result).is_empty()).then(|| result.clone()),
                 depth: number(depth),
                 arguments: pairs(arguments),
             })),

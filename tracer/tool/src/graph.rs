@@ -22,7 +22,7 @@ use trace_interface::symbols::Function;
 pub struct GraphOptions {
     /// Show each call of this function, and all calls in it, as a tree with arguments, results and
     /// times; a pattern means several functions, and the option may be given several times
-    #[arg(long, value_name = "FUNCTION", conflicts_with_all = ["list", "file", "json", "top"])]
+    #[arg(long, value_name = "FUNCTION", conflicts_with_all = ["list", "file", "top"])]
     pub graph: Vec<String>,
     /// Show so many levels of the tree
     #[arg(long, value_name = "N", requires = "graph")]

@@ -96,17 +96,22 @@ impl Gathered {
             address: end.function,
             with_offset: false,
         };
+        let shown = |value: &Value| value.shown(symbols).to_string();
         let length = u64::try_from(end.time.as_nanos()).unwrap_or(u64::MAX);
         self.builder.call(pictures::model::Call {
             tid: record.tid,
             cpu_at_entry: None,
             cpu_at_return: Some(record.cpu),
-            function: function.shown(symbols).to_string(),
+            function: shown(&function),
             begin: time.saturating_sub(length),
             end: time,
             seen: pictures::model::Seen::Whole,
-            arguments: end.arguments,
-            result: end.result,
+            arguments: end
+                .arguments
+                .iter()
+                .map(|(name, value)| (name.clone(), shown(value)))
+                .collect(),
+            result: end.result.as_ref().map(shown),
             depth: 0,
         });
         true

@@ -116,7 +116,7 @@ pub fn follow(
         tree: options
             .graph
             .is_wanted()
-            .then(|| (Tree::new(&options.graph), symbols)),
+            .then(|| (Tree::new(&options.graph, options.json), symbols)),
     };
     let end = session.follow(trace, timing);
     set_ender(None);
@@ -360,7 +360,7 @@ impl Session<'_> {
             is_terminal: out.is_terminal(),
         };
         let text = match event {
-            Event::Started { .. } => tree::HEAD.into(),
+            Event::Started { .. } if !self.options.json => tree::HEAD.into(),
             Event::Ended { .. } => tree.last(&style),
             Event::Record(record) => {
                 let origin = tree::Origin {
@@ -398,6 +398,8 @@ impl Session<'_> {
             Event::Record(record) => json::printed(record, text, self.symbols),
             Event::Ended { totals, .. } => {
                 let maps = self.presentation.maps_at_end();
+                // The map of a tree is no answer.
+                let maps = maps.filter(|_| self.tree.is_none());
                 let maps = maps.map(|(name, entries)| json::map(name, &entries, self.symbols));
                 let lost: u64 = totals.lost.iter().map(|(_, count)| count).sum();
                 let lost = (lost != 0).then(|| json::number_of("lost_events", "events", lost));

@@ -9,15 +9,18 @@
 //!
 //! An entry waits for the next record of its task, because a call without shown calls is one line.
 //! Tasks take turns in the output, so each line names its task. With a bound of time a tree waits
-//! for its end.
+//! for its end. As JSON, entries and returns are objects of their own ([`json`]), with all of each
+//! value.
 
 use std::{borrow::Cow, collections::HashMap, fmt::Write, time::Duration};
 
 use debug_info::{DebugInfo, short_path};
+use trace_answers::Symbolize;
 
 use crate::{
     calls::{OTHERS, Told, ToldEntry, ToldReturn, UNAVAILABLE},
     graph::GraphOptions,
+    json,
 };
 
 /// How the text of values gets to the output.
@@ -29,7 +32,7 @@ pub trait Style {
 }
 
 /// The functions of the kernel, by address.
-pub trait Functions {
+pub trait Functions: Symbolize {
     /// The path of the one that begins there.
     fn path(&self, function: u64) -> Option<String>;
     /// The one that has the instruction at an address: where it begins; and the paths of the
@@ -59,6 +62,7 @@ impl Functions for DebugInfo {
 pub struct Tree {
     over: Option<Duration>,
     is_whole: bool,
+    is_json: bool,
     tasks: HashMap<(u32, u32), Task>,
 }
 
@@ -96,10 +100,11 @@ pub const HEAD: &str = "CPU  TASK                    TIME     CALLS\n";
 
 impl Tree {
     /// Without calls yet.
-    pub fn new(options: &GraphOptions) -> Self {
+    pub fn new(options: &GraphOptions, is_json: bool) -> Self {
         Self {
             over: options.over,
             is_whole: options.whole,
+            is_json,
             tasks: HashMap::new(),
         }
     }
@@ -118,7 +123,15 @@ impl Tree {
         };
         let mut task = self.tasks.remove(&own_key).unwrap_or_default();
         let mut out = String::new();
+        if let Told::Entry(ToldEntry { depth: 0, .. }) = told
+            && self.over.is_some()
+        {
+            // The tree before has no end, so it has no time.
+            task.held.clear();
+            task.waiting = None;
+        }
         match told {
+            _ if self.is_json => out = json::call(told, origin, symbols),
             Told::Entry(entry) => self.entry(&mut task, entry, origin, symbols, style, &mut out),
             Told::Return(end) => self.end(&mut task, end, origin, symbols, style, &mut out),
         }
@@ -160,9 +173,6 @@ impl Tree {
     ) {
         settle(task, origin.tid, style, out);
         let depth = entry.depth as usize;
-        if depth == 0 {
-            task.held.clear();
-        }
         task.name.clone_from(&entry.comm);
         task.open.truncate(depth);
         // The entries of those in between were lost.
@@ -171,7 +181,7 @@ impl Tree {
         let mut call = self.name(entry.function, symbols);
         let arguments = entry.arguments.iter();
         let arguments: Vec<String> = arguments
-            .map(|(name, value)| match &**value {
+            .map(|(name, value)| match &*value.shown(symbols).to_string() {
                 "" if name == OTHERS => OTHERS.into(),
                 UNAVAILABLE => format!("{name}=?"),
                 value => format!("{name}={}", self.value(value)),
@@ -201,7 +211,8 @@ impl Tree {
         let result = match &end.result {
             None => String::new(),
             Some(result) => {
-                let result = self.value(result);
+                let result = result.shown(symbols).to_string();
+                let result = self.value(&result);
                 let result = style.text(&result);
                 let is_error = result.starts_with("Err(") && style.has_colours();
                 match is_error {
@@ -330,6 +341,8 @@ fn line(origin: Origin, name: &str, time: Option<Duration>, depth: usize, text: 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use trace_answers::Value;
+    use trace_interface::symbols::Symbol;
 
     struct Plain;
 
@@ -359,6 +372,12 @@ mod tests {
     /// them of the library.
     struct Kernel;
 
+    impl Symbolize for Kernel {
+        fn symbol(&self, _address: u64) -> Option<Symbol> {
+            None
+        }
+    }
+
     impl Functions for Kernel {
         fn path(&self, function: u64) -> Option<String> {
             (function != 0x900).then(|| format!("kernel::fs::File::f{:x}", function / 0x100))
@@ -379,6 +398,13 @@ mod tests {
         }
     }
 
+    fn text(text: &str) -> Value {
+        Value::Text {
+            text: text.into(),
+            cut: false,
+        }
+    }
+
     fn entry(function: u64, depth: u64, caller: u64, arguments: &[(&str, &str)]) -> Told {
         let arguments = arguments.iter();
         Told::Entry(ToldEntry {
@@ -387,7 +413,7 @@ mod tests {
             caller,
             comm: "cat".into(),
             arguments: arguments
-                .map(|(name, value)| ((*name).into(), (*value).into()))
+                .map(|(name, value)| ((*name).into(), text(value)))
                 .collect(),
         })
     }
@@ -396,21 +422,26 @@ mod tests {
         Told::Return(ToldReturn {
             function,
             time: Duration::from_nanos(nanoseconds),
-            result: Some(result.into()).filter(|result: &String| !result.is_empty()),
+            result: (!result.is_empty()).then(|| text(result)),
             depth: Some(depth),
             arguments: Vec::new(),
         })
     }
 
-    /// The lines of task 7 on CPU 1, without what stands before the time.
-    fn lines(options: &GraphOptions, style: &dyn Style, all: &[Told]) -> String {
-        let mut tree = Tree::new(options);
+    /// What is shown of task 7 on CPU 1.
+    fn shown(options: &GraphOptions, is_json: bool, style: &dyn Style, all: &[Told]) -> String {
+        let mut tree = Tree::new(options, is_json);
         let origin = Origin { cpu: 1, tid: 7 };
         let mut text = String::new();
         for told in all {
             text += &tree.told(told, origin, &Kernel, style);
         }
-        text += &tree.last(style);
+        text + &tree.last(style)
+    }
+
+    /// Its lines, without what stands before the time.
+    fn lines(options: &GraphOptions, style: &dyn Style, all: &[Told]) -> String {
+        let text = shown(options, false, style, all);
         let lines = text.lines().map(|line| {
             let line = line.strip_prefix("  1) cat-7            ").expect(line);
             format!("{}\n", line.trim_start())
@@ -487,7 +518,7 @@ mod tests {
              0.001 us |    } = 2 /* 0x900 */\n\
              |  File::f1() {\n"
         );
-        let mut tree = Tree::new(&GraphOptions::default());
+        let mut tree = Tree::new(&GraphOptions::default(), false);
         let origin = Origin { cpu: 0, tid: 0 };
         let text = tree.told(&all[0], origin, &Kernel, &Plain);
         assert!(text.ends_with("us |    } /* File::f2 */\n"), "{text}");
@@ -508,7 +539,8 @@ mod tests {
             ..GraphOptions::default()
         };
         let mut all: Vec<Told> = [10, 11].into_iter().flat_map(call).collect();
-        // One that has not ended.
+        // Two that have not ended.
+        all.insert(4, entry(0x100, 0, 0, &[]));
         all.extend(call(99).into_iter().take(3));
         assert_eq!(
             lines(&options, &Plain, &all),
@@ -552,7 +584,7 @@ mod tests {
     /// one number.
     #[test]
     fn a_line_has_the_cpu_of_its_record_and_an_idle_task_is_that_of_its_cpu() {
-        let mut tree = Tree::new(&GraphOptions::default());
+        let mut tree = Tree::new(&GraphOptions::default(), false);
         let mut told = |told, cpu, tid| tree.told(&told, Origin { cpu, tid }, &Kernel, &Plain);
         let mut text = told(entry(0x100, 0, 0, &[]), 1, 7);
         text += &told(entry(0x200, 1, 0x110, &[]), 2, 7);
@@ -570,6 +602,46 @@ mod tests {
             "1) cat-7 | File::f1() { 3) cat-7 0.005 us | File::f2() \
              0) cat-0 0.006 us | File::f3() 1) cat-0 0.006 us | File::f3()"
         );
+    }
+
+    /// Each entry and each return is an object, with values of JSON's own kinds. A bound of time
+    /// counts for the whole tree, and one without an end is not shown.
+    #[test]
+    fn calls_are_objects_as_json() {
+        let mut all = [
+            entry(0x100, 0, 0, &[("path", "/tmp"), ("…", "")]),
+            entry(0x900, 1, 0x110, &[]),
+            end(0x900, 1, 1_234, ""),
+            end(0x100, 0, 2_000, ""),
+        ];
+        let Told::Return(last) = &mut all[3] else {
+            panic!("it is a return");
+        };
+        last.result = Some(Value::Signed(-17));
+        let lines = "\
+            {\"data\":{\"arguments\":{\"path\":\"/tmp\"},\"comm\":\"cat\",\"cpu\":1,\"depth\":0,\
+            \"function\":\"kernel::fs::File::f1\",\"tid\":7},\"type\":\"entry\"}\n\
+            {\"data\":{\"arguments\":{},\"comm\":\"cat\",\"cpu\":1,\"depth\":1,\
+            \"function\":\"0x900\",\"tid\":7},\"type\":\"entry\"}\n\
+            {\"data\":{\"cpu\":1,\"depth\":1,\"function\":\"0x900\",\"nanoseconds\":1234,\
+            \"tid\":7},\"type\":\"return\"}\n\
+            {\"data\":{\"cpu\":1,\"depth\":0,\"function\":\"kernel::fs::File::f1\",\
+            \"nanoseconds\":2000,\"result\":-17,\"tid\":7},\"type\":\"return\"}\n";
+        let json = |nanoseconds: Option<u64>, all: &[Told]| {
+            let options = GraphOptions {
+                over: nanoseconds.map(Duration::from_nanos),
+                ..GraphOptions::default()
+            };
+            shown(&options, true, &Plain, all)
+        };
+        assert_eq!(json(None, &all), lines);
+        assert_eq!(json(Some(1_999), &all), lines);
+        assert_eq!(json(Some(2_000), &all), "");
+        assert_eq!(
+            json(None, &all[..1]),
+            lines.split_inclusive('\n').next().unwrap()
+        );
+        assert_eq!(json(Some(1), &all[..3]), "");
     }
 
     /// A terminal gets errors in red, and no control character of the kernel's.
