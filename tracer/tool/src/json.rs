@@ -7,11 +7,6 @@
 use serde_json::{Map, Value as Json, json};
 use trace_answers::{Key, PrintedBy, Recorded, Symbolize, Totals, Value};
 
-use crate::{
-    calls::{OTHERS, Told},
-    tree::{Functions, Origin},
-};
-
 /// A line of the output.
 pub fn line(kind: &str, data: Json) -> String {
     format!("{}\n", json!({ "type": kind, "data": data }))
@@ -40,48 +35,6 @@ fn message(kind: &str, text: &str, before: &str) -> String {
     let text = text.strip_prefix(before).unwrap_or(text);
     let line = json!({ "type": kind, "msg": text.strip_suffix('\n').unwrap_or(text) });
     format!("{line}\n")
-}
-
-/// What a record tells of a call of `--graph`: its `entry` or its `return`. The times are in
-/// nanoseconds. Arguments that are not recorded are left out.
-pub fn call(told: &Told, origin: Origin, symbols: &dyn Functions) -> String {
-    let name = |function| match symbols.path(function) {
-        Some(path) => path,
-        None => format!("{function:#x}"),
-    };
-    let Origin { cpu, tid } = origin;
-    match told {
-        Told::Entry(entry) => {
-            let arguments = entry.arguments.iter();
-            let arguments: Map<String, Json> = arguments
-                .filter(|(name, _)| name != OTHERS)
-                .map(|(name, of)| (name.clone(), value(of, symbols)))
-                .collect();
-            let data = json!({
-                "cpu": cpu,
-                "tid": tid,
-                "comm": entry.comm,
-                "depth": entry.depth,
-                "function": name(entry.function),
-                "arguments": arguments,
-            });
-            line("entry", data)
-        }
-        Told::Return(end) => {
-            let nanoseconds = u64::try_from(end.time.as_nanos()).unwrap_or(u64::MAX);
-            let mut data = json!({
-                "cpu": cpu,
-                "tid": tid,
-                "depth": end.depth,
-                "function": name(end.function),
-                "nanoseconds": nanoseconds,
-            });
-            if let Some(result) = &end.result {
-                data["result"] = value(result, symbols);
-            }
-            line("return", data)
-        }
-    }
 }
 
 /// A map: its kind and its content.

@@ -9,12 +9,12 @@
 //!
 //! An entry waits for the next record of its task, because a call without shown calls is one line.
 //! Tasks take turns in the output, so each line names its task. With a bound of time a tree waits
-//! for its end. As JSON, entries and returns are objects of their own ([`json`]), with all of each
-//! value.
+//! for its end. As JSON, entries and returns are objects of their own, with all of each value.
 
 use std::{borrow::Cow, collections::HashMap, fmt::Write, time::Duration};
 
 use debug_info::{DebugInfo, short_path};
+use serde_json::{Map, Value as Json, json};
 use trace_answers::Symbolize;
 
 use crate::{
@@ -131,7 +131,7 @@ impl Tree {
             task.waiting = None;
         }
         match told {
-            _ if self.is_json => out = json::call(told, origin, symbols),
+            _ if self.is_json => out = object(told, origin, symbols),
             Told::Entry(entry) => self.entry(&mut task, entry, origin, symbols, style, &mut out),
             Told::Return(end) => self.end(&mut task, end, origin, symbols, style, &mut out),
         }
@@ -287,6 +287,48 @@ impl Tree {
             }
         }
         text
+    }
+}
+
+/// The JSON object of an `entry` or a `return`. Times are in nanoseconds. Arguments that are not
+/// recorded are left out.
+fn object(told: &Told, origin: Origin, symbols: &dyn Functions) -> String {
+    let name = |function| match symbols.path(function) {
+        Some(path) => path,
+        None => format!("{function:#x}"),
+    };
+    let Origin { cpu, tid } = origin;
+    match told {
+        Told::Entry(entry) => {
+            let arguments = entry.arguments.iter();
+            let arguments: Map<String, Json> = arguments
+                .filter(|(name, _)| name != OTHERS)
+                .map(|(name, of)| (name.clone(), json::value(of, symbols)))
+                .collect();
+            let data = json!({
+                "cpu": cpu,
+                "tid": tid,
+                "comm": entry.comm,
+                "depth": entry.depth,
+                "function": name(entry.function),
+                "arguments": arguments,
+            });
+            json::line("entry", data)
+        }
+        Told::Return(end) => {
+            let nanoseconds = u64::try_from(end.time.as_nanos()).unwrap_or(u64::MAX);
+            let mut data = json!({
+                "cpu": cpu,
+                "tid": tid,
+                "depth": end.depth,
+                "function": name(end.function),
+                "nanoseconds": nanoseconds,
+            });
+            if let Some(result) = &end.result {
+                data["result"] = json::value(result, symbols);
+            }
+            json::line("return", data)
+        }
     }
 }
 
