@@ -17,7 +17,7 @@ pub struct Part {
 }
 
 /// See the module's text.
-pub const PARTS: [Part; 23] = [
+pub const PARTS: [Part; 26] = [
     Part {
         name: "breakpoint",
         functions: &[
@@ -334,7 +334,14 @@ pub const PARTS: [Part; 23] = [
     },
     Part {
         name: "maps of actions",
-        functions: &["trace_add_by_", "trace_map_", "trace_maps::compiled::"],
+        functions: &[
+            "trace_add_by_",
+            "trace_delete_by_",
+            "trace_find_by_",
+            "trace_map_",
+            "trace_maps::compiled::",
+            "trace_set_by_",
+        ],
         tests: &["trace_programs::", "trace_scripts::", "trace_stress::"],
         copied: false,
     },
@@ -363,6 +370,42 @@ pub const PARTS: [Part; 23] = [
             "kernel::trace::sources::",
         ],
         tests: &["trace_scripts::", "trace_sources::"],
+        copied: false,
+    },
+    Part {
+        name: "helpers of actions",
+        functions: &[
+            "trace_aim_watch",
+            "trace_comm",
+            "trace_count_keys",
+            "trace_delete_of_cpus",
+            "trace_most_of_cpus",
+            "trace_next_key",
+            "trace_pid_tgid",
+            "trace_record_stack",
+            "trace_sum_of_cpus",
+            "trace_trigger",
+            "trace_watched_address",
+        ],
+        tests: &["trace_files::", "trace_programs::", "trace_scripts::"],
+        copied: false,
+    },
+    Part {
+        name: "programs",
+        functions: &["<kernel::uprobes::", "asm_user_", "kernel::uprobes::"],
+        tests: &[
+            "between_user_instructions::",
+            "program_probes::",
+            "user_fuzz::",
+            "user_probes::",
+            "user_returns::",
+        ],
+        copied: false,
+    },
+    Part {
+        name: "watched objects",
+        functions: &["asm_object_fault", "kernel::probes::watched_objects::"],
+        tests: &["watched_objects::"],
         copied: false,
     },
 ];
