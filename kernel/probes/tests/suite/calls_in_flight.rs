@@ -393,6 +393,76 @@ fn calls_on_another_stack_make_none_stale_here() {
     PROBES.unregister_batch(&all).unwrap();
 }
 
+/// While a call waits, another one is abandoned on a stack above. Then the first one makes a tail
+/// call, from a slot that is borrowed but not the newest call's. Both functions are told, with the
+/// true return address.
+#[test]
+fn a_tail_call_beside_an_abandoned_call_on_another_stack_is_told_twice() {
+    let _machine = boot();
+    static BENCH: Mutex<Option<Bench>> = Mutex::new(None);
+    static ABOVE: AtomicU64 = AtomicU64::new(0);
+    static ADDRESSES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+    /// Calls `calls_back` with a callback that is left as `callback` leaves, from a stack pointer
+    /// that is `higher` bytes higher.
+    fn call_on_the_bench(callback: impl Fn(u64) -> Vec<u8>, higher: u64) -> End {
+        let callback = Code::new(callback);
+        let caller = Code::new(|start| {
+            let distance = (address("calls_back").wrapping_sub(start + 5) as u32).to_le_bytes();
+            [&[0xe8][..], &distance, &exit(start + 5, 2)].concat()
+        });
+        let mut bench = BENCH.lock();
+        let bench = bench.as_mut().expect("the test has one");
+        let here = core::ptr::from_ref(&caller).addr() as u64;
+        ABOVE.fetch_add((bench.sp() > here).into(), Relaxed);
+        let registers = Registers {
+            di: callback.start,
+            sp: bench.sp() + higher,
+            flags: flags::PLAIN,
+            ..Registers::default()
+        };
+        bench.run(caller.start, registers).end
+    }
+    extern "C" fn abandon_a_call(_: u64) {
+        assert_eq!(call_on_the_bench(|start| exit(start, 1), 0), End::Exit(1));
+    }
+    fn note<const FUNCTION: usize>(call: &mut KretprobeInstance<()>, _: &mut PtRegs) {
+        ADDRESSES[FUNCTION].store(call.ret_addr(), Relaxed);
+        journal::note(FUNCTION as u64);
+    }
+    let benches = (0..4).map(|_| Bench::new());
+    *BENCH.lock() = benches.max_by_key(Bench::sp);
+    let abandoned = leak(
+        Kretprobe::new()
+            .symbol("calls_back")
+            .handler(returned::<7, ()>),
+    );
+    let jumps = leak(
+        Kretprobe::new()
+            .symbol("calls_back_then_jumps")
+            .handler(note::<0>),
+    );
+    let tail = leak(Kretprobe::new().symbol("tail_g").handler(note::<1>));
+    let all = [abandoned, jumps, tail];
+    PROBES.register_batch(&all).unwrap();
+    let stale = PROBES.stale_instances();
+    for round in 1..=3 {
+        assert_eq!(calls_back_then_jumps(abandon_a_call, 4), 8);
+        assert_eq!(journal::take(), [1, 0], "the inner one first");
+        let [of_outer, of_tail] = ADDRESSES.each_ref().map(|addr| addr.load(Relaxed));
+        assert_eq!(of_outer, of_tail);
+        assert_ne!(of_outer, trampoline());
+        // A call from above the abandoned one shows that this does not come back.
+        assert_eq!(call_on_the_bench(|_| vec![0xc3], 64), End::Exit(2));
+        assert_eq!(journal::take(), [7]);
+        assert_eq!(PROBES.stale_instances(), stale + round);
+    }
+    // A process has its stacks where there is room.
+    assert!(cfg!(target_os = "linux") || ABOVE.load(Relaxed) > 0);
+    assert_eq!(all.map(|call| call.hits()), [3, 3, 3]);
+    PROBES.unregister_batch(&all).unwrap();
+    *BENCH.lock() = None;
+}
+
 // A call that waits on another stack is not stale, however its frame compares. A task of the kernel
 // has one stack.
 #[cfg(target_os = "linux")]

@@ -8,5 +8,6 @@ pub mod nmi;
 pub mod numbered_targets;
 pub mod own_code;
 pub mod preserved_registers;
+pub mod register_state;
 pub mod stepping;
 pub mod user_stepping;
