@@ -4,7 +4,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use probes::{EntryVerdict, Kretprobe, KretprobeInstance, PtRegs};
+use probes::{EntryVerdict, Kprobe, Kretprobe, KretprobeInstance, PtRegs};
 
 use super::{
     code::{Bench, Code, End, Registers, exit},
@@ -429,37 +429,46 @@ fn a_tail_call_beside_an_abandoned_call_on_another_stack_is_told_twice() {
         ADDRESSES[FUNCTION].store(call.ret_addr(), Relaxed);
         journal::note(FUNCTION as u64);
     }
+    fn track(_: &mut KretprobeInstance<()>, _: &mut PtRegs) -> EntryVerdict {
+        EntryVerdict::Track
+    }
     let benches = (0..4).map(|_| Bench::new());
     *BENCH.lock() = benches.max_by_key(Bench::sp);
-    let abandoned = leak(
-        Kretprobe::new()
-            .symbol("calls_back")
-            .handler(returned::<7, ()>),
-    );
-    let jumps = leak(
-        Kretprobe::new()
-            .symbol("calls_back_then_jumps")
-            .handler(note::<0>),
-    );
-    let tail = leak(Kretprobe::new().symbol("tail_g").handler(note::<1>));
-    let all = [abandoned, jumps, tail];
-    PROBES.register_batch(&all).unwrap();
-    let stale = PROBES.stale_instances();
-    for round in 1..=3 {
-        assert_eq!(calls_back_then_jumps(abandon_a_call, 4), 8);
-        assert_eq!(journal::take(), [1, 0], "the inner one first");
-        let [of_outer, of_tail] = ADDRESSES.each_ref().map(|addr| addr.load(Relaxed));
-        assert_eq!(of_outer, of_tail);
-        assert_ne!(of_outer, trampoline());
-        // A call from above the abandoned one shows that this does not come back.
-        assert_eq!(call_on_the_bench(|_| vec![0xc3], 64), End::Exit(2));
-        assert_eq!(journal::take(), [7]);
-        assert_eq!(PROBES.stale_instances(), stale + round);
+    // Return probes alone, with entry handlers, and beside a kprobe are served by different code.
+    for (has_entry, has_kprobe) in [(false, false), (true, false), (false, true)] {
+        let on = |name| match (Kretprobe::new().symbol(name), has_entry) {
+            (call, true) => call.entry(track),
+            (call, false) => call,
+        };
+        let kprobe = leak(Kprobe::new().symbol("tail_g"));
+        if has_kprobe {
+            PROBES.register(kprobe).unwrap();
+        }
+        let abandoned = leak(on("calls_back").handler(returned::<7, ()>));
+        let jumps = leak(on("calls_back_then_jumps").handler(note::<0>));
+        let tail = leak(on("tail_g").handler(note::<1>));
+        let all = [abandoned, jumps, tail];
+        PROBES.register_batch(&all).unwrap();
+        let stale = PROBES.stale_instances();
+        for round in 1..=3 {
+            assert_eq!(calls_back_then_jumps(abandon_a_call, 4), 8);
+            assert_eq!(journal::take(), [1, 0], "the inner one first");
+            let [of_outer, of_tail] = ADDRESSES.each_ref().map(|addr| addr.load(Relaxed));
+            assert_eq!(of_outer, of_tail);
+            assert_ne!(of_outer, trampoline());
+            // A call from above the abandoned one shows that this does not come back.
+            assert_eq!(call_on_the_bench(|_| vec![0xc3], 64), End::Exit(2));
+            assert_eq!(journal::take(), [7]);
+            assert_eq!(PROBES.stale_instances(), stale + round);
+        }
+        assert_eq!(all.map(|call| call.hits()), [3, 3, 3]);
+        PROBES.unregister_batch(&all).unwrap();
+        if has_kprobe {
+            PROBES.unregister(kprobe).unwrap();
+        }
     }
     // A process has its stacks where there is room.
     assert!(cfg!(target_os = "linux") || ABOVE.load(Relaxed) > 0);
-    assert_eq!(all.map(|call| call.hits()), [3, 3, 3]);
-    PROBES.unregister_batch(&all).unwrap();
     *BENCH.lock() = None;
 }
 

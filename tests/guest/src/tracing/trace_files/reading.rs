@@ -465,6 +465,9 @@ fn the_profile_counts_returns_and_calls_without_an_instance() {
     let line = |hits, misses| format!("  {:<44} {hits:15} {misses:15}\n", "deep");
     assert_eq!(show("kprobe_profile"), line(1, 3) + &line(1, 0));
     assert_eq!(lines().len(), 2);
+    // Of both together.
+    assert!(show("events/kprobes/deep/profile").starts_with("hits: 2\n"));
+    assert!(show("events/kprobes/deep/profile").ends_with("missed: 3\n"));
     clean_up();
 }
 
