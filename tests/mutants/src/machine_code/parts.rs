@@ -392,7 +392,7 @@ pub const PARTS: [Part; 26] = [
     },
     Part {
         name: "programs",
-        functions: &["<kernel::uprobes::", "asm_user_", "kernel::uprobes::"],
+        functions: &["<kernel::uprobes::", "kernel::uprobes::"],
         tests: &[
             "between_user_instructions::",
             "program_probes::",
