@@ -1,7 +1,7 @@
 //! The text that may not be probed, as a list that a kernel derives once and then asks.
 //!
 //! It is everything that calls and jumps reach from the roots, with the functions that switch
-//! stacks and the entry stubs. A function has the same fate as its clones, which the compiler makes
+//! stacks, the entry stubs, and whatever else ends by `iretq`. A function has the same fate as its clones, which the compiler makes
 //! of it: copies with a suffix in their names, and the instances of a generic function. So one of
 //! them may be refused although no hit comes through it. Another version of the compiler may lead a
 //! hit there.
@@ -10,12 +10,16 @@
 //! [`Blacklist::of_file`] and [`Blacklist::of_image`] allocate; once, before the first probe.
 //! [`Blacklist::reason`] anywhere.
 
-use alloc::{borrow::ToOwned, string::String, vec::Vec};
+use alloc::{
+    borrow::ToOwned,
+    string::{String, ToString},
+    vec::Vec,
+};
 use core::fmt;
 
 use kallsyms::{ReadError, Symbol};
 
-use crate::{Functions, Rules, begins, file::File, rules::PROBES, walk_until};
+use crate::{Functions, Rules, begins, ends_by_iret, file::File, rules::PROBES, walk_until};
 
 /// A piece of text that may not be probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +35,10 @@ pub struct RefusedText {
 /// The reason of functions that are refused only because of a clone.
 pub const HAS_CLONE: &str = "a hit runs through a clone of it";
 
+/// The reason of stubs that nobody calls. A return probe would take the interrupted code for their
+/// caller.
+pub const IS_STUB: &str = "it ends by `iretq`: nobody has called it, so it has no caller";
+
 /// Why no list was derived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BlacklistError {
@@ -38,6 +46,11 @@ pub enum BlacklistError {
     File(ReadError),
     /// A root is not there, so what hits run through is not known.
     NoRoot {
+        /// Its name.
+        name: String,
+    },
+    /// The code of a root is not there, so what it calls is not known.
+    NoCode {
         /// Its name.
         name: String,
     },
@@ -51,6 +64,11 @@ impl fmt::Display for BlacklistError {
                 f,
                 "there is no function {name}, where hits come from; keep its symbol, or take it \
                  out of the roots"
+            ),
+            Self::NoCode { name } => write!(
+                f,
+                "the code of {name}, where hits come from, is not in the image; give the linked \
+                 file whole, with its text in a segment that can be executed"
             ),
         }
     }
@@ -82,7 +100,7 @@ impl Blacklist {
     /// The same, for a kernel whose symbols and text are found at run time.
     ///
     /// # Errors
-    /// [`BlacklistError::NoRoot`].
+    /// [`BlacklistError::NoRoot`] and [`BlacklistError::NoCode`].
     pub fn of_image(image: &impl Functions, own: &Rules<'static>) -> Result<Self, BlacklistError> {
         let mut roots = Vec::new();
         for (name, reason) in PROBES.roots {
@@ -103,6 +121,12 @@ impl Blacklist {
             }
             roots.extend(named.into_iter().map(|root| (root, *reason)));
         }
+        let has_code = |root: &Symbol<'_>| image.bytes(root.start..root.start + root.size);
+        if let Some((root, _)) = roots.iter().find(|(root, _)| has_code(root).is_none()) {
+            return Err(BlacklistError::NoCode {
+                name: root.demangled().to_string(),
+            });
+        }
         let mut list = Self::default();
         let stubs = image.stubs();
         if !stubs.is_empty() {
@@ -122,6 +146,9 @@ impl Blacklist {
             for symbol in image.functions_named(name) {
                 list.add(&symbol, "it switches stacks");
             }
+        }
+        for stub in image.functions().filter(|stub| ends_by_iret(image, stub)) {
+            list.add(&stub, IS_STUB);
         }
         list.add_clones(image);
         list.0.sort_unstable_by_key(|entry| entry.start);

@@ -290,6 +290,19 @@ pub fn stack_switches(image: &impl Image, function: &Symbol<'_>) -> Vec<u64> {
         .collect()
 }
 
+/// Whether `function` leaves by `iretq`: the processor enters it at a trap, or what it jumps to
+/// does. The bytes are looked for first, because few functions have them.
+pub(crate) fn ends_by_iret(image: &impl Image, function: &Symbol<'_>) -> bool {
+    const IRETQ: [u8; 2] = [0x48, 0xcf];
+    let own = function.start..function.start + function.size;
+    let code = image.bytes(own).unwrap_or(&[]);
+    let is_there = |insn: &Insn| code[(insn.ip() - function.start) as usize..].starts_with(&IRETQ);
+    code.windows(IRETQ.len()).any(|bytes| bytes == IRETQ)
+        && Instructions::new(code, function.start)
+            .map_while(Result::ok)
+            .any(|insn| is_there(&insn))
+}
+
 fn panics(symbol: &Symbol<'_>) -> bool {
     begins(symbol, &rules::PANICS)
 }
