@@ -107,6 +107,7 @@ fn fires(flags: Flags, addresses: &str) -> String {
         "the CPU's data: passed",
         "CPUs that answer: passed",
         "a probe that fires: passed",
+        "the code of a hit: passed",
         "a stale breakpoint: passed",
         "a fault in a slot: passed",
         "an int3 of user code: skipped, because the kernel has no user_breakpoint",
