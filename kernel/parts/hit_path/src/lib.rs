@@ -16,7 +16,8 @@
 //!
 //! The rules are in [`rules`]: those of the probes, which hold in any kernel, and with them those
 //! of the kernel of this tree. A kernel derives its blacklist when it boots: [`Blacklist::of_file`]
-//! takes its own ELF file, [`Blacklist::of_image`] its symbols and text as it has them. The host
+//! takes its own ELF file, [`Blacklist::of_image`] its symbols and text as it has them.
+//! [`Symbols`] answers all that the probes ask about code, from the same file. The host
 //! checks the linked file before it is booted ([`file::check`]), so a violation fails the build.
 //!
 //! # Contexts
@@ -29,8 +30,10 @@ extern crate alloc;
 pub mod blacklist;
 pub mod file;
 pub mod rules;
+pub mod symbols;
 
 pub use blacklist::Blacklist;
+pub use symbols::Symbols;
 
 use alloc::{format, string::String, vec::Vec};
 use core::{fmt, ops::Range};

@@ -258,8 +258,8 @@ fn a_list_of_roots_without_code_is_none() {
     image.text.clear();
     let error = Blacklist::of_image(&image, &Rules::NONE).unwrap_err();
     let name = "kprobe_hit".into();
-    assert_eq!(error, BlacklistError::NoCode { name });
-    assert!(format!("{error}").contains("in a segment that can be executed"));
+    assert_eq!(error, BlacklistError::NoRoot { name });
+    assert!(format!("{error}").contains("keep its symbol and its text"));
 }
 
 /// A debugger's stub at the gate of #BP, for example, which stands among other functions.
@@ -276,4 +276,27 @@ fn stubs_that_end_by_iretq_are_refused_wherever_they_are() {
     let list = Blacklist::of_image(&image, &Rules::NONE).unwrap();
     let reasons = [1, 2].map(|index| list.reason(image.function(index).start));
     assert_eq!(reasons, [Some(blacklist::IS_STUB), None]);
+}
+
+/// Those of `trap_entry!`, whatever a kernel calls them.
+#[test]
+fn entries_of_traps_are_roots_by_their_labels() {
+    let image = Small::new(
+        &[
+            ("kprobe_hit", &[0xc3]),
+            ("kprobe_trap_14", &call(1, 2)),
+            ("leaf", &[0xc3]),
+            ("unreached", &[0xc3]),
+        ],
+        &[],
+    );
+    let list = Blacklist::of_image(&image, &Rules::NONE).unwrap();
+    let reason = "a trap of a probed instruction runs through it";
+    for (index, expected) in [(1, Some(reason)), (2, Some(reason)), (3, None)] {
+        assert_eq!(
+            list.reason(image.function(index).start),
+            expected,
+            "{index}"
+        );
+    }
 }
