@@ -107,6 +107,7 @@ fn fires(flags: Flags, addresses: &str) -> String {
         "the CPU's data: passed",
         "CPUs that answer: passed",
         "a probe that fires: passed",
+        "the code of a hit: passed",
         "a stale breakpoint: passed",
         "a fault in a slot: passed",
         "an int3 of user code: skipped, because the kernel has no user_breakpoint",
@@ -180,8 +181,9 @@ fn stands_in_its_file(block: &Block<'_>, path: &str) {
     let mut roots = roots
         .iter()
         .filter(|root| layout::workspace().join(root).exists());
-    let line = format!("\nmod {module};\n");
-    let is_built = module == "main" || roots.any(|root| read(root).contains(&line));
+    let lines = ["mod", "pub mod"].map(|word| format!("\n{word} {module};\n"));
+    let names = |root: &str| lines.iter().any(|line| root.contains(line));
+    let is_built = module == "main" || roots.any(|root| names(&read(root)));
     assert!(is_built, "{path} is no module of the kernel");
     let source = read(path);
     let source: Vec<&str> = source.lines().collect();

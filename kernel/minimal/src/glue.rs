@@ -1,14 +1,12 @@
 //! The glue that the probes need in a kernel.
 
-use core::{cell::UnsafeCell, fmt, ops::Range, slice};
+use core::{fmt, ops::Range, slice};
 
 use bootloader_api::BootInfo;
-use hit_path::{Blacklist, Rules};
-use kallsyms::Table;
+use hit_path::{Rules, Symbols};
 use probes::{
     Host, PerCpu, Platform, ProbeError, Probes, SelfTest,
-    insn::EntryFacts,
-    platform::{EntryPoints, SlotPage, Symbol, Text},
+    platform::{EntryPoints, SlotMemory, SlotPage, Symbol},
 };
 use spin::{Once, mutex::SpinMutex};
 use x86_64::{
@@ -29,8 +27,7 @@ static CPU: PerCpu = PerCpu::new();
 
 /// The facts from the boot loader.
 struct Boot {
-    symbols: Table<'static>,
-    blacklist: Blacklist,
+    symbols: Symbols<'static>,
     stack: Range<u64>,
 }
 
@@ -49,10 +46,8 @@ pub fn init(info: &'static BootInfo) {
     // SAFETY: the boot loader keeps the kernel's ELF file there, and nothing writes it.
     let file = unsafe { slice::from_raw_parts(file, info.kernel_len as usize) };
     BOOT.call_once(|| Boot {
-        symbols: Table::read_moved(file, info.kernel_image_offset)
+        symbols: Symbols::of_file(file, info.kernel_image_offset, &Rules::NONE)
             .expect("the linker wrote a symbol table"),
-        blacklist: Blacklist::of_file(file, info.kernel_image_offset, &TRAPS)
-            .expect("the traps below are functions of this kernel"),
         stack: info.kernel_stack_bottom..info.kernel_stack_bottom + info.kernel_stack_len,
     });
 }
@@ -63,22 +58,8 @@ fn boot() -> &'static Boot {
 
 /// Where displaced instructions run: part of the text, so within 2 GiB of all of it.
 const SLOT_BYTES: usize = 64 * 1024;
-#[repr(align(4096))]
-struct Slots(UnsafeCell<[u8; SLOT_BYTES]>);
-// SAFETY: only the probes write it, each slot before anything executes it.
-unsafe impl Sync for Slots {}
 #[unsafe(link_section = ".text.slots")]
-static SLOTS: Slots = Slots(UnsafeCell::new([0xcc; SLOT_BYTES]));
-
-/// Where traps come to the probes in this kernel, beside the breakpoint.
-const TRAPS: Rules<'static> = Rules {
-    roots: &[
-        ("debug", "a single step runs through it"),
-        ("protection_fault", "a fault of a probed instruction does"),
-        ("page_fault", "a fault of a probed instruction does"),
-    ],
-    ..Rules::NONE
-};
+static SLOTS: SlotMemory<SLOT_BYTES> = SlotMemory::new();
 
 // SAFETY: clause by clause of `Platform`:
 // 1. `CPU` is the data of the one CPU, and nothing else writes it. 2. The symbols are those of the
@@ -101,16 +82,11 @@ unsafe impl Platform for Minimal {
 
     #[inline(always)]
     fn slots() -> Range<u64> {
-        let start = SLOTS.0.get() as u64;
-        start..start + SLOT_BYTES as u64
+        SLOTS.range()
     }
 
     fn slot_page(index: usize) -> Option<SlotPage> {
-        let exec = Self::slots().start + index as u64 * 4096;
-        let alias = exec as *mut u8;
-        Self::slots()
-            .contains(&exec)
-            .then_some(SlotPage { exec, alias })
+        SLOTS.page(index, |exec| exec as *mut u8)
     }
 
     fn stack_of(sp: u64) -> Range<u64> {
@@ -127,36 +103,15 @@ unsafe impl Platform for Minimal {
     }
 
     fn lookup_symbol(name: &str) -> Result<u64, ProbeError> {
-        let found = boot().symbols.lookup(name);
-        found
-            .map(|symbol| symbol.start)
-            .map_err(|_| ProbeError::UnknownSymbol {
-                name: name.into(),
-                hint: "see the list of `nm`".into(),
-            })
+        boot().symbols.lookup(name)
     }
 
     fn symbol_at(addr: u64) -> Option<Symbol> {
-        let symbol = boot().symbols.symbol_at(addr)?;
-        let text = if symbol.kind.is_text() {
-            Text::Kernel
-        } else {
-            Text::No
-        };
-        Some(Symbol {
-            start: symbol.start,
-            size: symbol.size,
-            text,
-            exported: symbol.exported,
-            entry: match text {
-                Text::Kernel => EntryFacts::from_bits(symbol.note),
-                _ => EntryFacts::UNKNOWN,
-            },
-        })
+        boot().symbols.symbol_at(addr)
     }
 
     fn blacklisted(addr: u64) -> Option<&'static str> {
-        boot().blacklist.reason(addr)
+        boot().symbols.refused(addr)
     }
 
     fn may_fault(_: Range<u64>) -> bool {

@@ -24,6 +24,8 @@ use core::{
     },
 };
 
+use crate::{pt_regs::PtRegs, registry::Host};
+
 /// The handler that a gate led to before, or would lead to without probes: a stub that finds the
 /// stack as the processor leaves it.
 #[repr(transparent)]
@@ -80,6 +82,32 @@ impl GateOwner {
         }
         // SAFETY: by the contract (2).
         unsafe { gate.write_volatile(gate_now.0) };
+    }
+}
+
+/// Offers a trap of kernel code to the probes, in a kernel that asks them in its own handlers: a
+/// single step or a match of a watchpoint, a breakpoint, or a fault, by its vector. True: it was
+/// theirs, resume from `regs`. Interrupts off, and DR6 as the trap has left it.
+///
+/// The debug status loses what it said of the probes, because the processor never clears it.
+pub fn offer<P: Host>(regs: &mut PtRegs, vector: u8) -> bool {
+    const DEBUG: u8 = 1;
+    const BREAKPOINT: u8 = 3;
+    /// DR6: a single step (Intel SDM vol. 3B, 17.2.3).
+    const BS: u64 = 1 << 14;
+    match vector {
+        DEBUG => {
+            let status: u64;
+            // SAFETY: reads a register.
+            unsafe { asm!("mov {}, dr6", out(reg) status, options(nomem, nostack)) };
+            let is_ours = P::probes().on_debug(regs, status);
+            if is_ours {
+                P::clear_debug_status(BS);
+            }
+            is_ours
+        }
+        BREAKPOINT => P::probes().on_breakpoint(regs),
+        fault => P::probes().on_fault(regs, fault),
     }
 }
 

@@ -81,6 +81,7 @@ extern crate alloc;
 pub mod asm;
 mod data;
 pub mod error;
+pub mod every_cpu;
 pub mod gates;
 pub mod hit;
 pub mod insn;

@@ -18,6 +18,7 @@
 
 use core::{
     arch::{asm, x86_64::__cpuid},
+    cell::UnsafeCell,
     fmt, hint,
     mem::offset_of,
     ops::Range,
@@ -35,7 +36,7 @@ pub use crate::data::{
 use crate::{
     data::per_cpu::MARKS,
     error::ProbeError,
-    insn::{EntryFacts, flags::bits::IF},
+    insn::{EntryFacts, INT3, flags::bits::IF},
 };
 
 /// The symbol that covers an address.
@@ -83,6 +84,50 @@ pub struct SlotPage {
     pub exec: u64,
     /// Where it is written.
     pub alias: *mut u8,
+}
+
+/// Memory for slots that is part of the kernel's image, and so near its text: a static of this
+/// type. What makes it executable is the kernel's: the section of the static, or its page tables.
+#[repr(C, align(4096))]
+pub struct SlotMemory<const BYTES: usize>(UnsafeCell<[u8; BYTES]>);
+
+// SAFETY: only the probes write it, each slot before anything executes it.
+unsafe impl<const BYTES: usize> Sync for SlotMemory<BYTES> {}
+
+impl<const BYTES: usize> Default for SlotMemory<BYTES> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const BYTES: usize> SlotMemory<BYTES> {
+    const PAGE: usize = 4096;
+
+    /// Breakpoints, so that a stray jump ends there.
+    pub const fn new() -> Self {
+        assert!(
+            BYTES.is_multiple_of(Self::PAGE),
+            "slots come by pages of 4,096 bytes"
+        );
+        Self(UnsafeCell::new([INT3; BYTES]))
+    }
+
+    /// The body of [`Platform::slots`].
+    #[inline(always)]
+    pub fn range(&self) -> Range<u64> {
+        let start = self.0.get() as u64;
+        start..start + BYTES as u64
+    }
+
+    /// The body of [`Platform::slot_page`]. `alias` says where the page at an address is written,
+    /// which is that address in a kernel whose text is writable.
+    pub fn page(&self, index: usize, alias: impl FnOnce(u64) -> *mut u8) -> Option<SlotPage> {
+        let exec = self.range().start + (index * Self::PAGE) as u64;
+        self.range().contains(&exec).then(|| SlotPage {
+            exec,
+            alias: alias(exec),
+        })
+    }
 }
 
 /// A kernel, as the probes see it.
@@ -518,4 +563,22 @@ impl PerCpu {
     }
 
     pub const JPROBE_OFFSET: u32 = offset_of!(Self, jprobe) as u32;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slot_memory_gives_each_page_once_and_no_more() {
+        static MEMORY: SlotMemory<8192> = SlotMemory::new();
+        let Range { start, end } = MEMORY.range();
+        assert_eq!((start % 4096, end - start), (0, 8192));
+        let elsewhere = |exec: u64| (exec + (1 << 40)) as *mut u8;
+        for (index, exec) in [(0, start), (1, start + 4096)] {
+            let page = MEMORY.page(index, elsewhere).unwrap();
+            assert_eq!((page.exec, page.alias), (exec, elsewhere(exec)));
+        }
+        assert!(MEMORY.page(2, elsewhere).is_none());
+    }
 }

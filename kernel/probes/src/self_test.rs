@@ -24,6 +24,7 @@ use core::{
 };
 
 use crate::{
+    asm,
     data::{
         kprobe::{FaultVerdict, Kprobe, PreVerdict},
         kretprobe::{Kretprobe, KretprobeInstance},
@@ -138,10 +139,11 @@ type Named = (&'static str, fn() -> Result<Verdict, ProbeError>);
 /// Makes all checks. After a failure of one of the first three, on which the others rest, the rest
 /// is skipped. See the module's text.
 pub fn self_test<P: SelfTest>() -> Report {
-    let checks: [Named; 9] = [
+    let checks: [Named; 10] = [
         ("the CPU's data", cpu_data::<P>),
         ("CPUs that answer", cpus_answer::<P>),
         ("a probe that fires", fires::<P>),
+        ("the code of a hit", hit_is_refused::<P>),
         ("a stale breakpoint", stale_breakpoint),
         ("a fault in a slot", fault_in_slot::<P>),
         ("an int3 of user code", user_breakpoint::<P>),
@@ -269,6 +271,21 @@ fn fires<P: SelfTest>() -> Result<Verdict, ProbeError> {
         RETURNED.load(SeqCst) == 7 && sum == 7,
         "a return probe did not see its call return; call task_switched at each switch of tasks, \
          and once for the task that runs first",
+    ))
+}
+
+/// Asks about the code that every kernel has on its hit path. A list that lacks it lacks the rest.
+fn hit_is_refused<P: SelfTest>() -> Result<Verdict, ProbeError> {
+    let code = [
+        P::entry_points().trampoline,
+        asm::handle_slow_path::<P> as *const () as u64,
+        asm::on_return::<P> as *const () as u64,
+    ];
+    Ok(Verdict::is_passed(
+        code.iter().all(|addr| P::blacklisted(*addr).is_some()),
+        "the kernel lets probes into code that each hit runs through, and the first hit of such a \
+         probe ends it; have `blacklisted` refuse what the crate hit_path finds in the linked \
+         kernel",
     ))
 }
 

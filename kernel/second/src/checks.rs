@@ -299,7 +299,7 @@ fn own_checks() {
     say(format_args!("{report}"));
     let mut checks = report.checks().iter();
     assert!(checks.all(|check| check.verdict == Verdict::Passed));
-    assert_eq!(report.checks().len(), 9);
+    assert_eq!(report.checks().len(), 10);
 }
 
 extern "C" fn call_triple(calls: u64) {

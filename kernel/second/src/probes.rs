@@ -1,6 +1,6 @@
 //! The glue: what the probes ask of this kernel.
 
-use core::{cell::UnsafeCell, fmt, ops::Range};
+use core::{fmt, ops::Range};
 
 use crate::{
     PROBES,
@@ -10,7 +10,7 @@ use crate::{
 use probes::{
     Host, PerCpu, Platform, ProbeError, Probes, ReturnMethod, StepMethod,
     insn::EntryFacts,
-    platform::{EntryPoints, SlotPage, Symbol, Text},
+    platform::{EntryPoints, SlotMemory, SlotPage, Symbol, Text},
 };
 
 /// This kernel, as the probes see it.
@@ -29,11 +29,7 @@ pub fn init_cpu(cpu: usize) {
 
 /// Where displaced instructions run: among the kernel's data, so within 2 GiB of its text.
 const SLOT_BYTES: usize = 1 << 20;
-#[repr(align(4096))]
-struct Slots(UnsafeCell<[u8; SLOT_BYTES]>);
-// SAFETY: only the probes write it, each slot before anything executes it.
-unsafe impl Sync for Slots {}
-static SLOTS: Slots = Slots(UnsafeCell::new([0; SLOT_BYTES]));
+static SLOTS: SlotMemory<SLOT_BYTES> = SlotMemory::new();
 
 /// Makes the probes ready. There are heap and symbols, and one CPU.
 pub fn init() {
@@ -72,16 +68,11 @@ unsafe impl Platform for Second {
 
     #[inline(always)]
     fn slots() -> Range<u64> {
-        let start = SLOTS.0.get().addr() as u64;
-        start..start + SLOT_BYTES as u64
+        SLOTS.range()
     }
 
     fn slot_page(index: usize) -> Option<SlotPage> {
-        let exec = Self::slots().start + index as u64 * memory::PAGE_BYTES;
-        Self::slots().contains(&exec).then(|| SlotPage {
-            exec,
-            alias: memory::alias(exec),
-        })
+        SLOTS.page(index, memory::alias)
     }
 
     fn stack_of(sp: u64) -> Range<u64> {

@@ -17,11 +17,12 @@ use core::{
     arch::{global_asm, x86_64::_rdtsc},
     hint, ptr,
     sync::atomic::{
-        AtomicPtr, AtomicUsize,
-        Ordering::{AcqRel, Acquire, Relaxed, Release},
+        AtomicUsize,
+        Ordering::{Acquire, Release},
     },
 };
 
+use probes::every_cpu::Calls;
 use x86_64::{
     instructions::{interrupts::without_interrupts, port::Port},
     structures::paging::PageTableFlags as Flags,
@@ -134,30 +135,20 @@ pub fn online() -> usize {
     ONLINE.load(Acquire)
 }
 
-/// What each CPU is to do.
-pub type Work<'a> = &'a (dyn Fn() + Sync);
-
-/// The place of a [`Work`].
-static WORK: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
-static DONE: AtomicUsize = AtomicUsize::new(0);
+static CALLS: Calls = Calls::new();
 
 /// Has each CPU that runs do `work` in an interrupt, this one too, and returns when all have.
-pub fn on_each_cpu(work: Work<'_>) {
+pub fn on_each_cpu(work: &(dyn Fn() + Sync)) {
     let _one = ONE.lock();
-    WORK.store(ptr::from_ref(&work).cast_mut().cast(), Relaxed);
-    DONE.store(0, Release);
-    command(0, ALL | FIXED | u32::from(frame::CALL));
-    while DONE.load(Acquire) < online() {
-        hint::spin_loop();
-    }
+    CALLS.call(work, || {
+        command(0, ALL | FIXED | u32::from(frame::CALL));
+        online()
+    });
 }
 
 /// The interrupt that [`on_each_cpu`] sends.
 pub fn on_call() {
-    // SAFETY: `on_each_cpu` has stored where its work is, and waits for us.
-    let work = unsafe { *WORK.load(Acquire).cast::<Work<'_>>() };
-    work();
-    DONE.fetch_add(1, AcqRel);
+    CALLS.answer();
 }
 
 global_asm!(

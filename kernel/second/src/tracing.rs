@@ -4,7 +4,7 @@
 //! # Contexts
 //! [`init`] once in the boot; [`serve`] is the body of a task.
 
-use core::{arch::x86_64::_rdtsc, fmt, hint};
+use core::{fmt, hint};
 
 use probes::Platform;
 use spin::Once;
@@ -14,30 +14,19 @@ use trace_agent::{
     remote::{self, Facts, Line},
 };
 use uart_16550::{Config, Uart16550, backend::PioBackend};
-use x86_64::instructions::interrupts::without_interrupts;
 
-use crate::{
-    cpu::{self, MAX_CPUS},
-    fuse,
-    probes::Second,
-    smp, symbols, tasks,
-};
+use crate::{cpu, fuse, probes::Second, smp, symbols, tasks};
 
 static CODE: [CodePage; Second::ACTION_PAGES] = [const { CodePage::new() }; Second::ACTION_PAGES];
 pub static TRACING: Tracing<Second> = Tracing::new(&CODE);
 trace_agent::entry_points!(Second);
 
-/// Ticks of the time stamp counter in a millisecond, and where it stood at the boot.
-static CLOCK: Once<(u64, u64)> = Once::new();
+/// Ticks of the time stamp counter in a millisecond.
+static CLOCK: Once<u64> = Once::new();
 
 /// Starts the clock. Before the local APIC's timer is used.
 pub fn init() {
-    // SAFETY: every processor has the counter.
-    CLOCK.call_once(|| (smp::tsc_in_a_millisecond(), unsafe { _rdtsc() }));
-}
-
-fn clock() -> (u64, u64) {
-    *CLOCK.get().expect("`init` comes first")
+    CLOCK.call_once(smp::tsc_in_a_millisecond);
 }
 
 // SAFETY: clause by clause of `Agent`:
@@ -61,39 +50,20 @@ unsafe impl Agent for Second {
         &TRACING
     }
 
-    fn task_key() -> u64 {
-        tasks::current().key()
-    }
-
-    fn task_name() -> [u64; 2] {
-        tasks::current().name()
-    }
-
     fn tracing_entry_points() -> EntryPoints {
         trace_entry_points()
     }
 
-    fn possible_cpus() -> usize {
-        MAX_CPUS
+    fn tsc_hz() -> u64 {
+        CLOCK.get().expect("`init` comes first") * 1000
     }
 
     fn online_cpus() -> usize {
         smp::online()
     }
 
-    fn keep_cpu(work: &mut dyn FnMut()) {
-        without_interrupts(work);
-    }
-
-    fn now() -> u64 {
-        let (in_a_millisecond, start) = clock();
-        // SAFETY: every processor has the counter.
-        let ticks = unsafe { _rdtsc() } - start;
-        (u128::from(ticks) * 1_000_000 / u128::from(in_a_millisecond)) as u64
-    }
-
-    fn tsc_hz() -> u64 {
-        clock().0 * 1000
+    fn task_name() -> [u64; 2] {
+        tasks::current().name()
     }
 
     fn write_task_name(task: u32, to: &mut dyn fmt::Write) -> fmt::Result {

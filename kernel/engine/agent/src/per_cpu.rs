@@ -145,6 +145,21 @@ pub(crate) fn count_bad_load<A: Agent>() {
     A::this_cpu_tracing().bad_loads.fetch_add(1, Relaxed);
 }
 
+/// The number of a CPU that runs and whose data was not told where it is, or is not where compiled
+/// code looks for it. None: all is well. Task context.
+pub(crate) fn misplaced<A: Agent>() -> Option<usize> {
+    let this = core::ptr::from_ref(A::this_cpu_tracing());
+    (0..A::possible_cpus()).find(|cpu| {
+        let (Some(data), Some(probes)) = (A::cpu_tracing(*cpu), A::per_cpu(*cpu)) else {
+            return false;
+        };
+        let address = core::ptr::from_ref(data);
+        let base = (address.addr() as u64).wrapping_sub(A::GS_OFFSET.into());
+        let has_run = address == this || probes.task() != 0;
+        has_run && (data.gs_base.load(Relaxed), data.number()) != (base, *cpu)
+    })
+}
+
 /// Where compiled code and routines find it, in bytes from the GS base.
 pub(crate) const fn gs_base<A: Agent>() -> u32 {
     A::GS_OFFSET + offset_of!(PerCpu, gs_base) as u32

@@ -1,11 +1,16 @@
 //! What a kernel gives the agent: the trait [`Agent`].
 //!
 //! It stands on [`probes::Platform`], which says already where code may lie, which text may be
-//! probed, where stacks end and how to wait for all CPUs. Ten methods are required. The others
-//! stand for what a kernel may lack; as they are, they say that it is not there.
+//! probed, where stacks end and how to wait for all CPUs. Five methods are required. Of the others,
+//! some are right as they are for most kernels, and some stand for what a kernel may lack: as they
+//! are, they say that it is not there.
 
 use alloc::{boxed::Box, string::String};
-use core::{fmt, ops::Range};
+use core::{
+    arch::{asm, x86_64::_rdtsc},
+    fmt,
+    ops::Range,
+};
 
 use bpf_compiler::Sample;
 use probes::{Host, WatchScope};
@@ -14,8 +19,8 @@ use unwind::fast::FastTable;
 use crate::{
     PerCpu, Tracing,
     facts::{
-        EntryPoints, InProgram, NoTable, PlaceInProgram, ProgramFrame, RunAtObject, RunInProgram,
-        Shown, Source, Ticks,
+        EntryPoints, InProgram, NSEC_PER_SEC, NoTable, PlaceInProgram, ProgramFrame, RunAtObject,
+        RunInProgram, Shown, Source, Ticks,
     },
 };
 
@@ -74,11 +79,17 @@ pub unsafe trait Agent: Host {
     fn tracing() -> &'static Tracing<Self>;
 
     /// The running task, by the number that [`probes::hit::Hits::task_switched`] was told.
-    fn task_key() -> u64;
+    #[inline(always)]
+    fn task_key() -> u64 {
+        Self::this_cpu().task()
+    }
 
     /// The name of the running task: 16 bytes, the first one lowest. After the name, and in the
-    /// last byte, are zeros.
-    fn task_name() -> [u64; 2];
+    /// last byte, are zeros. As it is, tasks have no names.
+    #[inline(always)]
+    fn task_name() -> [u64; 2] {
+        [0; 2]
+    }
 
     /// The end of the stack that contains `sp`; 0 if it is none.
     #[inline(always)]
@@ -155,7 +166,10 @@ pub unsafe trait Agent: Host {
     fn tracing_entry_points() -> EntryPoints;
 
     /// How many CPUs there may ever be, from 1 to [`MAX_CPUS`](crate::facts::MAX_CPUS). Constant.
-    fn possible_cpus() -> usize;
+    /// As it is, all that [`probes::Platform::per_cpu`] knows.
+    fn possible_cpus() -> usize {
+        (0..).map_while(Self::per_cpu).count()
+    }
 
     /// How many CPUs run.
     fn online_cpus() -> usize {
@@ -163,10 +177,24 @@ pub unsafe trait Agent: Host {
     }
 
     /// Runs `work` as clause 2 of the safety list says: with interrupts off.
-    fn keep_cpu(work: &mut dyn FnMut());
+    fn keep_cpu(work: &mut dyn FnMut()) {
+        const IF: u64 = 1 << 9;
+        let flags: u64;
+        // SAFETY: reads the flags by a word below the stack pointer that is free.
+        unsafe { asm!("pushfq", "pop {}", "cli", out(reg) flags) };
+        work();
+        if flags & IF != 0 {
+            // SAFETY: as they were.
+            unsafe { asm!("sti") };
+        }
+    }
 
-    /// Nanoseconds since the boot.
-    fn now() -> u64;
+    /// Nanoseconds since the boot. As it is, the time stamp counter tells them.
+    fn now() -> u64 {
+        // SAFETY: every processor has the counter.
+        let ticks = u128::from(unsafe { _rdtsc() });
+        (ticks * u128::from(NSEC_PER_SEC) / u128::from(Self::tsc_hz())) as u64
+    }
 
     /// Ticks of the time stamp counter in a second.
     fn tsc_hz() -> u64;

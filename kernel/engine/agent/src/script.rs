@@ -68,6 +68,7 @@ use crate::{
     Agent,
     buffer::{Item, Totals},
     facts::NSEC_PER_SEC,
+    per_cpu::misplaced,
     program::{LoadedMap, Program},
     records::read_tsc,
 };
@@ -196,6 +197,16 @@ impl<A: Agent> Session<A> {
     /// # Errors
     /// [`Refusal`]; nothing is attached then, and nothing was sent.
     pub fn start(script: &Script, how: How, out: &mut dyn Outlet) -> Result<Self, Refusal> {
+        if let Some(cpu) = misplaced::<A>() {
+            return Err(Refusal::new(
+                None,
+                format_args!(
+                    "the kernel has not said where the agent's data of CPU {cpu} is; have that CPU \
+                     call trace_agent::PerCpu::init with its number and its GS base, from which \
+                     the data is GS_OFFSET bytes away"
+                ),
+            ));
+        }
         let turn = Turn::take(&A::tracing().recording.script_runs)?;
         let loader = Loader::<A>::new(script, how.own)?;
         let has_ring = script.maps.iter().any(|map| map.kind == bpf::MapKind::Ring);

@@ -462,6 +462,20 @@ fn a_full_ring_is_in_the_books() {
     assert_eq!(records + count, 250);
 }
 
+/// An array of the CPU's data would be written wherever the GS base that was not told leads.
+#[test]
+fn a_cpu_that_was_not_told_of_its_data_is_named() {
+    let _machine = machine();
+    let base = NonNull::from(&CPU).addr().get() as u64;
+    for (number, told) in [(0, 0), (0, base + 8), (1, base)] {
+        CPU.tracing.init(number, told);
+        let refusal = run(compiled_text("BEGIN { @ = 1; }"), &[]).err().unwrap();
+        assert!(refusal.text.contains("data of CPU 0"), "{}", refusal.text);
+    }
+    CPU.tracing.init(0, base);
+    assert!(run(compiled_text("BEGIN { @ = 1; }"), &[]).is_ok());
+}
+
 /// What this machine has not is refused by its name, nothing is left, and the next script runs.
 #[test]
 fn what_is_not_here_is_refused_by_name() {

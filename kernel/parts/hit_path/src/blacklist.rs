@@ -1,21 +1,26 @@
 //! The text that may not be probed, as a list that a kernel derives once and then asks.
 //!
 //! It is everything that calls and jumps reach from the roots, with the functions that switch
-//! stacks and the entry stubs. A function has the same fate as its clones, which the compiler makes
-//! of it: copies with a suffix in their names, and the instances of a generic function. So one of
-//! them may be refused although no hit comes through it. Another version of the compiler may lead a
-//! hit there.
+//! stacks, the entry stubs, and whatever else ends by `iretq`. A function has the same fate as its
+//! clones, which the compiler makes of it: copies with a suffix in their names, and the instances
+//! of a generic function. So one of them may be refused although no hit comes through it. Another
+//! version of the compiler may lead a hit there.
 //!
 //! # Contexts
 //! [`Blacklist::of_file`] and [`Blacklist::of_image`] allocate; once, before the first probe.
 //! [`Blacklist::reason`] anywhere.
 
-use alloc::{borrow::ToOwned, string::String, vec::Vec};
+use alloc::{
+    borrow::ToOwned,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
 use core::fmt;
 
 use kallsyms::{ReadError, Symbol};
 
-use crate::{Functions, Rules, begins, file::File, rules::PROBES, walk_until};
+use crate::{Functions, Rules, begins, ends_by_iret, file::File, rules::PROBES, walk_until};
 
 /// A piece of text that may not be probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,12 +36,19 @@ pub struct RefusedText {
 /// The reason of functions that are refused only because of a clone.
 pub const HAS_CLONE: &str = "a hit runs through a clone of it";
 
+/// The reason of stubs that nobody calls. A return probe would take the interrupted code for their
+/// caller.
+pub const IS_STUB: &str = "it ends by `iretq`: nobody has called it, so it has no caller";
+
+/// Vectors of exceptions, for which `trap_entry!` labels what it defines `kprobe_trap_VECTOR`.
+const EXCEPTIONS: u8 = 32;
+
 /// Why no list was derived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BlacklistError {
     /// The file has no symbols, or is none.
     File(ReadError),
-    /// A root is not there, so what hits run through is not known.
+    /// A root is not there, or its code is not, so what hits run through is not known.
     NoRoot {
         /// Its name.
         name: String,
@@ -49,8 +61,8 @@ impl fmt::Display for BlacklistError {
             Self::File(error) => error.fmt(f),
             Self::NoRoot { name } => write!(
                 f,
-                "there is no function {name}, where hits come from; keep its symbol, or take it \
-                 out of the roots"
+                "there is no code of {name}, where hits come from; keep its symbol and its text, \
+                 which can be executed, or take it out of the roots"
             ),
         }
     }
@@ -65,8 +77,8 @@ pub struct Blacklist(Vec<RefusedText>);
 impl Blacklist {
     /// Derives the list from the kernel's own ELF file, which runs `distance` bytes above the
     /// addresses that the linker gave it, modulo 2<sup>64</sup>. `own` has the kernel's own roots:
-    /// its handlers of traps that the probes are asked in, by name, each with a reason. Kernels
-    /// with [`Rules::NONE`] have none but the probes'.
+    /// its handlers of traps that ask the probes, by name, each with a reason. What the macros of
+    /// the probes define is known, so a kernel whose traps go there has [`Rules::NONE`].
     ///
     /// # Errors
     /// [`BlacklistError`].
@@ -90,6 +102,13 @@ impl Blacklist {
             let named = image.functions_named(name).into_iter();
             roots.extend(named.map(|root| (root, *reason)));
         }
+        for vector in 0..EXCEPTIONS {
+            let labels = image.functions_named(&format!("kprobe_trap_{vector}"));
+            roots.extend(labels.into_iter().map(|label| {
+                let entry = image.symbol_at(label.start).unwrap_or(label);
+                (entry, "a trap of a probed instruction runs through it")
+            }));
+        }
         let no_root = |name: &str| BlacklistError::NoRoot {
             name: name.to_owned(),
         };
@@ -102,6 +121,10 @@ impl Blacklist {
                 return Err(no_root(name));
             }
             roots.extend(named.into_iter().map(|root| (root, *reason)));
+        }
+        let has_code = |root: &Symbol<'_>| image.bytes(root.start..root.start + root.size);
+        if let Some((root, _)) = roots.iter().find(|(root, _)| has_code(root).is_none()) {
+            return Err(no_root(&root.demangled().to_string()));
         }
         let mut list = Self::default();
         let stubs = image.stubs();
@@ -122,6 +145,9 @@ impl Blacklist {
             for symbol in image.functions_named(name) {
                 list.add(&symbol, "it switches stacks");
             }
+        }
+        for stub in image.functions().filter(|stub| ends_by_iret(image, stub)) {
+            list.add(&stub, IS_STUB);
         }
         list.add_clones(image);
         list.0.sort_unstable_by_key(|entry| entry.start);

@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use elf::{
     ElfBytes,
-    abi::{PF_W, PT_LOAD, R_X86_64_RELATIVE, SHT_RELA},
+    abi::{PF_W, PF_X, PT_LOAD, R_X86_64_RELATIVE, SHT_RELA},
     endian::LittleEndian,
 };
 use kallsyms::{ReadError, Symbol, Table};
@@ -15,7 +15,7 @@ use crate::{Functions, Image, Rules, Violation, unlisted_stack_switches, violati
 /// A linked kernel, from its file.
 pub(crate) struct File<'a> {
     symbols: Table<'a>,
-    /// The read-only parts of the image: their addresses and their bytes.
+    /// The parts of the image that stay as they are, text and constants: their addresses and bytes.
     constants: Vec<(u64, &'a [u8])>,
     /// The words that are moved with the image, by address. In the file they are zero.
     moved: Vec<(u64, u64)>,
@@ -29,8 +29,11 @@ impl<'a> File<'a> {
         let elf = ElfBytes::<LittleEndian>::minimal_parse(bytes).map_err(|_| ReadError::NotElf)?;
         let at = |address: u64| address.wrapping_add(distance);
         let segments = elf.segments().into_iter().flatten();
+        // A piece of text that is written, such as one that slots are in, makes the linker call all
+        // text writable. It is text all the same.
+        let stays = |flags| flags & PF_W == 0 || flags & PF_X != 0;
         let constants = segments
-            .filter(|segment| segment.p_type == PT_LOAD && segment.p_flags & PF_W == 0)
+            .filter(|segment| segment.p_type == PT_LOAD && stays(segment.p_flags))
             .filter_map(|segment| Some((at(segment.p_vaddr), elf.segment_data(&segment).ok()?)))
             .collect();
         let sections = elf.section_headers().into_iter().flat_map(|all| all.iter());
@@ -117,4 +120,43 @@ pub fn check(file: &[u8], rules: &Rules<'_>) -> Result<Vec<Violation>, ReadError
         found.extend(unlisted_stack_switches(&image, rules, &stub));
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use std::{env, fs};
+
+    /// The file of this test, with its text in a segment that has these flags as well.
+    fn with_text(flags: u32) -> Vec<u8> {
+        let mut bytes = fs::read(env::current_exe().unwrap()).unwrap();
+        let elf = ElfBytes::<LittleEndian>::minimal_parse(&bytes).unwrap();
+        let first = elf.ehdr.e_phoff as usize;
+        let size = usize::from(elf.ehdr.e_phentsize);
+        let segments = elf.segments().unwrap().iter().enumerate();
+        let text = |flags: u32| flags & PF_X != 0;
+        let places: Vec<(usize, u32)> = segments
+            .filter(|(_, segment)| segment.p_type == PT_LOAD && text(segment.p_flags))
+            .map(|(number, segment)| (first + number * size + 4, segment.p_flags | flags))
+            .collect();
+        assert!(!places.is_empty());
+        for (at, flags) in places {
+            bytes[at..at + 4].copy_from_slice(&flags.to_le_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn text_in_a_writable_segment_is_code_all_the_same() {
+        let name = "hit_path::file::tests::with_text";
+        for flags in [0, PF_W] {
+            let bytes = with_text(flags);
+            let file = File::read_moved(&bytes, 0).unwrap();
+            let function = file.functions_named(name)[0];
+            let edges = crate::edges(&file, &function);
+            assert!(!edges.targets.is_empty(), "{flags}");
+        }
+    }
 }

@@ -16,7 +16,8 @@
 //!
 //! The rules are in [`rules`]: those of the probes, which hold in any kernel, and with them those
 //! of the kernel of this tree. A kernel derives its blacklist when it boots: [`Blacklist::of_file`]
-//! takes its own ELF file, [`Blacklist::of_image`] its symbols and text as it has them. The host
+//! takes its own ELF file, [`Blacklist::of_image`] its symbols and text as it has them.
+//! [`Symbols`] answers all that the probes ask about code, from the same file. The host
 //! checks the linked file before it is booted ([`file::check`]), so a violation fails the build.
 //!
 //! # Contexts
@@ -29,8 +30,10 @@ extern crate alloc;
 pub mod blacklist;
 pub mod file;
 pub mod rules;
+pub mod symbols;
 
 pub use blacklist::Blacklist;
+pub use symbols::Symbols;
 
 use alloc::{format, string::String, vec::Vec};
 use core::{fmt, ops::Range};
@@ -288,6 +291,19 @@ pub fn stack_switches(image: &impl Image, function: &Symbol<'_>) -> Vec<u64> {
         .filter(Insn::switches_stacks)
         .map(|insn| insn.ip() - function.start)
         .collect()
+}
+
+/// Whether `function` leaves by `iretq`: the processor enters it at a trap, or what it jumps to
+/// does. The bytes are looked for first, because few functions have them.
+pub(crate) fn ends_by_iret(image: &impl Image, function: &Symbol<'_>) -> bool {
+    const IRETQ: [u8; 2] = [0x48, 0xcf];
+    let own = function.start..function.start + function.size;
+    let code = image.bytes(own).unwrap_or(&[]);
+    let is_there = |insn: &Insn| code[(insn.ip() - function.start) as usize..].starts_with(&IRETQ);
+    code.windows(IRETQ.len()).any(|bytes| bytes == IRETQ)
+        && Instructions::new(code, function.start)
+            .map_while(Result::ok)
+            .any(|insn| is_there(&insn))
 }
 
 fn panics(symbol: &Symbol<'_>) -> bool {

@@ -12,8 +12,8 @@ use crate::Rules;
 type Named = (&'static str, &'static str);
 
 /// The rules that hold in any kernel: the probes' own. A kernel adds the handlers of traps in which
-/// it asks the probes. Traps that go through `trap_entry!` are asked there, so the name that it was
-/// given is a root as well.
+/// it asks the probes itself. Those of `trap_entry!` have labels, which
+/// [`Blacklist`](crate::Blacklist) knows.
 pub const PROBES: Rules<'static> = Rules {
     roots: &PROBES_ROOTS,
     ends: &PROBES_ENDS,

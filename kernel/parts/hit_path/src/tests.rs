@@ -5,7 +5,7 @@
 
 extern crate std;
 
-use super::*;
+use super::{blacklist::BlacklistError, *};
 use kallsyms::{Binding, SymbolKind};
 use std::vec;
 
@@ -76,6 +76,18 @@ impl Image for Small {
             let stub = self.function(index);
             stub.start..stub.start + stub.size
         })
+    }
+}
+
+impl Functions for Small {
+    fn functions_named(&self, name: &str) -> Vec<Symbol<'_>> {
+        self.functions()
+            .filter(|function| function.name == name)
+            .collect()
+    }
+
+    fn functions(&self) -> impl Iterator<Item = Symbol<'_>> {
+        (0..self.names.len()).map(|index| self.function(index))
     }
 }
 
@@ -236,5 +248,55 @@ fn writes_to_the_stack_pointer_are_told_from_frames() {
         let found = stack_switches(&image, &image.function(0));
         assert_eq!(found == [0], switches, "{code:02x?}");
         assert_eq!(found.is_empty(), !switches, "{code:02x?}");
+    }
+}
+
+#[test]
+fn a_list_of_roots_without_code_is_none() {
+    let mut image = Small::new(&[("kprobe_hit", &[0xc3])], &[]);
+    assert!(Blacklist::of_image(&image, &Rules::NONE).is_ok());
+    image.text.clear();
+    let error = Blacklist::of_image(&image, &Rules::NONE).unwrap_err();
+    let name = "kprobe_hit".into();
+    assert_eq!(error, BlacklistError::NoRoot { name });
+    assert!(format!("{error}").contains("keep its symbol and its text"));
+}
+
+/// A debugger's stub at the gate of #BP, for example, which stands among other functions.
+#[test]
+fn stubs_that_end_by_iretq_are_refused_wherever_they_are() {
+    let image = Small::new(
+        &[
+            ("kprobe_hit", &[0xc3]),
+            ("stub_of_a_debugger", &[0x50, 0x58, 0x48, 0xcf]),
+            ("a_constant", &[0xb8, 0x48, 0xcf, 0x00, 0x00, 0xc3]), // mov eax, 0xcf48
+        ],
+        &[],
+    );
+    let list = Blacklist::of_image(&image, &Rules::NONE).unwrap();
+    let reasons = [1, 2].map(|index| list.reason(image.function(index).start));
+    assert_eq!(reasons, [Some(blacklist::IS_STUB), None]);
+}
+
+/// Those of `trap_entry!`, whatever a kernel calls them.
+#[test]
+fn entries_of_traps_are_roots_by_their_labels() {
+    let image = Small::new(
+        &[
+            ("kprobe_hit", &[0xc3]),
+            ("kprobe_trap_14", &call(1, 2)),
+            ("leaf", &[0xc3]),
+            ("unreached", &[0xc3]),
+        ],
+        &[],
+    );
+    let list = Blacklist::of_image(&image, &Rules::NONE).unwrap();
+    let reason = "a trap of a probed instruction runs through it";
+    for (index, expected) in [(1, Some(reason)), (2, Some(reason)), (3, None)] {
+        assert_eq!(
+            list.reason(image.function(index).start),
+            expected,
+            "{index}"
+        );
     }
 }

@@ -15,15 +15,7 @@
 //! # Contexts
 //! Interrupts off: all gates are interrupt gates. GS is the kernel's wherever CS is.
 
-use core::arch::asm;
-
-use crate::{pt_regs::PtRegs, registry::Host};
-
-const DEBUG: u32 = 1;
-const BREAKPOINT: u32 = 3;
-
-/// DR6: a single step (Intel SDM vol. 3B, 17.2.3).
-const BS: u64 = 1 << 14;
+use crate::{gates, pt_regs::PtRegs, registry::Host};
 
 /// Whether the processor pushes an error code for exceptions of this vector (Intel SDM vol. 3A,
 /// table 6-1).
@@ -38,29 +30,14 @@ pub const fn has_error_code(vector: u8) -> bool {
 pub unsafe extern "C" fn offer_trap<P: Host>(regs: *mut PtRegs, vector: u32) -> bool {
     // SAFETY: the frame is on this stack, and nothing else knows it.
     let regs = unsafe { &mut *regs };
-    match vector {
-        DEBUG => {
-            let status: u64;
-            // SAFETY: reads a register.
-            unsafe { asm!("mov {}, dr6", out(reg) status, options(nomem, nostack)) };
-            let is_ours = P::probes().on_debug(regs, status);
-            if is_ours {
-                // The processor sets bits of the status and never clears one.
-                // SAFETY: takes back what the trap has set.
-                unsafe { asm!("mov dr6, {}", in(reg) status & !BS, options(nomem, nostack)) };
-            }
-            is_ours
-        }
-        BREAKPOINT => P::probes().on_breakpoint(regs),
-        fault => P::probes().on_fault(regs, fault as u8),
-    }
+    gates::offer::<P>(regs, vector as u8)
 }
 
 /// Defines `$name`, where the gate of a vector leads: #DB, or a fault. It offers traps of kernel
 /// code to the probes of a [`Platform`](crate::Platform), and goes on to `owner`, the path of a
 /// [`GateOwner`](crate::gates::GateOwner), with all others and with those that are not the probes'.
 ///
-/// - `vector`: its number.
+/// - `vector`: its number. A program has one entry for each.
 /// - `clear_ac`: as for [`breakpoint_entry!`](crate::breakpoint_entry!).
 #[macro_export]
 macro_rules! trap_entry {
@@ -76,6 +53,9 @@ macro_rules! trap_entry {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name() {
             ::core::arch::naked_asm!(
+                // By this label a kernel's list of refused code finds the entry.
+                concat!(".globl kprobe_trap_", $vector),
+                concat!("kprobe_trap_", $vector, ":"),
                 ".cfi_startproc simple",
                 ".cfi_signal_frame",
                 ".cfi_def_cfa rsp, 40 + 8 * {error_code}",

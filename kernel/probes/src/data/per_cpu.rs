@@ -140,6 +140,12 @@ impl PerCpu {
         bump(&self.debug_traps);
     }
 
+    /// The task that runs on this CPU, as `task_switched` was told; 0 before the first.
+    #[inline(always)]
+    pub fn task(&self) -> u64 {
+        self.task.load(Relaxed)
+    }
+
     /// Whether a hit is with its handlers on this CPU.
     #[inline(always)]
     pub fn is_busy(&self) -> bool {

@@ -90,7 +90,7 @@ fn a_kernel_that_is_right_passes_every_check() {
         report.checks().iter().all(|check| passed(&check.verdict)),
         "{report}"
     );
-    assert!(report.is_ok() && report.checks().len() == 9, "{report}");
+    assert!(report.is_ok() && report.checks().len() == 10, "{report}");
 }
 
 /// Each kind of mistake fails the check that is for it, and no other.
@@ -100,6 +100,7 @@ fn each_mistake_of_a_kernel_fails_its_check() {
         (Fault::Distance, "the CPU's data"),
         (Fault::Cpus, "CPUs that answer"),
         (Fault::Text, "a probe that fires"),
+        (Fault::Refusals, "the code of a hit"),
         (Fault::Stale, "a stale breakpoint"),
         (Fault::Faults, "a fault in a slot"),
         (Fault::User, "an int3 of user code"),

@@ -58,6 +58,7 @@ pub use parking_lot::Mutex;
 use parking_lot::MutexGuard;
 use probes::{
     Host, Kretprobe, PerCpu, Platform, ProbeError, Probes, ReturnMethod, StepMethod,
+    asm::{handle_slow_path, on_return},
     platform::{EntryPoints, SlotPage, Symbol},
 };
 
@@ -154,7 +155,16 @@ unsafe impl Platform for Process {
     }
 
     fn blacklisted(addr: u64) -> Option<&'static str> {
-        symbols::refused(addr)
+        if Fault::Refusals.is_in() {
+            return None;
+        }
+        // They have no symbols here.
+        let hit = [
+            handle_slow_path::<Self> as *const () as u64,
+            on_return::<Self> as *const () as u64,
+        ];
+        let is_of_a_hit = hit.contains(&addr).then_some("a hit runs through it");
+        is_of_a_hit.or_else(|| symbols::refused(addr))
     }
 
     unsafe fn write_text(addr: u64, byte: u8) {
@@ -228,6 +238,8 @@ pub enum Fault {
     Cpus,
     /// Text is not written.
     Text,
+    /// Any code may be probed.
+    Refusals,
     /// The probes are not asked about breakpoints that are not in the table.
     Stale,
     /// They are not asked about faults.

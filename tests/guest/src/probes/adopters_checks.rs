@@ -13,5 +13,5 @@ fn the_self_test_of_the_probes_passes() {
             _ => assert_eq!(check.verdict, Verdict::Passed, "{check}"),
         }
     }
-    assert_eq!(report.checks().len(), 9);
+    assert_eq!(report.checks().len(), 10);
 }

@@ -358,7 +358,7 @@ fn types_must_fit() {
     );
     assert_eq!(
         short("kprobe:vfs_write { @ = sum(args.file.name); }"),
-        "this is a `&str`, not a number | take its length: .len"
+        "this is a `&str`, not a number | use it as it is, or take its length: .len"
     );
     assert_eq!(
         short("kprobe:vfs_write { @ = sum(args.shape); }"),

@@ -151,7 +151,7 @@ fn no_number(described: &Type, span: Span) -> Diagnostic {
                 shortened(&variants)
             )
         }
-        Type::Slice { .. } | Type::Str => "take its length: .len".into(),
+        Type::Slice { .. } | Type::Str => "use it as it is, or take its length: .len".into(),
         Type::Array { .. } => "take an element: [0]".into(),
         Type::Float { .. } => "floating-point numbers can be printed and be keys only".into(),
         _ => "print it, or use it as a key".into(),

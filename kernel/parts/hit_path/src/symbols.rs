@@ -1,0 +1,187 @@
+//! What a kernel answers the probes about its code, from its own ELF file: names, functions, and
+//! what may not be probed.
+//!
+//! # Contexts
+//! [`Symbols::of_file`] allocates; once, before the first probe. [`Symbols::lookup`]: task context.
+//! All else anywhere.
+
+use alloc::string::String;
+use core::fmt;
+
+use elf::{ElfBytes, endian::LittleEndian};
+use fallible::{OutOfMemory, written};
+use kallsyms::{Candidates, LookupError, ReadError, Table};
+use probes::{
+    ProbeError,
+    insn::EntryFacts,
+    platform::{Symbol, Text},
+};
+
+use crate::{Blacklist, Rules, blacklist::BlacklistError};
+
+/// See the module's text. Each method is the body of one of
+/// [`Platform`](probes::Platform)'s, or of a tracer's fact.
+pub struct Symbols<'a> {
+    table: Table<'a>,
+    refused: Blacklist,
+    build_id_notes: &'a [u8],
+}
+
+impl<'a> Symbols<'a> {
+    /// Reads the kernel's own ELF file, as [`Blacklist::of_file`] does, with the same rules.
+    ///
+    /// # Errors
+    /// [`BlacklistError`].
+    pub fn of_file(
+        file: &'a [u8],
+        distance: u64,
+        own: &Rules<'static>,
+    ) -> Result<Self, BlacklistError> {
+        let refused = Blacklist::of_file(file, distance, own)?;
+        Self::with(file, distance, refused).map_err(BlacklistError::File)
+    }
+
+    fn with(file: &'a [u8], distance: u64, refused: Blacklist) -> Result<Self, ReadError> {
+        Ok(Self {
+            table: Table::read_moved(file, distance)?,
+            refused,
+            build_id_notes: build_id_notes(file).unwrap_or_default(),
+        })
+    }
+
+    /// The body of [`Platform::lookup_symbol`](probes::Platform::lookup_symbol).
+    ///
+    /// # Errors
+    /// [`ProbeError::UnknownSymbol`] with the names that were perhaps meant,
+    /// [`ProbeError::AmbiguousSymbol`], [`ProbeError::OutOfMemory`].
+    pub fn lookup(&self, name: &str) -> Result<u64, ProbeError> {
+        match self.table.lookup(name) {
+            Ok(symbol) => Ok(symbol.start),
+            Err(error) => Err(lookup_error(error)),
+        }
+    }
+
+    /// The body of [`Platform::symbol_at`](probes::Platform::symbol_at).
+    pub fn symbol_at(&self, addr: u64) -> Option<Symbol> {
+        let symbol = self.table.symbol_at(addr)?;
+        let (text, entry) = if symbol.kind.is_text() {
+            (Text::Kernel, EntryFacts::from_bits(symbol.note))
+        } else {
+            (Text::No, EntryFacts::UNKNOWN)
+        };
+        Some(Symbol {
+            start: symbol.start,
+            size: symbol.size,
+            text,
+            exported: symbol.exported,
+            entry,
+        })
+    }
+
+    /// The body of [`Platform::blacklisted`](probes::Platform::blacklisted).
+    pub fn refused(&self, addr: u64) -> Option<&'static str> {
+        self.refused.reason(addr)
+    }
+
+    /// The notes with the number by which a tracer tells whether its file is this kernel's. Empty
+    /// if the linker was not told to number it (`--build-id`).
+    pub fn build_id_notes(&self) -> &'a [u8] {
+        self.build_id_notes
+    }
+
+    /// All symbols.
+    pub fn table(&self) -> &Table<'a> {
+        &self.table
+    }
+}
+
+fn build_id_notes(file: &[u8]) -> Option<&[u8]> {
+    let elf = ElfBytes::<LittleEndian>::minimal_parse(file).ok()?;
+    let notes = elf.section_header_by_name(".note.gnu.build-id").ok()??;
+    Some(elf.section_data(&notes).ok()?.0)
+}
+
+/// The error of a registration whose symbol was not found.
+pub fn lookup_error(error: LookupError<'_>) -> ProbeError {
+    let told = match error {
+        LookupError::NoTable => return ProbeError::NotReady,
+        LookupError::OutOfMemory => Err(OutOfMemory),
+        LookupError::Ambiguous { name, candidates } => written(&Candidates(&candidates))
+            .map(|candidates| ProbeError::AmbiguousSymbol { name, candidates }),
+        LookupError::Unknown { name, nearest } => {
+            hint(&nearest).map(|hint| ProbeError::UnknownSymbol { name, hint })
+        }
+    };
+    told.unwrap_or(ProbeError::OutOfMemory)
+}
+
+fn hint(nearest: &[kallsyms::Symbol<'_>]) -> Result<String, OutOfMemory> {
+    let (before, after) = match nearest {
+        [] => ("", "it"),
+        _ => ("did you mean ", "? It"),
+    };
+    let list = Demangled(nearest);
+    written(&format_args!(
+        "{before}{list}{after} may have been inlined: then probe a caller of it"
+    ))
+}
+
+/// Shows the demangled names of symbols, with commas between.
+struct Demangled<'a, 's>(&'a [kallsyms::Symbol<'s>]);
+
+impl fmt::Display for Demangled<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, symbol) in self.0.iter().enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            write!(f, "{comma}{}", symbol.demangled())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use std::{env, format, fs};
+
+    #[test]
+    fn a_file_answers_what_the_probes_ask() {
+        let file = fs::read(env::current_exe().unwrap()).unwrap();
+        let symbols = Symbols::with(&file, 0x1000, Blacklist::default()).unwrap();
+        let name = "hit_path::symbols::lookup_error";
+        let start = symbols.lookup(name).unwrap();
+        assert_eq!(symbols.table().lookup(name).unwrap().start, start);
+        let symbol = symbols.symbol_at(start + 1).unwrap();
+        assert_eq!(
+            (symbol.start, symbol.text, symbol.exported),
+            (start, Text::Kernel, false)
+        );
+        assert_eq!(symbols.refused(start), None);
+        let error = symbols
+            .lookup("hit_path::symbols::lookup_erorr")
+            .unwrap_err();
+        let hint = format!("did you mean {name}");
+        assert!(format!("{error}").contains(&hint), "{error}");
+        for instance in [generic::<u8>, generic::<[u64; 9]>] {
+            core::hint::black_box(instance as fn() -> usize)();
+        }
+        let error = symbols.lookup("hit_path::symbols::tests::generic");
+        let is_told = matches!(error, Err(ProbeError::AmbiguousSymbol { .. }));
+        assert!(is_told, "{error:?}");
+    }
+
+    #[inline(never)]
+    fn generic<T>() -> usize {
+        size_of::<T>()
+    }
+
+    /// A note begins with the length of its name, which is "GNU" with its NUL.
+    #[test]
+    fn the_notes_are_those_of_the_linker() {
+        let file = fs::read(env::current_exe().unwrap()).unwrap();
+        let symbols = Symbols::with(&file, 0, Blacklist::default()).unwrap();
+        assert_eq!(symbols.build_id_notes()[..4], 4_u32.to_le_bytes());
+    }
+}
