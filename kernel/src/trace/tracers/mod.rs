@@ -236,23 +236,9 @@ impl Tracers {
     /// Puts a command on its functions, or takes it away.
     ///
     /// # Errors
-    /// EINVAL if there is no such function, event or command; EEXIST if the command is there;
-    /// ENOSPC, ENOMEM. Nothing has changed then.
+    /// Those of [`commands::obey`]; nothing has changed then.
     pub fn command(&mut self, word: &CommandWord<'_>) -> Result<(), Errno> {
-        let place = self
-            .commands
-            .iter()
-            .position(|known| known.is_meant_by(word));
-        match (place, word.is_removal) {
-            (Some(place), true) => drop(self.commands.remove(place)),
-            (Some(_), false) => return Err(Errno::EEXIST),
-            (None, true) => return Err(Errno::EINVAL),
-            (None, false) => {
-                self.commands.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-                self.commands.push(Command::new(word)?);
-            }
-        }
-        Ok(())
+        commands::obey(&mut self.commands, word)
     }
 
     /// Writes the commands on functions.
