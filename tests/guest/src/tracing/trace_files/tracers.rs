@@ -490,27 +490,36 @@ fn a_profile_counts_calls_and_their_time() {
     end();
 }
 
-/// Tracer and sets of the command line are there from the boot, and what is wrong is left out.
+/// Tracer and sets of the command line are there from the boot, and words that are wrong are left
+/// out.
 #[guest_test(
-    cmdline = "ftrace=function_graph ftrace_filter=tracer_*,vfs_open ftrace_notrace=tracer_inner \
-               ftrace_graph_filter=tracer_middle,no_such ftrace_graph_notrace=vfs_open"
+    cmdline = "ftrace=function_graph ftrace_filter=tracer_*,no_such_*,vfs_open \
+               ftrace_notrace=tracer_inner ftrace_graph_filter=no_such,tracer_outer \
+               ftrace_graph_notrace=vfs_open"
 )]
 fn a_tracer_of_the_command_line_runs_from_the_boot() {
     assert_eq!(show("current_tracer"), "function_graph\n");
     assert_eq!(show("set_ftrace_notrace"), "tracer_inner\n");
     assert_eq!(show("set_graph_notrace"), "vfs_open\n");
-    assert_eq!(
-        show("set_graph_function"),
-        "#### all functions enabled ####\n"
-    );
+    let filter = show("set_ftrace_filter");
+    for name in ["tracer_caller", "tracer_inner", "vfs_open"] {
+        assert!(filter.lines().any(|line| line == name), "{name}: {filter}");
+    }
+    assert_eq!(show("set_graph_function"), "tracer_outer\n");
+    for word in ["ftrace_filter: no_such_*", "ftrace_graph_filter: no_such"] {
+        let told = format!("{word}: invalid argument (EINVAL)");
+        let mut records = kernel::log::history();
+        assert!(
+            records.any(|record| record.text() == told.as_bytes()),
+            "{told}"
+        );
+    }
     TRACING.buffer.clear(None);
     call(1);
     let tree = [
-        "tracer_caller() {",
-        "  tracer_outer() {",
-        "    tracer_middle();",
-        "    tracer_middle();",
-        "  }",
+        "tracer_outer() {",
+        "  tracer_middle();",
+        "  tracer_middle();",
         "}",
     ];
     assert_eq!(calls(), tree);
