@@ -907,6 +907,16 @@ fn commands_that_cannot_be_are_refused() {
         append("tracer_inner:traceoff", "set_ftrace_notrace"),
         Err(Errno::EINVAL)
     );
+    // Each of so many functions would have a count of its own.
+    assert_eq!(
+        append("kernel.*:stacktrace:3", "set_ftrace_filter"),
+        Err(Errno::ENOSPC)
+    );
+    assert_eq!(
+        show("set_ftrace_filter"),
+        "#### all functions enabled ####\n"
+    );
+    assert_eq!(show("enabled_functions"), "");
     end();
 }
 
