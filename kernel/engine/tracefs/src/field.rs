@@ -160,6 +160,13 @@ impl Field {
         ]
     }
 
+    /// Whether its value is made with the record. What comes before that, such as a filter, does
+    /// not have it.
+    pub fn is_only_in_records(&self) -> bool {
+        // No argument can have these names.
+        matches!(&*self.name, "common_flags" | "common_preempt_count")
+    }
+
     /// The number of bytes in the fixed part of a record.
     pub const fn size(&self) -> u32 {
         self.kind.size()

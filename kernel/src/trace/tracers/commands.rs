@@ -6,6 +6,10 @@
 //! act whatever tracer runs. A command has a slot of the triggers ([`super::super::triggers`]) and
 //! a compiled program at the entries of its functions.
 //!
+//! A word may mean many functions. With a count each of them acts so often, so each is a command of
+//! its own. Only acts on events and dumps have one count for all. A word that takes away may mean
+//! some functions of a command, or those of several.
+//!
 //! # Contexts
 //! Task context, under the lock of the tracers, and then that of the events.
 
@@ -15,7 +19,7 @@ use core::fmt::Write;
 use bpf::{BuildError, Builder, Condition, Helper, MapDef, Program as Source, ProgramKind, Reg};
 use fallible::{copied, push};
 
-use super::set::{Names, function_name};
+use super::set::{FunctionSet, function_name};
 use crate::{
     errno::Errno,
     trace::{
@@ -87,16 +91,23 @@ impl<'a> CommandWord<'a> {
             false => return None,
         };
         let count = match parts.next() {
+            // It means nothing then, so a line of the file can be given back.
+            _ if is_removal => None,
             Some(count) => Some(count.parse().ok()?),
             None => None,
         };
-        (parts.next().is_none()).then_some(Self {
+        (is_removal || parts.next().is_none()).then_some(Self {
             is_removal,
             functions,
             act,
             event,
             count,
         })
+    }
+
+    /// Whether each function has a count of its own.
+    fn counts_apart(&self) -> bool {
+        self.count.is_some() && PLAIN.iter().any(|(known, _)| *known == self.act)
     }
 
     /// Whether the command asks for dumps. Then the task that prints them has to be there.
@@ -113,13 +124,11 @@ impl<'a> CommandWord<'a> {
 
 /// A command that is on its functions.
 pub struct Command {
-    functions: String,
     act: String,
     event: Option<(String, String)>,
-    /// Where the functions begin.
-    addresses: Vec<u64>,
+    functions: FunctionSet,
     // Dropped in this order: a program with its number is gone before the slot is free.
-    _probes: AttachedProbes,
+    probes: AttachedProbes,
     slot: Taken,
     /// What the slot leads to is given back last.
     _share: Share,
@@ -164,23 +173,49 @@ fn program(deed: Deed, slot: i32) -> Result<Source, BuildError> {
     builder.finish()
 }
 
+/// Puts a command on the functions that `word` means and that do not have it, or takes it away from
+/// those that do.
+///
+/// # Errors
+/// EINVAL if no function has the name, there is no such event, or none has what is to go; EEXIST if
+/// all have what is to come; ENOSPC if too few slots are free; ENOMEM. Nothing has changed then.
+pub fn obey(commands: &mut Vec<Command>, word: &CommandWord<'_>) -> Result<(), Errno> {
+    let mut functions = FunctionSet::empty();
+    functions.change(word.functions)?;
+    if word.is_removal {
+        let mut is_there = false;
+        commands.retain_mut(|command| {
+            let is_meant = command.is_meant_by(word) && command.is_on_any(&functions);
+            is_there |= is_meant;
+            !is_meant || command.leave(&functions)
+        });
+        return is_there.then_some(()).ok_or(Errno::EINVAL);
+    }
+    for command in commands.iter().filter(|command| command.is_meant_by(word)) {
+        functions.retain(|address| !command.is_on(address));
+    }
+    if functions.is_empty() {
+        return Err(Errno::EEXIST);
+    }
+    let mut new = Vec::new();
+    if word.counts_apart() {
+        for address in functions.addresses() {
+            push(&mut new, Command::new(word, FunctionSet::one(*address)?)?)?;
+        }
+    } else {
+        push(&mut new, Command::new(word, functions)?)?;
+    }
+    commands.try_reserve(new.len()).map_err(|_| Errno::ENOMEM)?;
+    commands.append(&mut new);
+    Ok(())
+}
+
 impl Command {
-    /// Puts the command on its functions.
+    /// Puts the command on these functions.
     ///
     /// # Errors
-    /// EINVAL if no function has the name, or no event; ENOSPC if all slots are in use; ENOMEM.
-    pub fn new(word: &CommandWord<'_>) -> Result<Self, Errno> {
-        let mut addresses = Vec::new();
-        Names::of(word.functions).for_each(|start| {
-            // Several functions may be one, under all their names.
-            match addresses.last() == Some(&start) {
-                true => Ok(()),
-                false => push(&mut addresses, start),
-            }
-        })?;
-        if addresses.is_empty() {
-            return Err(Errno::EINVAL);
-        }
+    /// EINVAL if there is no such event; ENOSPC if all slots are in use; ENOMEM.
+    fn new(word: &CommandWord<'_>, functions: FunctionSet) -> Result<Self, Errno> {
         let text = |text: &str| copied(text).map_err(|_| Errno::ENOMEM);
         let named = |(group, event)| Ok::<_, Errno>((text(group)?, text(event)?));
         let deed = word.deed();
@@ -212,33 +247,46 @@ impl Command {
         )
         .ok_or(Errno::ENOSPC)?;
         let program = program(deed, slot.number()).map_err(LoadError::from)?;
-        let mut touched = touched::reserve(addresses.len())?;
-        let probes = AttachedProbes::new(Program::load(program)?, &addresses)?;
-        touched.add(&addresses);
+        let mut touched = touched::reserve(functions.addresses().len())?;
+        let probes = AttachedProbes::new(Program::load(program)?, functions.addresses())?;
+        touched.add(functions.addresses());
         Ok(Self {
-            functions: text(word.functions)?,
             act: text(word.act)?,
             event: word.event.map(named).transpose()?,
-            addresses,
-            _probes: probes,
+            functions,
+            probes,
             slot,
             _share: share,
         })
     }
 
-    /// Whether `word` means it, whatever count it has.
-    pub fn is_meant_by(&self, word: &CommandWord<'_>) -> bool {
+    /// Whether `word` means what it does, whatever count it has.
+    fn is_meant_by(&self, word: &CommandWord<'_>) -> bool {
         let event = self
             .event
             .as_ref()
             .map(|(group, event)| (&**group, &**event));
-        (&*self.functions, &*self.act, event) == (word.functions, word.act, word.event)
+        (&*self.act, event) == (word.act, word.event)
     }
 
     /// Whether it is on the function that begins at `address`.
     pub fn is_on(&self, address: u64) -> bool {
-        // They come from one table, by address.
-        self.addresses.binary_search(&address).is_ok()
+        self.functions.has(address)
+    }
+
+    fn is_on_any(&self, functions: &FunctionSet) -> bool {
+        let mut its = self.functions.addresses().iter();
+        its.any(|address| functions.has(*address))
+    }
+
+    /// Takes it away from these functions. False: it is on no other one, and is to be dropped.
+    fn leave(&mut self, functions: &FunctionSet) -> bool {
+        self.functions.retain(|address| !functions.has(address));
+        let is_left = !self.functions.is_empty();
+        if is_left {
+            self.probes.detach_some(|address| functions.has(address));
+        }
+        is_left
     }
 
     /// Writes a line for each of its functions.
@@ -246,7 +294,7 @@ impl Command {
     /// # Errors
     /// That of `out`.
     pub fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
-        for address in &self.addresses {
+        for address in self.functions.addresses() {
             write!(out, "{}:{}", function_name(*address), self.act)?;
             if let Some((group, event)) = &self.event {
                 write!(out, ":{group}:{event}")?;

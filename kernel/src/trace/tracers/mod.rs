@@ -236,23 +236,9 @@ impl Tracers {
     /// Puts a command on its functions, or takes it away.
     ///
     /// # Errors
-    /// EINVAL if there is no such function, event or command; EEXIST if the command is there;
-    /// ENOSPC, ENOMEM. Nothing has changed then.
+    /// Those of [`commands::obey`]; nothing has changed then.
     pub fn command(&mut self, word: &CommandWord<'_>) -> Result<(), Errno> {
-        let place = self
-            .commands
-            .iter()
-            .position(|known| known.is_meant_by(word));
-        match (place, word.is_removal) {
-            (Some(place), true) => drop(self.commands.remove(place)),
-            (Some(_), false) => return Err(Errno::EEXIST),
-            (None, true) => return Err(Errno::EINVAL),
-            (None, false) => {
-                self.commands.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-                self.commands.push(Command::new(word)?);
-            }
-        }
-        Ok(())
+        commands::obey(&mut self.commands, word)
     }
 
     /// Writes the commands on functions.
@@ -306,11 +292,17 @@ impl Tracers {
         })
     }
 
-    /// Obeys a boot parameter: a list of words with commas between them for a set.
-    fn change_set(&mut self, which: Which, words: &str) -> Result<(), Errno> {
+    /// Obeys a boot parameter: a list of words with commas between them for a set. `tell` hears how
+    /// each of them went; one that is wrong is left out.
+    fn change_set(
+        &mut self,
+        which: Which,
+        words: &str,
+        tell: impl Fn(&str, Result<(), Errno>),
+    ) -> Result<(), Errno> {
         let mut set = self.set(which).copy()?;
         for word in words.split(',').filter(|word| !word.is_empty()) {
-            set.change(word)?;
+            tell(word, set.change(word));
         }
         self.replace_set(which, set)
     }
@@ -483,7 +475,8 @@ pub fn start_at_boot() {
         ("ftrace_graph_notrace", Which::GraphNotrace),
     ] {
         if let Some(words) = cmdline::get(name) {
-            tell(name, words, tracers.change_set(which, words));
+            let result = tracers.change_set(which, words, |word, result| tell(name, word, result));
+            tell(name, words, result);
         }
     }
     if let Some(name) = cmdline::get("ftrace") {

@@ -53,7 +53,7 @@ impl Which {
 }
 
 /// What a name or a pattern means.
-pub(super) struct Names<'a> {
+struct Names<'a> {
     name: &'a str,
     is_pattern: bool,
     /// The function with that name of the linker's.
@@ -62,7 +62,7 @@ pub(super) struct Names<'a> {
 
 impl<'a> Names<'a> {
     /// Of a word.
-    pub(super) fn of(name: &'a str) -> Self {
+    fn of(name: &'a str) -> Self {
         let is_pattern = name.contains(['*', '?']);
         let address = match is_pattern {
             true => None,
@@ -80,10 +80,7 @@ impl<'a> Names<'a> {
     ///
     /// # Errors
     /// ENOMEM, and those of `visit`.
-    pub(super) fn for_each(
-        &self,
-        mut visit: impl FnMut(u64) -> Result<(), OutOfMemory>,
-    ) -> Result<(), Errno> {
+    fn for_each(&self, mut visit: impl FnMut(u64) -> Result<(), OutOfMemory>) -> Result<(), Errno> {
         for (start, known) in traceable()? {
             let is_meant = match self.is_pattern {
                 true => glob(self.name, known),
@@ -115,6 +112,26 @@ impl FunctionSet {
         Self {
             addresses: Vec::new(),
         }
+    }
+
+    /// The set of the function that begins at `address`.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn one(address: u64) -> Result<Self, OutOfMemory> {
+        let mut addresses = try_vec(1)?;
+        addresses.push(address);
+        Ok(Self { addresses })
+    }
+
+    /// Where they begin, ascending.
+    pub fn addresses(&self) -> &[u64] {
+        &self.addresses
+    }
+
+    /// Leaves those in that `stays` is true of.
+    pub fn retain(&mut self, stays: impl Fn(u64) -> bool) {
+        self.addresses.retain(|address| stays(*address));
     }
 
     /// Whether there are none.

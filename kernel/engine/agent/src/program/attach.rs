@@ -159,6 +159,25 @@ impl<A: Agent, P: Misses, C> Batch<A, P, C> {
         self.references.iter().map(|probe| probe.misses()).sum()
     }
 
+    /// Unregisters those at the addresses that `goes` is true of, and waits once. Their misses are
+    /// counted no more.
+    pub(crate) fn remove_some(&mut self, goes: impl Fn(u64) -> bool) {
+        let mut left = 0;
+        for at in 0..self.references.len() {
+            if !goes(self.references[at].kprobe().addr()) {
+                self.references.swap(left, at);
+                left += 1;
+            }
+        }
+        // Those that cannot be unregistered stay, and are hit still.
+        if A::probes()
+            .unregister_batch(&self.references[left..])
+            .is_ok()
+        {
+            self.references.truncate(left);
+        }
+    }
+
     /// Unregisters them, once. Returns their misses, which do not change any more. `programs` are
     /// those that hits run.
     pub(crate) fn remove<T>(&mut self, programs: impl FnOnce() -> T) -> u64 {
@@ -219,6 +238,11 @@ impl<A: Agent> AttachedProbes<A> {
     /// How many hits were missed so far: beside other probes, while the CPU was in their handlers.
     pub fn misses(&self) -> u64 {
         self.batch.misses()
+    }
+
+    /// Detaches those at the addresses that `goes` is true of. It needs no memory.
+    pub fn detach_some(&mut self, goes: impl Fn(u64) -> bool) {
+        self.batch.remove_some(goes);
     }
 
     /// Detaches them. Returns their misses, which do not change any more.

@@ -22,6 +22,8 @@ pub enum FilterReason {
     ExpectDigit,
     IllegalFieldOperation,
     FieldNotFound,
+    /// A field whose value is made with the record, which a filter comes before.
+    OnlyInRecords,
     IllegalInteger,
     TooManyTerms,
     Meaningless,
@@ -44,6 +46,7 @@ impl FilterReason {
             Self::ExpectDigit => "Expecting numeric field",
             Self::IllegalFieldOperation => "Illegal operation for field type",
             Self::FieldNotFound => "Field not found",
+            Self::OnlyInRecords => "This field is known only in a record",
             Self::IllegalInteger => "Illegal integer value",
             Self::TooManyTerms => "Too many terms in predicate expression",
             Self::Meaningless => "Meaningless filter expression",
@@ -67,6 +70,7 @@ impl FilterReason {
                 "numbers take == != < <= > >= &, strings == != ~, arrays nothing"
             }
             Self::FieldNotFound => "the event's format file lists its fields",
+            Self::OnlyInRecords => "filter what you read, or by another field",
             Self::IllegalInteger => "write decimal, 0x and hexadecimal, or 0 and octal digits",
             Self::TooManyTerms => "join tests with && or ||",
             Self::Meaningless => "a test is missing here",

@@ -288,6 +288,11 @@ impl<'a> Parser<'a> {
         let Some(subject) = self.subject(&self.text[start..self.at])? else {
             return self.error(Reason::FieldNotFound);
         };
+        if let Subject::Field(field) = &subject
+            && field.is_only_in_records()
+        {
+            return self.error(Reason::OnlyInRecords);
+        }
         let function = self.take(b".function");
         self.peek();
         let operator = OPERATORS.iter().find(|(sign, _)| self.take(sign));

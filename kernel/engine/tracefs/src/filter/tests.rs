@@ -307,6 +307,8 @@ fn refusals_name_reason_and_column_as_linux_does() {
         ("none == 1", Reason::FieldNotFound, 5),
         ("u8 == 1 && none == 1", Reason::FieldNotFound, 16),
         ("== 1", Reason::FieldNotFound, 1),
+        ("common_flags == 1", Reason::OnlyInRecords, 13),
+        ("u8 == 1 || common_preempt_count", Reason::OnlyInRecords, 32),
         ("u8 = 1", Reason::InvalidOperator, 4),
         ("u8", Reason::InvalidOperator, 3),
         ("u8.hex == 1", Reason::InvalidOperator, 3),

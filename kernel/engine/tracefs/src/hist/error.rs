@@ -32,6 +32,8 @@ pub enum HistReason {
     BadSize,
     /// An array or a `symstr`.
     NotOneValue,
+    /// A field whose value is made with the record.
+    OnlyInRecords,
     /// A variable, an expression or an action.
     NotSupported,
     /// A part that is none of the above.
@@ -60,6 +62,7 @@ impl HistReason {
             Self::TooManyValues => "Too many vals (Max = 2 besides hitcount)",
             Self::BadSize => "The size must be a number from 65 to 131072",
             Self::NotOneValue => "An array or a symstr can be neither key nor val",
+            Self::OnlyInRecords => "This field is known only in a record",
             Self::NotSupported => "Variables, expressions and actions are not supported",
             Self::UnknownPart => {
                 "Unknown part; there are keys vals sort size name pause cont clear"

@@ -355,6 +355,9 @@ fn column<'a>(word: Word<'a>, fields: &[Field]) -> Result<(Source, Option<Word<'
         Some(Source::Field(field)) if field.is_array() || field.is_symbol_string() => {
             name.error(Reason::NotOneValue)
         }
+        Some(Source::Field(field)) if field.is_only_in_records() => {
+            name.error(Reason::OnlyInRecords)
+        }
         Some(source) => Ok((source, modifier)),
         None if name.text.starts_with('$') || name.text.contains(['+', '-', '*', '/']) => {
             name.error(Reason::NotSupported)

@@ -285,6 +285,20 @@ fn refused_filters_and_histograms_are_logged_as_in_linux() {
             10,
         ),
         (
+            "hist:keys=u8,common_flags",
+            LogSource::Hist,
+            "This field is known only in a record",
+            "hist:keys=u8,common_flags",
+            13,
+        ),
+        (
+            "stacktrace if common_preempt_count > 0",
+            LogSource::Filter,
+            "This field is known only in a record",
+            "common_preempt_count > 0",
+            21,
+        ),
+        (
             "!hist:keys=u8,junk if u8 == 1",
             LogSource::Hist,
             "Couldn't find field",

@@ -490,27 +490,36 @@ fn a_profile_counts_calls_and_their_time() {
     end();
 }
 
-/// Tracer and sets of the command line are there from the boot, and what is wrong is left out.
+/// Tracer and sets of the command line are there from the boot, and words that are wrong are left
+/// out.
 #[guest_test(
-    cmdline = "ftrace=function_graph ftrace_filter=tracer_*,vfs_open ftrace_notrace=tracer_inner \
-               ftrace_graph_filter=tracer_middle,no_such ftrace_graph_notrace=vfs_open"
+    cmdline = "ftrace=function_graph ftrace_filter=tracer_*,no_such_*,vfs_open \
+               ftrace_notrace=tracer_inner ftrace_graph_filter=no_such,tracer_outer \
+               ftrace_graph_notrace=vfs_open"
 )]
 fn a_tracer_of_the_command_line_runs_from_the_boot() {
     assert_eq!(show("current_tracer"), "function_graph\n");
     assert_eq!(show("set_ftrace_notrace"), "tracer_inner\n");
     assert_eq!(show("set_graph_notrace"), "vfs_open\n");
-    assert_eq!(
-        show("set_graph_function"),
-        "#### all functions enabled ####\n"
-    );
+    let filter = show("set_ftrace_filter");
+    for name in ["tracer_caller", "tracer_inner", "vfs_open"] {
+        assert!(filter.lines().any(|line| line == name), "{name}: {filter}");
+    }
+    assert_eq!(show("set_graph_function"), "tracer_outer\n");
+    for word in ["ftrace_filter: no_such_*", "ftrace_graph_filter: no_such"] {
+        let told = format!("{word}: invalid argument (EINVAL)");
+        let mut records = kernel::log::history();
+        assert!(
+            records.any(|record| record.text() == told.as_bytes()),
+            "{told}"
+        );
+    }
     TRACING.buffer.clear(None);
     call(1);
     let tree = [
-        "tracer_caller() {",
-        "  tracer_outer() {",
-        "    tracer_middle();",
-        "    tracer_middle();",
-        "  }",
+        "tracer_outer() {",
+        "  tracer_middle();",
+        "  tracer_middle();",
         "}",
     ];
     assert_eq!(calls(), tree);
@@ -799,6 +808,69 @@ fn commands_act_at_calls_of_functions() {
     end();
 }
 
+/// A pattern puts a command on several functions. Each has its own count, and each can lose it.
+#[guest_test]
+fn a_command_on_several_functions_is_one_of_each() {
+    const FILE: &str = "set_ftrace_filter";
+    let all = "#### all functions enabled ####";
+    let stacks_of = |function: &str| {
+        let begin = format!("<stack trace>\n => {function}\n");
+        show("trace").matches(&begin).count()
+    };
+    end();
+    append("tracer_?????:stacktrace:2", FILE).unwrap();
+    for (outer, left) in [(1, 1), (2, 0), (2, 0)] {
+        call(1);
+        assert_eq!(stacks_of("tracer_inner"), 2);
+        assert_eq!(stacks_of("tracer_outer"), outer);
+        let lines = [
+            all.into(),
+            "tracer_inner:stacktrace:count=0".into(),
+            format!("tracer_outer:stacktrace:count={left}"),
+        ];
+        assert_eq!(sorted(FILE), lines);
+    }
+    // Only functions that do not have it get it.
+    let words = "tracer_?????:stacktrace";
+    assert_eq!(append(words, FILE), Err(Errno::EEXIST));
+    append("tracer_*er:stacktrace", FILE).unwrap();
+    let lines = sorted(FILE);
+    assert_eq!(lines.len(), 4, "{lines:?}");
+    assert_eq!(lines[1], "tracer_caller:stacktrace:unlimited");
+    // A line of the file takes away what it says. A pattern may mean several commands.
+    append("!tracer_inner:stacktrace:count=0", FILE).unwrap();
+    assert_eq!(sorted(FILE)[2..], ["tracer_outer:stacktrace:count=0"]);
+    append("!tracer_*:stacktrace", FILE).unwrap();
+    assert_eq!(sorted(FILE), [all]);
+
+    // Some functions of one command.
+    append(words, FILE).unwrap();
+    append("!tracer_inner:stacktrace", FILE).unwrap();
+    assert_eq!(append("!tracer_inner:stacktrace", FILE), Err(Errno::EINVAL));
+    assert_eq!(sorted(FILE), [all, "tracer_outer:stacktrace:unlimited"]);
+    assert!(!show("enabled_functions").contains("tracer_inner"));
+    echo("", "trace").unwrap();
+    call(1);
+    assert_eq!(TRACING.buffer.written(), 1);
+    assert_eq!(stacks_of("tracer_outer"), 1);
+    append("!*:stacktrace", FILE).unwrap();
+
+    // An event that is turned on so often has one count for all.
+    append("p:mine/inner tracer_inner", "kprobe_events").unwrap();
+    append("tracer_?????:enable_event:mine:inner:1", FILE).unwrap();
+    call(1);
+    let lines = ["tracer_inner", "tracer_outer"]
+        .map(|function| format!("{function}:enable_event:mine:inner:count=0"));
+    assert_eq!(sorted(FILE)[1..], lines);
+    append("!tracer_outer:enable_event:mine:inner:count=0", FILE).unwrap();
+    // The other function has it still, so the event is in use.
+    assert_eq!(append("-:mine/inner", "kprobe_events"), Err(Errno::EBUSY));
+    append("!*:enable_event:mine:inner", FILE).unwrap();
+    echo("0", "events/mine/inner/enable").unwrap();
+    append("-:mine/inner", "kprobe_events").unwrap();
+    end();
+}
+
 /// What is wrong in a command changes nothing.
 #[guest_test]
 fn commands_that_cannot_be_are_refused() {
@@ -835,6 +907,16 @@ fn commands_that_cannot_be_are_refused() {
         append("tracer_inner:traceoff", "set_ftrace_notrace"),
         Err(Errno::EINVAL)
     );
+    // Each of so many functions would have a count of its own.
+    assert_eq!(
+        append("kernel.*:stacktrace:3", "set_ftrace_filter"),
+        Err(Errno::ENOSPC)
+    );
+    assert_eq!(
+        show("set_ftrace_filter"),
+        "#### all functions enabled ####\n"
+    );
+    assert_eq!(show("enabled_functions"), "");
     end();
 }
 
