@@ -160,6 +160,7 @@ impl File {
 
     /// Opens the file that `path` names, relative to the directory `cwd`, with flags from
     /// [`abi::open`]. A file that is created gets the permission bits `mode`.
+    #[inline]
     pub fn open(cwd: &NodeRef, path: &[u8], flags: u32, mode: u32) -> Result<Shared<Self>, Errno> {
         let mut file = None;
         // Through the C function, so that a probe on it sees every open.

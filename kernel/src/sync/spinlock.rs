@@ -27,13 +27,23 @@ impl<T> SpinLock<T> {
 impl<T: ?Sized> SpinLock<T> {
     /// Takes the lock, spinning while another CPU has it. Task or interrupt context. Taking it
     /// twice on one CPU hangs.
+    #[inline(always)]
     pub fn lock(&self) -> SpinLockGuard<'_, T> {
+        match self.try_lock() {
+            Some(guard) => guard,
+            None => self.lock_contended(),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lock_contended(&self) -> SpinLockGuard<'_, T> {
         loop {
-            if let Some(guard) = self.try_lock() {
-                return guard;
-            }
             while self.inner.is_locked() {
                 hint::spin_loop();
+            }
+            if let Some(guard) = self.try_lock() {
+                return guard;
             }
         }
     }

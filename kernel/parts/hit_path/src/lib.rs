@@ -39,6 +39,7 @@ use alloc::{format, string::String, vec::Vec};
 use core::{fmt, ops::Range};
 
 use kallsyms::Symbol;
+use memchr::memchr_iter;
 use probes::insn::{IndirectBranch, Insn, Instructions};
 
 /// A linked kernel: its symbols, and its bytes as they are without probes.
@@ -294,13 +295,14 @@ pub fn stack_switches(image: &impl Image, function: &Symbol<'_>) -> Vec<u64> {
 }
 
 /// Whether `function` leaves by `iretq`: the processor enters it at a trap, or what it jumps to
-/// does. The bytes are looked for first, because few functions have them.
+/// does. The bytes are looked for first, because few functions have them, and the second of them
+/// before that, because it is rarer.
 pub(crate) fn ends_by_iret(image: &impl Image, function: &Symbol<'_>) -> bool {
     const IRETQ: [u8; 2] = [0x48, 0xcf];
     let own = function.start..function.start + function.size;
     let code = image.bytes(own).unwrap_or(&[]);
     let is_there = |insn: &Insn| code[(insn.ip() - function.start) as usize..].starts_with(&IRETQ);
-    code.windows(IRETQ.len()).any(|bytes| bytes == IRETQ)
+    memchr_iter(IRETQ[1], code).any(|at| code[..=at].ends_with(&IRETQ))
         && Instructions::new(code, function.start)
             .map_while(Result::ok)
             .any(|insn| is_there(&insn))

@@ -9,14 +9,14 @@ use crate::{
 
 /// The general registers but rsp, in the order of [`run`]'s code; then flags, and the function to
 /// call.
-pub type State = [u64; 17];
+pub type RegisterState = [u64; 17];
 
 /// Calls the function with the registers and flags of `state`, and stores those it leaves.
 ///
 /// # Safety
 /// The function keeps rsp.
 #[unsafe(naked)]
-pub unsafe extern "C" fn run(state: &mut State) {
+pub unsafe extern "C" fn run(state: &mut RegisterState) {
     naked_asm!(
         push_preserved!(),
         "push rdi",
