@@ -189,6 +189,25 @@ fn objects_in_one_page_are_told_apart() {
     assert_eq!((counts(&other), debug.hits()), ((22, 0, 5), 1));
 }
 
+/// As many as there can be, ended one by one: after each end, every write to the others is told.
+#[guest_test]
+fn watches_of_objects_end_in_any_order() {
+    // Numbers without a common divisor, so each watch has its turn.
+    for step in [1, 5, 7, MOST_WATCHES - 1] {
+        let all = (0..MOST_WATCHES).map(|index| watch_from(index, index, Box::new(|_, _| {})));
+        let mut watches: Vec<_> = all.map(Some).collect();
+        for ended in 0..MOST_WATCHES {
+            watches[(ended * step + 3) % MOST_WATCHES] = None;
+            for index in 0..MOST_WATCHES {
+                store(index, (step * ended) as u64);
+            }
+            for watch in watches.iter().flatten() {
+                assert_eq!(watch.hits(), ended as u64 + 1, "{step}");
+            }
+        }
+    }
+}
+
 /// The store is displaced by probes of each kind: in a slot, with a post handler, by a step, in a
 /// detour.
 #[guest_test]
