@@ -92,7 +92,8 @@ fn a_vector_keeps_its_bytes_through_all_sizes() {
         );
     }
     drop(bytes);
-    assert_eq!(heap::usage().0, before);
+    // The memory of a task that has ended before may go meanwhile.
+    assert!(heap::usage().0 <= before);
 }
 
 /// Blocks lie where their layouts want them, however large the alignment.
