@@ -24,7 +24,7 @@ use core::{
     },
 };
 
-use crate::{pt_regs::PtRegs, registry::Host};
+use crate::{hit::debug_trap::BS, pt_regs::PtRegs, registry::Host};
 
 /// The handler that a gate led to before, or would lead to without probes: a stub that finds the
 /// stack as the processor leaves it.
@@ -93,8 +93,6 @@ impl GateOwner {
 pub fn offer<P: Host>(regs: &mut PtRegs, vector: u8) -> bool {
     const DEBUG: u8 = 1;
     const BREAKPOINT: u8 = 3;
-    /// DR6: a single step (Intel SDM vol. 3B, 17.2.3).
-    const BS: u64 = 1 << 14;
     match vector {
         DEBUG => {
             let status: u64;

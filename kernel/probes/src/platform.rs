@@ -86,6 +86,22 @@ pub struct SlotPage {
     pub alias: *mut u8,
 }
 
+/// Does `work` with interrupts off, and leaves them as they were. `work` is told whether they were
+/// on. Any context of the kernel.
+#[inline(always)]
+pub fn without_interrupts<R>(work: impl FnOnce(bool) -> R) -> R {
+    let flags: u64;
+    // SAFETY: reads the flags by a word below the stack pointer that is free.
+    unsafe { asm!("pushfq", "pop {}", "cli", out(reg) flags) };
+    let were_on = flags & IF != 0;
+    let result = work(were_on);
+    if were_on {
+        // SAFETY: as they were.
+        unsafe { asm!("sti") };
+    }
+    result
+}
+
 /// Memory for slots that is part of the kernel's image, and so near its text: a static of this
 /// type. What makes it executable is the kernel's: the section of the static, or its page tables.
 #[repr(C, align(4096))]
@@ -219,17 +235,11 @@ pub unsafe trait Platform: Sized + 'static {
     /// the flags and the interrupts that the kernel has told of decide; a kernel that counts why a
     /// task may not sleep asks that count, too.
     fn can_sleep() -> bool {
-        let flags: u64;
-        // SAFETY: reads the flags by a word below the stack pointer that is free. Interrupts are
-        // off until the `sti` below, so that the task stays on the CPU that is asked.
-        unsafe { asm!("pushfq", "pop {}", "cli", out(reg) flags) };
-        let cpu = Self::this_cpu();
-        let is_in_task = !cpu.is_in_hit() && cpu.interrupted.is_in_task();
-        if flags & IF != 0 {
-            // SAFETY: as they were.
-            unsafe { asm!("sti") };
-        }
-        flags & IF != 0 && is_in_task
+        // The task stays on the CPU that is asked.
+        without_interrupts(|were_on| {
+            let cpu = Self::this_cpu();
+            were_on && !cpu.is_in_hit() && cpu.interrupted.is_in_task()
+        })
     }
 
     /// The entry points of this kernel.

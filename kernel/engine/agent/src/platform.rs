@@ -6,14 +6,10 @@
 //! are, they say that it is not there.
 
 use alloc::{boxed::Box, string::String};
-use core::{
-    arch::{asm, x86_64::_rdtsc},
-    fmt,
-    ops::Range,
-};
+use core::{arch::x86_64::_rdtsc, fmt, ops::Range};
 
 use bpf_compiler::Sample;
-use probes::{Host, WatchScope};
+use probes::{Host, WatchScope, platform::without_interrupts};
 use unwind::fast::FastTable;
 
 use crate::{
@@ -178,15 +174,7 @@ pub unsafe trait Agent: Host {
 
     /// Runs `work` as clause 2 of the safety list says: with interrupts off.
     fn keep_cpu(work: &mut dyn FnMut()) {
-        const IF: u64 = 1 << 9;
-        let flags: u64;
-        // SAFETY: reads the flags by a word below the stack pointer that is free.
-        unsafe { asm!("pushfq", "pop {}", "cli", out(reg) flags) };
-        work();
-        if flags & IF != 0 {
-            // SAFETY: as they were.
-            unsafe { asm!("sti") };
-        }
+        without_interrupts(|_| work());
     }
 
     /// Nanoseconds since the boot. As it is, the time stamp counter tells them.

@@ -54,6 +54,11 @@ impl<'a> File<'a> {
             stubs,
         })
     }
+
+    /// All symbols.
+    pub(crate) fn into_symbols(self) -> Table<'a> {
+        self.symbols
+    }
 }
 
 impl Functions for File<'_> {

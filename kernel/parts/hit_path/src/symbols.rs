@@ -10,14 +10,14 @@ use core::fmt;
 
 use elf::{ElfBytes, endian::LittleEndian};
 use fallible::{OutOfMemory, written};
-use kallsyms::{Candidates, LookupError, ReadError, Table};
+use kallsyms::{Candidates, LookupError, Table};
 use probes::{
     ProbeError,
     insn::EntryFacts,
     platform::{Symbol, Text},
 };
 
-use crate::{Blacklist, Rules, blacklist::BlacklistError};
+use crate::{Blacklist, Rules, blacklist::BlacklistError, file::File};
 
 /// See the module's text. Each method is the body of one of
 /// [`Platform`](probes::Platform)'s, or of a tracer's fact.
@@ -37,16 +37,17 @@ impl<'a> Symbols<'a> {
         distance: u64,
         own: &Rules<'static>,
     ) -> Result<Self, BlacklistError> {
-        let refused = Blacklist::of_file(file, distance, own)?;
-        Self::with(file, distance, refused).map_err(BlacklistError::File)
+        let image = File::read_moved(file, distance).map_err(BlacklistError::File)?;
+        let refused = Blacklist::of_image(&image, own)?;
+        Ok(Self::with(file, image.into_symbols(), refused))
     }
 
-    fn with(file: &'a [u8], distance: u64, refused: Blacklist) -> Result<Self, ReadError> {
-        Ok(Self {
-            table: Table::read_moved(file, distance)?,
+    fn with(file: &'a [u8], table: Table<'a>, refused: Blacklist) -> Self {
+        Self {
+            table,
             refused,
             build_id_notes: build_id_notes(file).unwrap_or_default(),
-        })
+        }
     }
 
     /// The body of [`Platform::lookup_symbol`](probes::Platform::lookup_symbol).
@@ -146,10 +147,16 @@ mod tests {
     use super::*;
     use std::{env, format, fs};
 
+    /// Without what is refused.
+    fn of(file: &[u8], distance: u64) -> Symbols<'_> {
+        let table = Table::read_moved(file, distance).unwrap();
+        Symbols::with(file, table, Blacklist::default())
+    }
+
     #[test]
     fn a_file_answers_what_the_probes_ask() {
         let file = fs::read(env::current_exe().unwrap()).unwrap();
-        let symbols = Symbols::with(&file, 0x1000, Blacklist::default()).unwrap();
+        let symbols = of(&file, 0x1000);
         let name = "hit_path::symbols::lookup_error";
         let start = symbols.lookup(name).unwrap();
         assert_eq!(symbols.table().lookup(name).unwrap().start, start);
@@ -181,7 +188,7 @@ mod tests {
     #[test]
     fn the_notes_are_those_of_the_linker() {
         let file = fs::read(env::current_exe().unwrap()).unwrap();
-        let symbols = Symbols::with(&file, 0, Blacklist::default()).unwrap();
+        let symbols = of(&file, 0);
         assert_eq!(symbols.build_id_notes()[..4], 4_u32.to_le_bytes());
     }
 }

@@ -54,7 +54,7 @@ use crate::{
 };
 
 /// DR6: the trap is that of a single step (Intel SDM vol. 3B, 17.2.3).
-const BS: u64 = 1 << 14;
+pub(crate) const BS: u64 = 1 << 14;
 /// DR6: a breakpoint or watchpoint of the debug registers has matched, too.
 const MATCHED: u64 = 0b1111;
 /// DR6: an access to the debug registers (BD), and a switch of hardware tasks (BT).

@@ -66,7 +66,7 @@
 
 mod breakpoint;
 pub(crate) mod calls;
-mod debug_trap;
+pub(crate) mod debug_trap;
 mod faults;
 pub(crate) mod interrupts;
 #[cfg_attr(not(feature = "jprobes"), path = "no_jprobes.rs")]
