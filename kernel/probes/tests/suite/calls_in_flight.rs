@@ -354,10 +354,7 @@ fn calls_on_another_stack_make_none_stale_here() {
     let _machine = boot();
     static ABOVE: AtomicU64 = AtomicU64::new(0);
     extern "C" fn call_on_other_stacks(_: u64) {
-        let caller = Code::new(|start| {
-            let distance = (address("tail_f").wrapping_sub(start + 5) as u32).to_le_bytes();
-            [&[0xe8][..], &distance, &exit(start + 5, 1)].concat()
-        });
+        let caller = Code::calling(address("tail_f"), 1);
         let mut benches: Vec<_> = (0..4).map(|_| Bench::new()).collect();
         for bench in &mut benches {
             let here = core::ptr::from_ref(&caller).addr() as u64;
@@ -406,10 +403,7 @@ fn a_tail_call_beside_an_abandoned_call_on_another_stack_is_told_twice() {
     /// that is `higher` bytes higher.
     fn call_on_the_bench(callback: impl Fn(u64) -> Vec<u8>, higher: u64) -> End {
         let callback = Code::new(callback);
-        let caller = Code::new(|start| {
-            let distance = (address("calls_back").wrapping_sub(start + 5) as u32).to_le_bytes();
-            [&[0xe8][..], &distance, &exit(start + 5, 2)].concat()
-        });
+        let caller = Code::calling(address("calls_back"), 2);
         let mut bench = BENCH.lock();
         let bench = bench.as_mut().expect("the test has one");
         let here = core::ptr::from_ref(&caller).addr() as u64;

@@ -71,6 +71,14 @@ impl Code {
     /// Where the exit of a branch is, in bytes from the start.
     const FAR: usize = 32;
 
+    /// A call of the function at `function`, and behind it exit number `number`.
+    pub fn calling(function: u64, number: u32) -> Self {
+        Self::new(|start| {
+            let distance = (function.wrapping_sub(start + 5) as u32).to_le_bytes();
+            [&[0xe8][..], &distance, &exit(start + 5, number)].concat()
+        })
+    }
+
     /// Calls it as a function.
     pub fn call(&self, a: u64, b: u64) -> u64 {
         let function = ptr::with_exposed_provenance::<()>(self.start as usize);

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use probes::{Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs};
 
 use super::{
-    code::{Bench, Code, End, Registers, exit},
+    code::{Bench, Code, End, Registers},
     flags::{AC, CF, DF, IF, PLAIN, STATUS},
     targets::*,
     *,
@@ -106,10 +106,7 @@ fn handlers_find_an_aligned_stack_and_clean_flags() {
     PROBES.register(call).unwrap();
     let mut bench = Bench::new();
     // At every alignment of the stack: call code; exit.
-    let caller = Code::new(|start| {
-        let distance = (code.start.wrapping_sub(start + 5) as u32).to_le_bytes();
-        [&[0xe8][..], &distance, &exit(start + 5, 1)].concat()
-    });
+    let caller = Code::calling(code.start, 1);
     for misaligned in 0..16 {
         let registers = Registers {
             flags: PLAIN | DF,

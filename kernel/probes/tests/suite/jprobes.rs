@@ -12,7 +12,7 @@ use core::{
 use probes::{Jprobe, JprobeEntry, Kprobe, Kretprobe, PreVerdict, PtRegs, kprobe::ProbeKind};
 
 use super::{
-    code::{Bench, Code, End, Registers, exit},
+    code::{Bench, Code, End, Registers},
     targets::*,
     *,
 };
@@ -230,10 +230,7 @@ unsafe extern "C" {
 fn the_function_runs_as_if_its_handler_had_not() {
     let _machine = boot();
     // The return address and seven argument words are put back; what lies above stays spoilt.
-    let caller = Code::new(|start| {
-        let distance = (address("sum").wrapping_sub(start + 5) as u32).to_le_bytes();
-        [&[0xe8][..], &distance, &exit(start + 5, 1)].concat()
-    });
+    let caller = Code::calling(address("sum"), 1);
     let mut bench = Bench::new();
     let mut registers = Registers::default();
     for n in 0..16 {
@@ -271,10 +268,7 @@ fn the_function_runs_as_if_its_handler_had_not() {
 
     // A function that leaves the flags alone shows that they are put back, DF too, and IF, which
     // only the kernel can clear.
-    let nothing = Code::new(|start| {
-        let distance = (address("tail_nothing").wrapping_sub(start + 5) as u32).to_le_bytes();
-        [&[0xe8][..], &distance, &exit(start + 5, 1)].concat()
-    });
+    let nothing = Code::calling(address("tail_nothing"), 1);
     let jprobe = leak(
         Jprobe::new()
             .symbol("tail_nothing")
@@ -305,10 +299,7 @@ static WORDS_TO_SPOIL: AtomicU64 = AtomicU64::new(0);
 #[test]
 fn the_last_words_of_a_stack_are_saved_and_none_behind_them() {
     let _machine = boot();
-    let caller = Code::new(|start| {
-        let distance = (address("tail_nothing").wrapping_sub(start + 5) as u32).to_le_bytes();
-        [&[0xe8][..], &distance, &exit(start + 5, 1)].concat()
-    });
+    let caller = Code::calling(address("tail_nothing"), 1);
     let mut bench = Bench::new();
     let top = bench.sp() + 16 * 8;
     for words in 1..=20 {

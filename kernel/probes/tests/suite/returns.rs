@@ -13,7 +13,7 @@ use core::{
 use probes::{EntryVerdict, Kprobe, Kretprobe, KretprobeInstance, PreVerdict, PtRegs};
 
 use super::{
-    code::{Bench, Code, End, Registers, exit},
+    code::{Bench, Code, End, Registers},
     targets::*,
     *,
 };
@@ -47,10 +47,7 @@ fn both_handlers_see_the_call_and_its_true_return_address() {
             .handler(at_return),
     );
     PROBES.register(call).unwrap();
-    let caller = Code::new(|start| {
-        let distance = (address("add").wrapping_sub(start + 5) as u32).to_le_bytes();
-        [&[0xe8][..], &distance, &exit(start + 5, 1)].concat()
-    });
+    let caller = Code::calling(address("add"), 1);
     let mut bench = Bench::new();
     let mut registers = Registers::default();
     for n in 0..16 {
@@ -272,10 +269,7 @@ fn the_caller_sees_what_a_return_handler_has_changed() {
     }
     let call = leak(Kretprobe::new().symbol("add").handler(change));
     PROBES.register(call).unwrap();
-    let caller = Code::new(|start| {
-        let distance = (address("add").wrapping_sub(start + 5) as u32).to_le_bytes();
-        [&[0xe8][..], &distance, &exit(start + 5, 1)].concat()
-    });
+    let caller = Code::calling(address("add"), 1);
     let mut bench = Bench::new();
     let registers = Registers {
         di: 3,
@@ -298,10 +292,7 @@ fn the_caller_sees_what_a_return_handler_has_changed() {
 #[test]
 fn all_registers_survive_the_trampoline() {
     let _machine = boot();
-    let caller = Code::new(|start| {
-        let distance = (address("leaves_a_mess").wrapping_sub(start + 5) as u32).to_le_bytes();
-        [&[0xe8][..], &distance, &exit(start + 5, 1)].concat()
-    });
+    let caller = Code::calling(address("leaves_a_mess"), 1);
     let mut bench = Bench::new();
     let mut registers = Registers::default();
     for n in 0..16 {
@@ -454,10 +445,7 @@ fn a_call_on_an_unaligned_stack_finds_its_way_home() {
         );
         journal::note(regs.ip);
     }
-    let caller = Code::new(|start| {
-        let distance = (address("add").wrapping_sub(start + 5) as u32).to_le_bytes();
-        [&[0xe8][..], &distance, &exit(start + 5, 1)].concat()
-    });
+    let caller = Code::calling(address("add"), 1);
     let calls = [(); 2].map(|()| leak(Kretprobe::new().symbol("add").handler(note_ip)));
     PROBES.register_batch(&calls).unwrap();
     let mut bench = Bench::new();

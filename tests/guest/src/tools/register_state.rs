@@ -11,6 +11,11 @@ use crate::{
 /// call.
 pub type RegisterState = [u64; 17];
 
+/// Another value in each register; no flags and no function yet.
+pub fn distinct() -> RegisterState {
+    core::array::from_fn(|n| 0x1111_1111_1111_1111 * (n as u64 + 1))
+}
+
 /// Calls the function with the registers and flags of `state`, and stores those it leaves.
 ///
 /// # Safety

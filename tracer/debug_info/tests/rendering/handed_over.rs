@@ -7,7 +7,6 @@
 use std::{
     collections::{BTreeMap, HashMap},
     path::{Path, PathBuf},
-    process::Command,
     sync::OnceLock,
 };
 
@@ -45,32 +44,19 @@ const REGISTERS: [Register; 17] = [
 /// The fixture of two tests.
 fn fixture() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build("handed_over", "3"))
+    BUILT.get_or_init(|| of_kernel("handed_over", 3))
 }
 
 /// A fixture, compiled with the flags of the kernel's target and profile, with an optimisation.
-fn build(name: &str, optimisation: &str) -> PathBuf {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixture");
-    let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join(optimisation);
-    std::fs::create_dir_all(&programs).unwrap();
-    let program = programs.join(name);
-    // The source is named without its folder, because a `Location` prints the name that it has.
-    let mut command = Command::new("rustc");
-    command
-        .current_dir(directory)
-        .arg(format!("{name}.rs"))
-        .arg("-o")
-        .arg(&program);
-    command
-        .args(["--edition=2024", "--target=x86_64-unknown-none"])
-        .arg(format!("-Copt-level={optimisation}"))
-        .args(["-Cdebuginfo=full", "-Cpanic=abort"])
-        .args(["-Crelocation-model=static", "-Ccode-model=kernel"])
-        .args(["-Cforce-frame-pointers=yes", "-Cforce-unwind-tables=yes"]);
-    let output = command.output().expect("rustc runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    program
+fn of_kernel(name: &str, optimisation: u8) -> PathBuf {
+    let flags = [
+        "--target=x86_64-unknown-none",
+        "-Cpanic=abort",
+        "-Ccode-model=kernel",
+        "-Cforce-frame-pointers=yes",
+        "-Cforce-unwind-tables=yes",
+    ];
+    crate::build(name, &optimisation.to_string(), optimisation, &flags)
 }
 
 fn registers(process: &Process) -> Registers {
@@ -201,13 +187,13 @@ fn values_that_are_handed_over_have_the_text_of_debug() {
 
 #[test]
 fn more_values_that_are_handed_over_have_the_text_of_debug() {
-    compare(&build("handed_more", "3"), 4000, false);
+    compare(&of_kernel("handed_more", 3), 4000, false);
 }
 
 /// Code that was not optimised puts its arguments into its frame first.
 #[test]
 fn no_value_of_code_that_was_not_optimised_is_another_one() {
-    compare(&build("handed_more", "0"), 3000, true);
+    compare(&of_kernel("handed_more", 0), 3000, true);
 }
 
 /// Nothing says which of two functions with the same code is called, so what their values are is

@@ -29,8 +29,14 @@ use crate::world::Call;
 
 /// A fixture, compiled with an optimisation. With more than 1 functions of values become one.
 fn fixture(name: &str, optimisation: u8) -> PathBuf {
+    let folder = format!("plain{optimisation}");
+    build(name, &folder, optimisation, &[])
+}
+
+/// The fixture `name`, compiled with an optimisation and `flags`, in a folder for these.
+fn build(name: &str, folder: &str, optimisation: u8, flags: &[&str]) -> PathBuf {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixture");
-    let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("plain{optimisation}"));
+    let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
     std::fs::create_dir_all(&programs).unwrap();
     let program = programs.join(name);
     // The source is named without its folder, because a `Location` prints the name that it has.
@@ -38,11 +44,13 @@ fn fixture(name: &str, optimisation: u8) -> PathBuf {
     command
         .current_dir(directory)
         .arg(format!("{name}.rs"))
-        .args(["--edition=2024", "-o"]);
+        .arg("-o")
+        .arg(&program);
     command
-        .arg(&program)
+        .arg("--edition=2024")
         .arg(format!("-Copt-level={optimisation}"))
-        .args(["-Cdebuginfo=full", "-Crelocation-model=static"]);
+        .args(["-Cdebuginfo=full", "-Crelocation-model=static"])
+        .args(flags);
     let output = command.output().expect("rustc runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");

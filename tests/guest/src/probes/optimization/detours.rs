@@ -11,7 +11,7 @@ use super::{
 };
 use crate::platform::suite::flags::{AC, DF, IF, MASKED, PLAIN, STATUS};
 use crate::tools::jumps::{Optimization, byte_at};
-use crate::tools::register_state::{RegisterState, run};
+use crate::tools::register_state::{RegisterState, distinct, run};
 use alloc::{boxed::Box, vec::Vec};
 use core::{
     arch::naked_asm,
@@ -89,7 +89,7 @@ fn observe(name: &'static str, offset: u32, flags: u64, on: bool) -> (PtRegs, Re
     let probe = register(Box::new(Kprobe::new().symbol(name).offset(offset).pre(see))).unwrap();
     let first = byte_at(address(name) + u64::from(offset));
     assert_eq!(first, if on { 0xe9 } else { 0xcc }, "{name}+{offset}");
-    let mut state: RegisterState = core::array::from_fn(|n| 0x1111_1111_1111_1111 * (n as u64 + 1));
+    let mut state = distinct();
     state[15] = flags;
     state[16] = address(name);
     let (hits, traps) = (HITS.load(SeqCst), breakpoints());
@@ -155,8 +155,7 @@ fn a_jprobes_handler_leaves_no_trace_in_any_register() {
         HITS.fetch_add(1, SeqCst);
     }
     let leaves = |flags: u64| {
-        let mut state: RegisterState =
-            core::array::from_fn(|n| 0x1111_1111_1111_1111 * (n as u64 + 1));
+        let mut state = distinct();
         (state[15], state[16]) = (flags, address("opt_add"));
         // SAFETY: keeps rsp.
         unsafe { run(&mut state) };

@@ -6,7 +6,7 @@ use crate::{
     platform::suite::flags::{PLAIN, STATUS},
     tools::{
         jumps::Optimization,
-        register_state::{RegisterState, run},
+        register_state::{distinct, run},
     },
 };
 
@@ -47,8 +47,7 @@ const CALLS: u64 = 600;
 
 fn check_calls(tracer: &str) {
     for call in 0..CALLS {
-        let mut state: RegisterState =
-            core::array::from_fn(|n| 0x1111_1111_1111_1111 * (n as u64 + 1));
+        let mut state = distinct();
         state[15] = PLAIN | if call % 2 == 0 { STATUS } else { 0 };
         state[16] = unchanged_outer as *const () as u64;
         let before = state;
