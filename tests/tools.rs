@@ -362,7 +362,7 @@ fn memory() -> &'static Answers {
         let further = "
             inline:kernel::mm::fault::resolve { @inlined = count(); }
             tracepoint:exceptions:page_fault { @all_faults[comm] = count(); }
-            kprobe:\"kernel::task::wait_queue::wait<lock*\" { @locks[comm] = count(); }";
+            kprobe:\"<kernel::sync::mutex::RawMutex as lock_api::mutex::RawMutex>::lock\" { @locks[comm] = count(); }";
         Answers::of(&["--smp", "2", &programs(&["faults", "lockwait"], further)])
     });
     &ANSWERS
@@ -647,12 +647,12 @@ fn irqsoff_shows_the_longest_stretches() {
     let longest = longest_stretches(&said);
     let of_interrupts = longest_from(&longest, "do_interrupt");
     assert!(of_interrupts >= Some(work(&said)), "{said}");
-    for cause in ["do_page_fault", "reschedule", "wake_one"] {
+    for cause in ["do_page_fault", "reschedule", "free_frames"] {
         assert!(longest_from(&longest, cause).is_some(), "{cause}: {said}");
     }
     // What ends in the same function began there, or at its gate.
     assert!(
-        longest.contains_key(&("wake_one".into(), "wake_one".into())),
+        longest.contains_key(&("free_frames".into(), "free_frames".into())),
         "{said}"
     );
     assert_nothing_else_is_shown(&said);
@@ -673,7 +673,7 @@ fn preemptoff_shows_the_longest_stretches() {
         longest_from(&longest, "alloc") >= Some(work(&said)),
         "{said}"
     );
-    for function in ["alloc", "dealloc", "wake_one"] {
+    for function in ["alloc", "dealloc", "free_frames"] {
         let both_ends = (function.into(), function.into());
         assert!(longest.contains_key(&both_ends), "{function}: {said}");
     }

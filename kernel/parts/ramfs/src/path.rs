@@ -28,11 +28,13 @@ impl<'a> Path<'a> {
     }
 
     /// Whether the path starts at the root.
+    #[inline]
     pub fn is_absolute(self) -> bool {
         self.bytes.starts_with(b"/")
     }
 
     /// Whether the path ends in a slash: it then can name a directory only.
+    #[inline]
     pub fn demands_directory(self) -> bool {
         self.bytes.ends_with(b"/")
     }

@@ -41,6 +41,49 @@ fn create(tree: &mut Files, path: &str) -> NodeId {
         .unwrap()
 }
 
+/// Names that differ before, at and after their eighth byte, and those that begin with another one.
+#[test]
+fn names_that_begin_alike_are_different_files() {
+    let names = [
+        "a",
+        "ab",
+        "aa",
+        "a\u{1}",
+        "sevensz",
+        "seven_s",
+        "eight_by",
+        "eight_bz",
+        "eight_bys",
+        "eight_byt",
+        "eight_by_and_more",
+        "eight_by_and_mord",
+        "\u{7f}",
+        "\u{fc}ber",
+        "\u{fc}bes",
+    ];
+    let mut tree = tree();
+    let made: Vec<_> = names
+        .iter()
+        .map(|name| create(&mut tree, &format!("/tmp/{name}")))
+        .collect();
+    let found =
+        |tree: &Files, name: &str| tree.walk(NodeId::ROOT, format!("/tmp/{name}").as_bytes());
+    for (name, id) in names.iter().zip(&made) {
+        assert_eq!(found(&tree, name), Ok(*id), "{name}");
+    }
+    for other in ["b", "eight_b", "eight_by_and_mor", "sevens", "\u{fc}be"] {
+        assert_eq!(found(&tree, other), Err(NotFound), "{other}");
+    }
+    for (removed, name) in names.iter().enumerate() {
+        tree.unlink(NodeId::ROOT, format!("/tmp/{name}").as_bytes())
+            .unwrap();
+        for (at, (name, id)) in names.iter().zip(&made).enumerate() {
+            let want = if at > removed { Ok(*id) } else { Err(NotFound) };
+            assert_eq!(found(&tree, name), want, "{name}");
+        }
+    }
+}
+
 #[test]
 fn dots_and_slashes_lead_where_they_should() {
     let mut tree = tree();

@@ -7,11 +7,12 @@
 
 use crate::{
     Access, Attributes, Error, FileKind, NodeId,
-    node::{Content, Directory, Name, Node},
+    node::{self, Content, Directory, Name, Node},
     path::{Path, Step},
 };
 use abi::{mode, open};
 use alloc::{boxed::Box, vec::Vec};
+use core::cmp::Ordering;
 
 use fallible::try_box;
 
@@ -125,9 +126,10 @@ impl<S> Tree<S> {
 
     /// Where `name` is in `directory`, or where it would be.
     fn position(&self, directory: &Directory, name: &[u8]) -> Result<usize, usize> {
+        let head = node::head(name);
         (directory.by_name).binary_search_by(|id| {
-            let own = self.node(*id).map_or(&[][..], |node| node.name.bytes());
-            own.cmp(name)
+            let own = self.node(*id);
+            own.map_or(Ordering::Less, |own| own.name.compare(name, head))
         })
     }
 
