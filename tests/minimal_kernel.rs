@@ -48,6 +48,7 @@ fn has_no_features(elf: &Path) {
     assert!(has("kretprobe_trampoline") && has("kprobe_breakpoint"));
     for symbol in [
         "kprobe_action",
+        "kretprobe_trampoline_action",
         "kretprobe_trampoline_trap3",
         "jprobe_return",
         "kretprobe_detour",

@@ -362,7 +362,9 @@ fn memory() -> &'static Answers {
         let further = "
             inline:kernel::mm::fault::resolve { @inlined = count(); }
             tracepoint:exceptions:page_fault { @all_faults[comm] = count(); }
-            kprobe:\"<kernel::sync::mutex::RawMutex as lock_api::mutex::RawMutex>::lock\" { @locks[comm] = count(); }";
+            kprobe:\"<kernel::sync::mutex::RawMutex as lock_api::mutex::RawMutex>::lock\" {
+                @locks[comm] = count();
+            }";
         Answers::of(&["--smp", "2", &programs(&["faults", "lockwait"], further)])
     });
     &ANSWERS

@@ -90,7 +90,7 @@ pub fn on_sync_ipi(regs: &PtRegs) {
 }
 
 /// The addresses of the trampolines that return-probed functions return to. Any context.
-pub fn return_trampolines() -> [Range<u64>; 3] {
+pub fn return_trampolines() -> [Range<u64>; 4] {
     platform::return_trampolines().map(|trampoline| {
         let start = trampoline as u64;
         start..start + symbols::lookup_addr(start).map_or(1, |symbol| symbol.size)

@@ -243,9 +243,10 @@ fn text_of(kind: SymbolKind) -> Text {
 }
 
 /// The trampolines that return-probed functions return to. Any context.
-pub(super) fn return_trampolines() -> [*const (); 3] {
+pub(super) fn return_trampolines() -> [*const (); 4] {
     [
         kretprobe_trampoline as *const (),
+        core::ptr::with_exposed_provenance(probes::action_trampoline!() as usize),
         kretprobe_trampoline_trap3 as *const (),
         kretprobe_trampoline_trap4 as *const (),
     ]

@@ -17,7 +17,7 @@ use trace_agent::{
     },
     records,
 };
-use tracefs::line::{flags, stack};
+use tracefs::line::{flags, mark, stack};
 use unwind::fast::FastTable;
 use x86_64::instructions::interrupts;
 
@@ -46,6 +46,10 @@ const _: () = assert!(percpu::MAX_CPUS == MAX_CPUS);
 // The records of stacks are lines of `trace`.
 const _: () = assert!(
     stack::ID == records::STACK_TYPE && stack::HEADER_BYTES as usize == records::STACK_HEADER_BYTES
+);
+// So are those of marks.
+const _: () = assert!(
+    mark::ID == records::MARK_TYPE && mark::HEADER_BYTES as usize == records::MARK_HEADER_BYTES
 );
 // So are the flags of all records.
 const _: () = assert!(

@@ -42,7 +42,7 @@ pub mod triggers;
 mod user;
 
 pub use agent::TRACING;
-pub use trace_agent::{bpf, buffer};
+pub use trace_agent::{MarkError, bpf, buffer};
 
 pub use crate::mm::shared;
 

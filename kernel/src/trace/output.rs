@@ -11,7 +11,7 @@ use core::fmt::{self, Write};
 use fallible::{Text, written};
 use tracefs::{
     graph::{self, Call, CallReturn, Lines, Options},
-    line::{self, Origin, function, stack},
+    line::{self, Origin, function, mark, stack},
 };
 
 use super::{
@@ -190,7 +190,10 @@ impl Printer {
                 .writer(|writer, text| writer.call(lines, &call, origin, duration_ns, text));
         }
         let mut comment = Text::new();
-        write_record(id, record, &mut self.layouts, &self.symbols, &mut comment)?;
+        match id {
+            mark::ID => line::write_mark_text(record, &mut comment)?,
+            _ => write_record(id, record, &mut self.layouts, &self.symbols, &mut comment)?,
+        }
         self.writer(|writer, text| writer.comment(lines, &comment, origin, text))
     }
 
@@ -261,6 +264,9 @@ fn write_record(
     }
     if id == stack::ID {
         return line::write_frames(record, symbols, out);
+    }
+    if id == mark::ID {
+        return line::write_mark(record, out);
     }
     if let Some(call) = Call::read(id, record) {
         return call.write(symbols, out);

@@ -194,6 +194,7 @@ macro_rules! entry_points {
                     by_jump: 0,
                 },
                 graph_return: trace_graph_return,
+                graph_return_by_jump: trace_graph_return_by_jump,
             }
         }
     };

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 
 use probes::{
     PtRegs, Touched,
-    action::{EntryRoutine, ReturnRoutine},
+    action::{EntryRoutine, JumpRoutine, ReturnRoutine},
 };
 
 /// Nanoseconds of a second.
@@ -171,6 +171,7 @@ pub struct EntryPoints {
     pub graph_inner_arguments: GraphEntry,
     pub graph_hidden: GraphEntry,
     pub graph_return: ReturnRoutine,
+    pub graph_return_by_jump: JumpRoutine,
 }
 
 /// The two routines of an entry in one role, as [`probes::CallAction`] has them.

@@ -373,10 +373,10 @@ pub unsafe fn entry_by_jump<A: Agent, const ROLE: u8, const ARGUMENTS: bool>(
 /// The return of a call that was followed, where that is not usual.
 ///
 /// # Safety
-/// The routine [`CallAction::on_return`] calls it with its arguments, of a call whose entry ran one
-/// of those above.
+/// The routines [`CallAction::on_return`] and [`CallAction::jump_return`] call it, of a call whose
+/// entry ran one of those above. `result` and `flags` are what the call has left.
 #[inline(always)]
-pub unsafe fn on_return<A: Agent>(instance: *mut (), regs: *const PtRegs) {
+pub unsafe fn on_return<A: Agent>(instance: *mut (), result: u64, flags: u64) {
     // SAFETY: set by the entry.
     let call = unsafe { *call_of(instance) };
     let least = A::tracing().graph.least_ticks.load(Relaxed);
@@ -384,15 +384,13 @@ pub unsafe fn on_return<A: Agent>(instance: *mut (), regs: *const PtRegs) {
     if call.place.depth == HIDDEN || least != 0 && took() < least {
         return;
     }
-    // SAFETY: the registers of the return.
-    let regs = unsafe { &*regs };
     const BYTES: usize = size_of::<ReturnRecord>();
-    if let Some(record) = reserve::<A, ReturnRecord, BYTES>(RETURN_TYPE, regs.flags) {
+    if let Some(record) = reserve::<A, ReturnRecord, BYTES>(RETURN_TYPE, flags) {
         let record = record.as_ptr();
         // SAFETY: reserved, aligned to 8, and this hit's until it is submitted.
         unsafe {
             (*record).function = call.function;
-            (*record).result = regs.ax;
+            (*record).result = result;
             (*record).place = call.place;
             (*record).entered = call.entered;
             records::submit_event_of(record.cast());
@@ -439,6 +437,7 @@ impl<A: Agent> GraphTracer<A> {
                 entry: Some(routines.entry),
                 jump_entry: routines.by_jump,
                 on_return: entry.graph_return,
+                jump_return: Some(entry.graph_return_by_jump),
                 shared_words: WORDS,
             };
             // SAFETY: the code is the kernel's, and does as `CallAction` says.

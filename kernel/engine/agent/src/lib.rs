@@ -89,4 +89,4 @@ pub use per_cpu::PerCpu;
 pub use platform::Agent;
 #[doc(hidden)]
 pub use probes;
-pub use state::Tracing;
+pub use state::{MarkError, Tracing};

@@ -182,6 +182,13 @@ pub const STACK_TYPE: u16 = 4;
 /// Where its frames begin: after the common header and the number of their bytes.
 pub const STACK_HEADER_BYTES: usize = 16;
 
+/// The type of the record of a mark, [`write_mark`].
+pub const MARK_TYPE: u16 = 5;
+/// Where its text begins: after the common header and the number of the text's bytes.
+pub const MARK_HEADER_BYTES: usize = 16;
+/// The most bytes of the text of a mark.
+pub const MOST_MARK_BYTES: usize = MOST_RECORD_BYTES as usize - MARK_HEADER_BYTES;
+
 /// From the header of the ring's record to the program's.
 #[doc(hidden)]
 pub const IN_FRONT: usize = RECORD_HEADER_BYTES + PREFIX_BYTES;
@@ -358,6 +365,25 @@ pub(crate) fn write_stack<A: Agent>(frames: &[u64], flags: u8) {
         // SAFETY: reserved above, on this CPU, with its prefix in front of it.
         unsafe { ring.commit(NonNull::new_unchecked(record.sub(PREFIX_BYTES))) };
     }
+}
+
+/// Writes the record of a task's text, of at most [`MOST_MARK_BYTES`]. The CPU is kept. False: no
+/// records are taken, or there is no room, which is counted.
+pub(crate) fn write_mark<A: Agent>(text: &[u8]) -> bool {
+    let size = MARK_HEADER_BYTES + text.len();
+    let record = reserve_event::<A>(MARK_TYPE.into(), size as u64, 0);
+    let Some(ring) = ring_of::<A>(record) else {
+        return false;
+    };
+    // SAFETY: the record has the header and so many bytes after it, and is aligned to 8. It is this
+    // task's. It was reserved above, on this CPU, with its prefix in front of it.
+    unsafe {
+        record.add(8).cast::<u64>().write(text.len() as u64);
+        let to = record.add(MARK_HEADER_BYTES);
+        to.copy_from_nonoverlapping(text.as_ptr(), text.len());
+        ring.commit(NonNull::new_unchecked(record.sub(PREFIX_BYTES)));
+    }
+    true
 }
 
 /// The helper [`Helper::EventReserve`]: reserves the record of an event, and fills in the common

@@ -8,9 +8,18 @@ use core::sync::atomic::Ordering;
 use probes::PtRegs;
 
 use crate::{
-    Agent, CodePage, buffer::Buffers, code::CodeRegion, counters::Counters, graph::Choice,
-    last_words::LastWords, nofault, per_cpu::count_bad_load, program::AimedWatches,
-    records::Recording, script::Profiles, stacks::StackTable,
+    Agent, CodePage,
+    buffer::Buffers,
+    code::CodeRegion,
+    counters::Counters,
+    graph::Choice,
+    last_words::LastWords,
+    nofault,
+    per_cpu::count_bad_load,
+    program::AimedWatches,
+    records::{MOST_MARK_BYTES, Recording, write_mark},
+    script::Profiles,
+    stacks::StackTable,
 };
 
 /// See the module's text.
@@ -75,6 +84,25 @@ impl<A: Agent> Tracing<A> {
         self.recording.script_runs.load(Ordering::Relaxed)
     }
 
+    /// Records a text: a mark of a task among what the kernel does. Returns how many of its bytes
+    /// were recorded, at most [`MOST_MARK_BYTES`]. The buffers are [ready](Buffers::ready).
+    ///
+    /// # Errors
+    /// [`MarkError`]; nothing is recorded then. Task context.
+    pub fn mark(&self, text: &[u8]) -> Result<usize, MarkError> {
+        let text = &text[..text.len().min(MOST_MARK_BYTES)];
+        let mut result = Err(MarkError::ScriptRuns);
+        A::keep_cpu(&mut || {
+            if !self.script_runs() {
+                result = match write_mark::<A>(text) {
+                    true => Ok(text.len()),
+                    false => Err(MarkError::NotTaken),
+                };
+            }
+        });
+        result
+    }
+
     /// Lets no more records be written: the kernel is about to end, and what it calls for that is
     /// not what led there. Any context.
     pub fn stop_recording(&self) {
@@ -89,6 +117,15 @@ impl<A: Agent> Tracing<A> {
             .map(|cpu| cpu.bad_loads.load(Ordering::Relaxed))
             .sum()
     }
+}
+
+/// Why a mark is not recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MarkError {
+    /// The buffers are those of a script.
+    ScriptRuns,
+    /// No records are taken, or the buffer is full and keeps what it has.
+    NotTaken,
 }
 
 /// The register with that number in an instruction.

@@ -157,8 +157,12 @@ impl Env<'_> {
     fn probed(&self, register: Register) -> Value {
         match (self.form, register) {
             (_, Register::Ip) => Value::Unknown,
-            (Form::Jump { .. } | Form::Entry, Register::Cs | Register::Ss) => Value::Unknown,
-            (Form::Jump { .. } | Form::Entry, Register::OrigAx) => Value::Const(u64::MAX),
+            (Form::Jump { .. } | Form::Entry | Form::Return, Register::Cs | Register::Ss) => {
+                Value::Unknown
+            }
+            (Form::Jump { .. } | Form::Entry | Form::Return, Register::OrigAx) => {
+                Value::Const(u64::MAX)
+            }
             _ => Value::Probed(register),
         }
     }

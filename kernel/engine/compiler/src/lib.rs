@@ -78,6 +78,9 @@ pub enum Form {
     /// above the return address, on an aligned stack, and with DF and AC clear. All registers are
     /// kept but those that the frame holds. The result is that of [`Form::Handler`].
     Entry,
+    /// For [`ProgramKind::Return`]. Called by the trampoline of the return, without a result. Else
+    /// as [`Form::Entry`].
+    Return,
     /// Called as a C function `(instance, context) -> u8`. The instance is that of the call, for
     /// [`ProgramKind::Entry`] and [`ProgramKind::Return`]: see [`INSTANCE_WORDS`]. The context is
     /// laid out as [`bpf::context`] says, but for [`ProgramKind::Probe`] `ip` is the probed address
@@ -92,7 +95,7 @@ impl Form {
 
     /// The registers of the frame, if it has those of [`BreakpointFrame::AX`] and the like.
     fn has_frame(self) -> bool {
-        matches!(self, Self::Breakpoint | Self::Watchpoint | Self::Entry)
+        !matches!(self, Self::Jump { .. } | Self::Handler)
     }
 }
 
@@ -131,14 +134,14 @@ impl WatchpointFrame {
     pub const REST: i32 = 0x10;
 }
 
-/// The frame of [`Form::Entry`]. From [`BreakpointFrame::AX`] to [`BreakpointFrame::DI`] it is laid
-/// out as that is.
+/// The frame of [`Form::Entry`] and [`Form::Return`]. From [`BreakpointFrame::AX`] to
+/// [`BreakpointFrame::DI`] it is laid out as that is.
 pub struct EntryFrame;
 
 impl EntryFrame {
     pub const INSTANCE: i32 = 0x00;
     pub const FLAGS: i32 = 0x30;
-    /// This is where the probe's `rsp` points to.
+    /// This is where the probe's `rsp` points to at an entry. At a return it points above this.
     pub const RETURN_SLOT: i32 = 0x38;
 }
 
@@ -373,9 +376,9 @@ pub fn compile(
 ) -> Result<Code, CompileError> {
     let kind = program.program().kind;
     let is_right = match kind {
-        ProgramKind::Probe => form != Form::Entry,
+        ProgramKind::Probe => !matches!(form, Form::Entry | Form::Return),
         ProgramKind::Entry { .. } => matches!(form, Form::Entry | Form::Handler),
-        ProgramKind::Return { .. } => form == Form::Handler,
+        ProgramKind::Return { .. } => matches!(form, Form::Return | Form::Handler),
     };
     if !is_right {
         return Err(CompileError::Form { kind });

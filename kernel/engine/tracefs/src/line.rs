@@ -45,6 +45,19 @@ pub mod stack {
     pub const HEADER_BYTES: u32 = 16;
 }
 
+/// The records of texts that tasks write to `trace_marker`. Linux has `ftrace:print`.
+///
+/// ```text
+///   0      8             16
+///   |common| bytes, 8    | the text ...
+/// ```
+pub mod mark {
+    /// Their type in the common header.
+    pub const ID: u16 = 5;
+    /// The bytes before the text.
+    pub const HEADER_BYTES: u32 = 16;
+}
+
 /// The records of the tracer `function`, as in Linux.
 ///
 /// ```text
@@ -200,6 +213,29 @@ pub fn write_frames(record: &[u8], symbols: &dyn Symbols, out: &mut dyn Write) -
         match symbols.symbol(frame) {
             Some(SymbolAt { name, .. }) => write!(out, "\n => {name}")?,
             None => write!(out, "\n => {frame:#x}")?,
+        }
+    }
+    Ok(())
+}
+
+/// Writes a mark as it comes after the time: Linux's function that records it, and its text.
+pub fn write_mark(record: &[u8], out: &mut dyn Write) -> fmt::Result {
+    out.write_str("tracing_mark_write: ")?;
+    write_mark_text(record, out)
+}
+
+/// Writes the text of a mark, up to a NUL and without the newline at its end. What is no UTF-8 is
+/// shown as U+FFFD.
+pub fn write_mark_text(record: &[u8], out: &mut dyn Write) -> fmt::Result {
+    let bytes = record::word(record, 8).unwrap_or(0) as usize;
+    let text = record.get(mark::HEADER_BYTES as usize..).unwrap_or(&[]);
+    let text = text.get(..bytes).unwrap_or(text);
+    let text = text.split(|byte| *byte == 0).next().unwrap_or(text);
+    let text = text.strip_suffix(b"\n").unwrap_or(text);
+    for chunk in text.utf8_chunks() {
+        out.write_str(chunk.valid())?;
+        if !chunk.invalid().is_empty() {
+            out.write_char(char::REPLACEMENT_CHARACTER)?;
         }
     }
     Ok(())

@@ -14,6 +14,7 @@ pub const EVENTS: &str = r#"tracing mini-HOWTO:
   trace			- The static contents of the buffer
 			  To clear the buffer write into this file: echo > trace
   trace_pipe		- A consuming read to see the contents of the buffer
+  trace_marker		- Writes into this file writes into the kernel buffer
   current_tracer	- function, function_graph or nop
   available_tracers	- list of configured tracers for current_tracer
   available_filter_functions - list of functions that can be filtered on

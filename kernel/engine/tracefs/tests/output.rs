@@ -12,7 +12,7 @@ use tracefs::{
     fetch::Grammar,
     line::{
         DELAY_MARK_FROM_END, Origin, flags, state, write_event, write_frames, write_function,
-        write_header, write_lost, write_prefix, write_short_prefix, write_traced,
+        write_header, write_lost, write_mark, write_prefix, write_short_prefix, write_traced,
     },
     readme,
     record::Layout,
@@ -295,6 +295,27 @@ fn a_traced_function_has_the_columns_of_linux() {
     };
     assert_eq!(shown(1, false), "vfs_read (1)           \n");
     assert_eq!(shown(12, true), "vfs_read (12) R         \n");
+}
+
+#[test]
+fn a_mark_is_shown_as_its_text() {
+    let shown = |bytes: u64, text: &[u8]| {
+        let mut record = vec![5, 0, 0, 0, 7, 0, 0, 0];
+        record.extend(bytes.to_le_bytes());
+        record.extend(text);
+        let mut shown = String::new();
+        write_mark(&record, &mut shown).unwrap();
+        shown
+    };
+    let head = "tracing_mark_write: ";
+    // What is after the text fills the record up.
+    assert_eq!(shown(4, b"work\xaa\xaa"), format!("{head}work"));
+    assert_eq!(shown(5, b"work\n\xaa"), format!("{head}work"));
+    assert_eq!(shown(6, b"a\nb\n\n"), format!("{head}a\nb\n"));
+    assert_eq!(shown(3, b"\xffb\xc3"), format!("{head}\u{fffd}b\u{fffd}"));
+    assert_eq!(shown(0, b""), head);
+    // A record that is cut short.
+    assert_eq!(shown(9, b"wo"), format!("{head}wo"));
 }
 
 #[test]

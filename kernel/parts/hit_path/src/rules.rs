@@ -23,9 +23,9 @@ pub const PROBES: Rules<'static> = Rules {
 
 /// The rules for this kernel's closure.
 pub const KERNEL: Rules<'static> = Rules {
-    roots: &joined::<42, 61, 103>(PROBES_ROOTS, ROOTS),
+    roots: &joined::<44, 62, 106>(PROBES_ROOTS, ROOTS),
     ends: &joined::<7, 12, 19>(PROBES_ENDS, ENDS),
-    callers: &joined::<32, 7, 39>(PROBES_CALLERS, CALLERS),
+    callers: &joined::<33, 7, 40>(PROBES_CALLERS, CALLERS),
     stack_switchers: &joined::<1, 4, 5>(PROBES_STACK_SWITCHERS, STACK_SWITCHERS),
 };
 
@@ -45,7 +45,7 @@ const fn joined<const A: usize, const B: usize, const ALL: usize>(
 }
 
 /// What the macros of the probes define, and why it must not need them.
-const PROBES_ROOTS: [Named; 42] = [
+const PROBES_ROOTS: [Named; 44] = [
     ("kprobe_breakpoint", "a hit begins in it"),
     ("kprobe_hit", "the site's first probe names it"),
     ("kprobe_hit_post", "the site's first probe names it"),
@@ -67,6 +67,14 @@ const PROBES_ROOTS: [Named; 42] = [
     (
         "kretprobe_trampoline",
         "return-probed functions return to it",
+    ),
+    (
+        "kretprobe_trampoline_action",
+        "return-probed functions return to it",
+    ),
+    (
+        "kretprobe_retired",
+        "calls of probes that were unregistered return through it",
     ),
     (
         "kretprobe_trampoline_trap3",
@@ -127,7 +135,7 @@ const PROBES_ROOTS: [Named; 42] = [
 ];
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-const ROOTS: [Named; 61] = [
+const ROOTS: [Named; 62] = [
     (
         "kernel::arch::x86_64::traps::do_breakpoint",
         "a hit runs through it",
@@ -210,6 +218,10 @@ const ROOTS: [Named; 61] = [
     ),
     ("trace_graph_hidden", "the tracer of calls runs through it"),
     ("trace_graph_return", "the tracer of calls runs through it"),
+    (
+        "trace_graph_return_by_jump",
+        "the tracer of calls runs through it",
+    ),
     ("trace_add_by_key", "actions call it"),
     ("trace_event_reserve", "actions call it"),
     ("trace_event_of_size", "actions call it"),
@@ -308,7 +320,7 @@ const ENDS: [Named; 12] = [
 
 /// Functions that call handlers, or jump to an address that a probe has named. The compiler inlines
 /// methods into one another, so some are here because of methods that may be inlined into them.
-const PROBES_CALLERS: [Named; 32] = [
+const PROBES_CALLERS: [Named; 33] = [
     (
         "kprobe_breakpoint",
         "jumps to the stub that the site's first probe names",
@@ -350,6 +362,10 @@ const PROBES_CALLERS: [Named; 32] = [
     ),
     ("kprobe_run_posts", "calls post handlers"),
     ("kretprobe_trampoline", "calls a return handler"),
+    (
+        "kretprobe_trampoline_action",
+        "calls the routine of an action",
+    ),
     (
         "probes::asm::handle_slow_path",
         "calls pre and entry handlers",

@@ -1,4 +1,7 @@
 //! Nodes: the files and directories that names stand for.
+//!
+//! A directory lists its nodes twice: by name for look-up, and by number for listing. Each node has
+//! its own name, with the first bytes also as a number, because a search compares these.
 
 use crate::Error;
 use abi::mode;

@@ -130,6 +130,7 @@ macro_rules! breakpoint_entry {
             // An instance, and a task's cell.
             next = const $crate::asm::layout::INSTANCE_NEXT,
             ret_addr = const $crate::asm::layout::INSTANCE_RET_ADDR,
+            to_action_trampoline = const $crate::asm::layout::TO_ACTION_TRAMPOLINE,
             return_frame = const $crate::asm::layout::INSTANCE_RETURN_FRAME,
             below_slot = const $crate::asm::layout::BELOW_SLOT,
             shared = const $crate::asm::layout::SHARED,

@@ -62,6 +62,7 @@ pub const KRETPROBE_LONE_HOLDER: usize = offset_of!(KretprobeCore, lone_holder);
 pub const KRETPROBE_HANDLER: usize = offset_of!(KretprobeCore, handler);
 pub const KRETPROBE_ENTER: usize = offset_of!(KretprobeCore, enter);
 pub const KRETPROBE_JUMP_ENTRY: usize = offset_of!(KretprobeCore, jump_entry);
+pub const KRETPROBE_JUMP_RETURN: usize = offset_of!(KretprobeCore, jump_return);
 pub const KRETPROBE_TRAMPOLINE: usize = offset_of!(KretprobeCore, trampoline);
 pub const KRETPROBE_NMISSED: usize = offset_of!(KretprobeCore, nmissed);
 pub const HOLDER_KRETPROBE: usize = offset_of!(Holder, kretprobe);
@@ -69,6 +70,8 @@ pub const INSTANCE_NEXT: usize = offset_of!(Instance, next);
 pub const INSTANCE_HOLDER: usize = offset_of!(Instance, holder);
 pub const INSTANCE_RET_ADDR: usize = offset_of!(Instance, ret_addr);
 pub const INSTANCE_RETURN_FRAME: usize = offset_of!(Instance, return_frame);
+/// How far `kretprobe_trampoline_action` is after `kretprobe_trampoline`.
+pub const TO_ACTION_TRAMPOLINE: u64 = 512;
 pub const BELOW_SLOT: u64 = instance::BELOW_SLOT;
 pub const SHARED: u64 = instance::SHARED;
 pub const CELL_HEAD: usize = offset_of!(TaskCell, head);

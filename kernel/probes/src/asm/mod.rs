@@ -95,6 +95,7 @@ macro_rules! entry_points {
             $crate::instance_macros!(),
             $crate::handlers!(),
             $crate::returns!(),
+            $crate::action_returns!(),
             $crate::historic_returns!(),
             $crate::jprobe_routines!(),
             $crate::detours!(),
@@ -126,6 +127,8 @@ kprobe_per_cpu_offset:
             enter = const $crate::asm::layout::KRETPROBE_ENTER,
             kretprobe_trampoline = const $crate::asm::layout::KRETPROBE_TRAMPOLINE,
             jump_entry = const $crate::asm::layout::KRETPROBE_JUMP_ENTRY,
+            jump_return = const $crate::asm::layout::KRETPROBE_JUMP_RETURN,
+            to_action_trampoline = const $crate::asm::layout::TO_ACTION_TRAMPOLINE,
             handler = const $crate::asm::layout::KRETPROBE_HANDLER,
             kretprobe_holder = const $crate::asm::layout::KRETPROBE_HOLDER,
             nmissed = const $crate::asm::layout::KRETPROBE_NMISSED,
@@ -206,6 +209,7 @@ kprobe_per_cpu_offset:
             let [jprobe, jprobe_return] = $crate::jprobe_entries!();
             $crate::asm::EntryPoints {
                 trampoline: kretprobe_trampoline as *const () as u64,
+                action_trampoline: $crate::action_trampoline!(),
                 historic_trampolines: $crate::historic_trampolines!(),
                 post_stub: kprobe_post_stub as *const () as u64,
                 jprobe_return,

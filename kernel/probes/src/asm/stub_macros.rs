@@ -253,9 +253,12 @@ macro_rules! instance_macros {
 # Borrows a return address, as `Hits::enter_call` in `hit/calls.rs` does, but leaves what takes the
 # slow path to it: calls were abandoned, or the slot is borrowed already. In: rax, an instance of
 # this CPU's own; `return_frame`, the register with the address of the frame that the trampoline
-# will build. The trampoline's address is a constant, in memory, or in a register, which is loaded
-# from `mark` where one is given. Leaves `cell`, the task's cell; changes rcx and rdx. At
-# `slow_path` the instance is still this CPU's, rdx the newest call if there is no `mark`.
+# will build. The address of `kretprobe_trampoline` is a constant, in memory, or in a register,
+# which is loaded from `mark` where one is given. Leaves `cell`, the task's cell; changes rcx and
+# rdx. At `slow_path` the instance is still this CPU's, rdx the newest call if there is no `mark`.
+#
+# A borrowed slot holds the address of either trampoline, so it is one of a range, of which no other
+# address is ever returned to.
 #
 # The caller then stores the trampoline's address in the return slot. That is the last step, because
 # a stack walk in an NMI that finds the trampoline there asks the instance list.
@@ -269,8 +272,9 @@ macro_rules! instance_macros {
     .ifnb \mark
     movabs \trampoline, \mark
     .endif
-    cmp rcx, \trampoline
-    je \slow_path
+    sub rcx, \trampoline
+    cmp rcx, {to_action_trampoline}
+    jbe \slow_path
     mov [\cell + {cell_head}], rax
 .endm
 

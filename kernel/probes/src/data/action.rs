@@ -97,6 +97,9 @@ pub type EntryRoutine = extern "C" fn(*mut (), &mut PtRegs) -> EntryVerdict;
 /// The same at the return, where there is nothing to decide.
 pub type ReturnRoutine = extern "C" fn(*mut (), &mut PtRegs);
 
+/// A routine that a detour or a trampoline calls by a convention of its own.
+pub type JumpRoutine = unsafe extern "C" fn();
+
 /// Where the words that the entry and the return of a call share are in its instance, in bytes.
 pub const WORDS_IN_INSTANCE: usize = size_of::<Instance>();
 
@@ -122,12 +125,19 @@ pub struct CallAction {
     pub jump_entry: u64,
     /// At the return.
     pub on_return: ReturnRoutine,
+    /// The same for a call that was followed by a jump, with nothing else at the function's entry;
+    /// none: its return builds a frame for `on_return`, too. Called with the guard held and DF and
+    /// AC clear; `rsi` is the probe. Above the return address it finds the words that
+    /// [`EntryFrame`] names, but with the stack pointer of the return above
+    /// [`EntryFrame::return_slot`]. It may change what `jump_entry` may change.
+    pub jump_return: Option<JumpRoutine>,
     /// How many words entry and return share. If there is no entry, they are zero.
     pub shared_words: usize,
 }
 
-/// The stack of [`CallAction::jump_entry`], from the return address on. The caller's return slot is
-/// not borrowed yet.
+/// The stack of [`CallAction::jump_entry`] and [`CallAction::jump_return`], from the return address
+/// on. At the entry the return slot is not borrowed yet. At the return it holds no address: where
+/// the call returns to is in the instance ([`RETURN_ADDRESS_IN_INSTANCE`]).
 #[repr(C)]
 pub struct EntryFrame {
     pub return_address: u64,

@@ -5,6 +5,8 @@
 pub struct EntryPoints {
     /// `kretprobe_trampoline`: where probed functions return to.
     pub trampoline: u64,
+    /// `kretprobe_trampoline_action`: the same for calls that an action by a jump has followed.
+    pub action_trampoline: u64,
     /// `kretprobe_trampoline_trap3` and `kretprobe_trampoline_trap4`: the same for the ways of 2005
     /// (`registry/historic.rs`).
     pub historic_trampolines: [u64; 2],

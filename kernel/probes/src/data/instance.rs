@@ -171,9 +171,9 @@ pub(crate) static NO_HOLDER: Holder = Holder {
     layout: Layout::new::<Holder>(),
 };
 
-/// Stands for a kretprobe that was unregistered, so that a return needs no test. Its handler does
-/// nothing. It has a counter from when the first holder is made.
-pub(crate) static RETIRED: KretprobeCore = KretprobeCore::new(None, Layout::new::<()>());
+/// Stands for a kretprobe that was unregistered, so that a return needs no test. Its handler and
+/// its routine do nothing. It has a counter from when the first holder is made.
+pub(crate) static RETIRED: KretprobeCore = KretprobeCore::retired();
 
 impl Holder {
     /// Makes a holder with `count` instances, each followed by data of layout `data`.

@@ -20,7 +20,7 @@ use core::{
 
 use crate::{
     data::{
-        action::{CallAction, EntryRoutine, ReturnRoutine},
+        action::{CallAction, EntryRoutine, JumpRoutine, ReturnRoutine},
         function::function,
         instance::{Holder, Instance, NO_HOLDER},
         kprobe::{Kprobe, ProbeKind},
@@ -129,6 +129,20 @@ impl<D> DerefMut for KretprobeInstance<D> {
     }
 }
 
+/// The routine [`CallAction::jump_return`] of a call whose kretprobe was unregistered.
+#[cfg(feature = "actions")]
+const NOTHING: Option<JumpRoutine> = Some(kretprobe_retired);
+#[cfg(not(feature = "actions"))]
+const NOTHING: Option<JumpRoutine> = None;
+
+/// Keeps all registers.
+#[cfg(feature = "actions")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn kretprobe_retired() {
+    core::arch::naked_asm!(".cfi_startproc", "ret", ".cfi_endproc")
+}
+
 /// The part of a kretprobe that does not depend on the type of its data.
 #[repr(C)]
 pub struct KretprobeCore {
@@ -145,6 +159,9 @@ pub struct KretprobeCore {
     pub(crate) data: Layout,
     /// [`CallAction::jump_entry`], or 0.
     pub(crate) jump_entry: u64,
+    /// [`CallAction::jump_return`]. If there is one, its calls by a jump return to
+    /// `kretprobe_trampoline_action`, which calls it.
+    pub(crate) jump_return: Option<JumpRoutine>,
     pub(crate) maxactive: AtomicI32,
     pub(crate) nmissed: AtomicU64,
     /// How its calls come back; none: as the registry has it by default.
@@ -164,11 +181,19 @@ impl KretprobeCore {
             enter,
             data,
             jump_entry: 0,
+            jump_return: None,
             maxactive: AtomicI32::new(0),
             nmissed: AtomicU64::new(0),
             method: None,
             trampoline: AtomicU64::new(0),
         }
+    }
+
+    /// One whose handler and routine do nothing.
+    pub(crate) const fn retired() -> Self {
+        let mut retired = Self::new(None, Layout::new::<()>());
+        retired.jump_return = NOTHING;
+        retired
     }
 
     /// The kretprobe that `kprobe`, which is linked, is part of.
@@ -336,6 +361,7 @@ impl Kretprobe<()> {
             Some(_) => action.jump_entry,
             None => 0,
         };
+        self.core.jump_return = action.jump_return;
         self.core.data = match Layout::array::<u64>(action.shared_words) {
             Ok(layout) => layout,
             Err(_) => panic!("more words than there is memory"),

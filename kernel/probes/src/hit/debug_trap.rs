@@ -207,7 +207,7 @@ impl<P: Platform> Hits<P> {
     /// A step has ended outside of slots and detours. If it ended at a trampoline, does the
     /// trampoline's work. False: a debugger is told.
     fn stepped_return(&self, cpu: &PerCpu, regs: &mut PtRegs) -> bool {
-        if regs.ip == self.entry.trampoline.load(Relaxed) {
+        if self.entry.is_assembly(regs.ip) {
             let sp = regs.sp;
             let ret_addr = self.leave_call(&cpu.enter(), regs);
             (regs.ip, regs.sp) = (ret_addr, sp);

@@ -112,6 +112,7 @@ pub struct Hits<P> {
 /// The addresses that a hit compares with.
 pub(crate) struct EntryAddresses {
     pub(crate) trampoline: AtomicU64,
+    pub(crate) action_trampoline: AtomicU64,
     pub(crate) historic_trampolines: [AtomicU64; 2],
     pub(crate) jprobe_return: AtomicU64,
     pub(crate) post_stub: AtomicU64,
@@ -121,6 +122,7 @@ impl EntryAddresses {
     const fn new() -> Self {
         Self {
             trampoline: AtomicU64::new(0),
+            action_trampoline: AtomicU64::new(0),
             historic_trampolines: [const { AtomicU64::new(0) }; 2],
             jprobe_return: AtomicU64::new(0),
             post_stub: AtomicU64::new(0),
@@ -130,6 +132,8 @@ impl EntryAddresses {
     /// Notes them.
     pub(crate) fn set(&self, entry: &EntryPoints) {
         self.trampoline.store(entry.trampoline, Relaxed);
+        self.action_trampoline
+            .store(entry.action_trampoline, Relaxed);
         let pairs = self
             .historic_trampolines
             .iter()
@@ -139,11 +143,17 @@ impl EntryAddresses {
         self.post_stub.store(entry.post_stub, Relaxed);
     }
 
+    /// Whether this is a trampoline that takes no trap.
+    #[inline(always)]
+    pub(crate) fn is_assembly(&self, word: u64) -> bool {
+        word == self.trampoline.load(Relaxed) || word == self.action_trampoline.load(Relaxed)
+    }
+
     /// Whether a word that was found in a return slot has been put there by a kretprobe.
     #[inline(always)]
     pub(crate) fn is_trampoline(&self, word: u64) -> bool {
         let is = |trampoline: &AtomicU64| word == trampoline.load(Relaxed);
-        is(&self.trampoline) || self.historic_trampolines.iter().any(is)
+        self.is_assembly(word) || self.historic_trampolines.iter().any(is)
     }
 }
 

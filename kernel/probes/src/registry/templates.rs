@@ -172,6 +172,12 @@ impl Template {
         draft: &mut Draft,
     ) -> Option<()> {
         let Draft { known, code } = draft;
+        // SAFETY: null, or that of a linked probe, which lives.
+        let lone = unsafe { kretprobe.as_ref() };
+        let trampoline = match lone.and_then(|lone| lone.jump_return) {
+            Some(_) => entry.action_trampoline,
+            None => entry.trampoline,
+        };
         let len = self.end.checked_sub(self.start)? as usize;
         // SAFETY: `entry_points!` gives the bounds of a function. It is mapped and readable, and
         // never written.
@@ -188,7 +194,7 @@ impl Template {
                 }
                 Filling::Site => core::ptr::from_ref(site).addr(),
                 Filling::Kretprobe => kretprobe.addr(),
-                Filling::Trampoline => entry.trampoline as usize,
+                Filling::Trampoline => trampoline as usize,
                 Filling::KretprobeRoutine => entry.routines.kretprobe as usize,
             };
             code[hole.at..hole.at + 8].copy_from_slice(&address.to_le_bytes());

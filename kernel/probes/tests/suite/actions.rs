@@ -270,6 +270,42 @@ extern "C" fn add_result(instance: *mut (), regs: &mut PtRegs) {
     SUM.store(unsafe { words(instance).read() } * 1000 + regs.ax, Relaxed);
 }
 
+/// As [`add_result`], for a return of a call that a jump has followed. It changes what it may.
+#[unsafe(naked)]
+unsafe extern "C" fn add_result_by_jump() {
+    naked_asm!(
+        "mov rdx, [rsp + {instance}]",
+        "mov [rip + {noted}], rdx",
+        "mov rax, [rsi + {address}]",
+        "mov [rip + {seen}], rax",
+        "mov rax, [rdx + {ret_addr}]",
+        "mov [rip + {came_from}], rax",
+        "imul rax, [rdx + {words}], 1000",
+        "add rax, [rsp + {ax}]",
+        "mov [rip + {sum}], rax",
+        "inc qword ptr [rip + {count}]",
+        "mov rax, -1",
+        "mov rcx, rax",
+        "mov rdx, rax",
+        "mov rsi, rax",
+        "mov rdi, rax",
+        "ret",
+        address = const ADDRESS_IN_PROBE,
+        instance = const offset_of!(EntryFrame, instance),
+        ax = const offset_of!(EntryFrame, ax),
+        ret_addr = const RETURN_ADDRESS_IN_INSTANCE,
+        words = const WORDS_IN_INSTANCE,
+        count = sym RETURNS_BY_JUMP,
+        seen = sym SEEN,
+        noted = sym INSTANCE,
+        came_from = sym CAME_FROM,
+        sum = sym SUM,
+    )
+}
+
+/// How often [`add_result_by_jump`] ran.
+static RETURNS_BY_JUMP: AtomicU64 = AtomicU64::new(0);
+
 /// A return probe on `step_by_step`, which reads no flags, with an action of these forms.
 fn call_probe(entry: Option<EntryRoutine>, jump_entry: u64) -> &'static Kretprobe {
     // SAFETY: the code is that of this file, and uses its two words only.
@@ -280,6 +316,7 @@ fn call_probe(entry: Option<EntryRoutine>, jump_entry: u64) -> &'static Kretprob
                 entry,
                 jump_entry,
                 on_return: add_result,
+                jump_return: Some(add_result_by_jump),
                 shared_words: 2,
             })
     })
@@ -300,10 +337,15 @@ fn entry_and_return_of_an_action_share_words() {
     for jump_entry in [0, note_argument_by_jump as *const () as u64] {
         let probe = call_probe(Some(note_argument), jump_entry);
         PROBES.register(probe).unwrap();
-        let has_jump = jump_entry != 0 && probe.kprobe().flags() & OPTIMIZED != 0;
+        let is_optimized = probe.kprobe().flags() & OPTIMIZED != 0;
+        let has_jump = jump_entry != 0 && is_optimized;
+        // A detour for one return probe with a frame has an address of 32 bits in it.
+        let has_own_detour = has_jump || i32::try_from(probe.addr() as i64).is_ok();
         let forms = (u64::from(!has_jump), u64::from(has_jump));
         for a in [5, 1] {
             assert_eq!(forms_of_a_call(a), forms);
+            let returns_by_jump = RETURNS_BY_JUMP.swap(0, Relaxed);
+            assert_eq!(returns_by_jump, u64::from(is_optimized && has_own_detour));
             assert_eq!(SUM.swap(0, Relaxed), a * 1000 + a * 3 + 1);
             assert_eq!(SEEN.load(Relaxed), address("step_by_step"));
             assert_ne!(CAME_FROM.swap(0, Relaxed), 0);
@@ -326,8 +368,14 @@ fn the_entry_of_an_action_beside_other_probes_gets_a_frame() {
     let other = leak(Kprobe::new().at(address("step_by_step")).pre(pre::<1>));
     PROBES.register(probe).unwrap();
     PROBES.register(other).unwrap();
+    RETURNS_BY_JUMP.store(0, Relaxed);
     assert_eq!(forms_of_a_call(5), (1, 0));
     assert_eq!(SUM.swap(0, Relaxed), 5 * 1000 + 16);
+    assert_eq!(
+        RETURNS_BY_JUMP.load(Relaxed),
+        0,
+        "as the entry, so the return"
+    );
     PROBES.unregister(other).unwrap();
     let has_jump = probe.kprobe().flags() & OPTIMIZED != 0;
     assert_eq!(
@@ -359,6 +407,7 @@ fn words_are_zero_if_there_is_no_entry() {
                 entry: None,
                 jump_entry: note_argument_by_jump as *const () as u64,
                 on_return: add_words,
+                jump_return: None,
                 shared_words: 2,
             })
     });

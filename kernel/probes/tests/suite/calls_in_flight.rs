@@ -9,6 +9,7 @@ use probes::{EntryVerdict, Kprobe, Kretprobe, KretprobeInstance, PtRegs};
 use super::{
     code::{Bench, Code, End, Registers, exit},
     targets::*,
+    telling::{By, telling},
     *,
 };
 use crate::platform::{dies, log, task::Coroutine};
@@ -26,50 +27,45 @@ fn abandoned_calls_are_given_back_and_the_others_find_home() {
     extern "C" fn dive_within_catch(depth: u64) {
         journal::note(catch(dive, depth));
     }
-    let call = leak(
-        Kretprobe::new()
-            .symbol("calls_back")
-            .handler(returned::<7, ()>)
-            .maxactive(6),
-    );
-    PROBES.register(call).unwrap();
-    let stale = PROBES.stale_instances();
-    for round in 1..=4 {
-        // One call that returns, with five above it that do not.
-        assert_eq!(calls_back(dive_within_catch, 5), 6);
-        assert_eq!(journal::take(), [1, 7]);
-        assert_eq!(PROBES.stale_instances(), stale + 5 * round);
-    }
-    assert_eq!((call.hits(), call.nmissed()), (4, 0));
-
-    // Abandoned, and then a tail call on the frame below.
-    let tail = leak(Kretprobe::new().symbol("tail_g").handler(returned::<8, ()>));
-    let jumps = leak(
-        Kretprobe::new()
-            .symbol("calls_back_then_jumps")
-            .handler(returned::<9, ()>),
-    );
-    PROBES.register(tail).unwrap();
-    PROBES.register(jumps).unwrap();
-    assert_eq!(calls_back_then_jumps(dive_within_catch, 5), 10);
-    assert_eq!(journal::take(), [1, 8, 9]);
-    assert_eq!(PROBES.stale_instances(), stale + 5 * 5);
     let told = || {
         let log = log().into_iter();
         log.filter(|line| line.starts_with("kretprobe: "))
             .collect::<Vec<_>>()
     };
-    assert_eq!(told(), [""; 0], "no call is told of by itself");
-    PROBES.unregister(jumps).unwrap();
-    PROBES.unregister(tail).unwrap();
-    PROBES.unregister(call).unwrap();
-    assert_eq!(
-        told(),
-        [
-            "kretprobe: 25 calls were left without a return, by a jump or an unwinding; \
-             their instances were given back"
-        ]
-    );
+    for by in By::ALL {
+        let known = told().len();
+        let on = |name| Kretprobe::new().symbol(name);
+        let call = leak(telling::<7>(on("calls_back").maxactive(6), by));
+        PROBES.register(call).unwrap();
+        let stale = PROBES.stale_instances();
+        for round in 1..=4 {
+            // One call that returns, with five above it that do not.
+            assert_eq!(calls_back(dive_within_catch, 5), 6);
+            assert_eq!(journal::take(), [1, 7]);
+            assert_eq!(PROBES.stale_instances(), stale + 5 * round);
+        }
+        assert_eq!((call.hits(), call.nmissed()), (4, 0));
+
+        // Abandoned, and then a tail call on the frame below.
+        let tail = leak(telling::<8>(on("tail_g"), by));
+        let jumps = leak(telling::<9>(on("calls_back_then_jumps"), by));
+        PROBES.register(tail).unwrap();
+        PROBES.register(jumps).unwrap();
+        assert_eq!(calls_back_then_jumps(dive_within_catch, 5), 10);
+        assert_eq!(journal::take(), [1, 8, 9]);
+        assert_eq!(PROBES.stale_instances(), stale + 5 * 5);
+        assert_eq!(told().len(), known, "no call is told of by itself");
+        PROBES.unregister(jumps).unwrap();
+        PROBES.unregister(tail).unwrap();
+        PROBES.unregister(call).unwrap();
+        assert_eq!(
+            told()[known..],
+            [
+                "kretprobe: 25 calls were left without a return, by a jump or an unwinding; \
+                 their instances were given back"
+            ]
+        );
+    }
 }
 
 // With nothing probed below, abandoned calls are found by later, higher ones.
@@ -112,35 +108,40 @@ fn abandoned_calls_do_not_pile_up() {
 #[test]
 fn calls_in_flight_at_an_unregistration_return_quietly() {
     let _machine = boot();
-    static CALL: Kretprobe = Kretprobe::new()
-        .symbol("calls_back")
-        .handler(returned::<7, ()>);
+    static CALL: Mutex<Option<&Kretprobe>> = Mutex::new(None);
+    fn call() -> &'static Kretprobe {
+        CALL.lock().expect("the test has one")
+    }
     extern "C" fn unregister_within(_: u64) {
-        PROBES.unregister(&CALL).unwrap();
+        PROBES.unregister(call()).unwrap();
         assert_eq!(PROBES.reap().unwrap(), 1, "a call is in flight");
     }
     extern "C" fn exchange_within(_: u64) {
-        PROBES.unregister(&CALL).unwrap();
-        PROBES.register(&CALL).unwrap();
+        PROBES.unregister(call()).unwrap();
+        PROBES.register(call()).unwrap();
         calls_back(nothing, 3);
     }
     extern "C" fn nothing(_: u64) {}
-    for _ in 0..3 {
-        PROBES.register(&CALL).unwrap();
-        assert_eq!(calls_back(unregister_within, 1), 2);
-        assert_eq!(journal::take(), []);
-        assert_eq!(PROBES.reap().unwrap(), 0, "it has returned");
+    for by in By::ALL {
+        let call = leak(telling::<7>(Kretprobe::new().symbol("calls_back"), by));
+        *CALL.lock() = Some(call);
+        for _ in 0..3 {
+            PROBES.register(call).unwrap();
+            assert_eq!(calls_back(unregister_within, 1), 2);
+            assert_eq!(journal::take(), []);
+            assert_eq!(PROBES.reap().unwrap(), 0, "it has returned");
+        }
+        // The old registration's call does not touch the new one's.
+        PROBES.register(call).unwrap();
+        assert_eq!(calls_back(exchange_within, 1), 2);
+        assert_eq!(
+            journal::take(),
+            [7],
+            "only the call within the new registration"
+        );
+        assert_eq!((call.hits(), call.nmissed()), (1, 0));
+        PROBES.unregister(call).unwrap();
     }
-    // The old registration's call does not touch the new one's.
-    PROBES.register(&CALL).unwrap();
-    assert_eq!(calls_back(exchange_within, 1), 2);
-    assert_eq!(
-        journal::take(),
-        [7],
-        "only the call within the new registration"
-    );
-    assert_eq!((CALL.hits(), CALL.nmissed()), (1, 0));
-    PROBES.unregister(&CALL).unwrap();
 }
 
 #[test]
@@ -396,62 +397,97 @@ fn calls_on_another_stack_make_none_stale_here() {
 #[test]
 fn a_tail_call_beside_an_abandoned_call_on_another_stack_is_told_twice() {
     let _machine = boot();
-    static BENCH: Mutex<Option<Bench>> = Mutex::new(None);
+    /// A stack, code that calls `calls_back` there, and two callbacks: one leaves the call, the
+    /// other returns.
+    struct Other {
+        bench: Bench,
+        caller: Code,
+        leaves: Code,
+        returns: Code,
+    }
+    static OTHER: Mutex<Option<Other>> = Mutex::new(None);
     static ABOVE: AtomicU64 = AtomicU64::new(0);
     static ADDRESSES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-    /// Calls `calls_back` with a callback that is left as `callback` leaves, from a stack pointer
-    /// that is `higher` bytes higher.
-    fn call_on_the_bench(callback: impl Fn(u64) -> Vec<u8>, higher: u64) -> End {
-        let callback = Code::new(callback);
-        let caller = Code::calling(address("calls_back"), 2);
-        let mut bench = BENCH.lock();
-        let bench = bench.as_mut().expect("the test has one");
-        let here = core::ptr::from_ref(&caller).addr() as u64;
-        ABOVE.fetch_add((bench.sp() > here).into(), Relaxed);
+    /// Calls `calls_back` on the other stack. The call is left, or it returns from a stack pointer
+    /// that is higher.
+    fn call_on_the_other_stack(is_left: bool) -> End {
+        let mut other = OTHER.lock();
+        let other = other.as_mut().expect("the test has one");
+        let here = core::ptr::from_ref(&is_left).addr() as u64;
+        ABOVE.fetch_add((other.bench.sp() > here).into(), Relaxed);
+        let (callback, higher) = match is_left {
+            true => (&other.leaves, 0),
+            false => (&other.returns, 64),
+        };
         let registers = Registers {
             di: callback.start,
-            sp: bench.sp() + higher,
+            sp: other.bench.sp() + higher,
             flags: flags::PLAIN,
             ..Registers::default()
         };
-        bench.run(caller.start, registers).end
+        other.bench.run(other.caller.start, registers).end
     }
     extern "C" fn abandon_a_call(_: u64) {
-        assert_eq!(call_on_the_bench(|start| exit(start, 1), 0), End::Exit(1));
+        assert_eq!(call_on_the_other_stack(true), End::Exit(1));
     }
-    fn note<const FUNCTION: usize>(call: &mut KretprobeInstance<()>, _: &mut PtRegs) {
-        ADDRESSES[FUNCTION].store(call.ret_addr(), Relaxed);
-        journal::note(FUNCTION as u64);
+    fn note<const FUNCTION: u64>(call: &mut KretprobeInstance<()>, _: &mut PtRegs) {
+        ADDRESSES[FUNCTION as usize].store(call.ret_addr(), Relaxed);
+        journal::note(FUNCTION);
     }
     fn track(_: &mut KretprobeInstance<()>, _: &mut PtRegs) -> EntryVerdict {
         EntryVerdict::Track
     }
     let benches = (0..4).map(|_| Bench::new());
-    *BENCH.lock() = benches.max_by_key(Bench::sp);
-    // Return probes alone, with entry handlers, and beside a kprobe are served by different code.
-    for (has_entry, has_kprobe) in [(false, false), (true, false), (false, true)] {
-        let on = |name| match (Kretprobe::new().symbol(name), has_entry) {
-            (call, true) => call.entry(track),
-            (call, false) => call,
-        };
+    *OTHER.lock() = benches.max_by_key(Bench::sp).map(|bench| Other {
+        bench,
+        caller: Code::calling(address("calls_back"), 2),
+        leaves: Code::new(|start| exit(start, 1)),
+        returns: Code::new(|_| vec![0xc3]),
+    });
+    fn noting<const FUNCTION: u64>(name: &'static str, by: By, has_entry: bool) -> Kretprobe {
+        let call = Kretprobe::new().symbol(name);
+        match by {
+            By::Handler if has_entry => call.entry(track).handler(note::<FUNCTION>),
+            By::Handler => call.handler(note::<FUNCTION>),
+            by => telling::<FUNCTION>(call, by),
+        }
+    }
+    // Return probes alone, with entry handlers, and beside a kprobe are served by different code,
+    // and so are actions.
+    let kinds = [(false, false), (true, false), (false, true)];
+    let by_all = || By::ALL.into_iter().flat_map(|a| By::ALL.map(|b| (a, b)));
+    for ((has_entry, has_kprobe), (jumps_by, tail_by)) in kinds
+        .into_iter()
+        .flat_map(|kind| by_all().map(move |by| (kind, by)))
+    {
         let kprobe = leak(Kprobe::new().symbol("tail_g"));
         if has_kprobe {
             PROBES.register(kprobe).unwrap();
         }
-        let abandoned = leak(on("calls_back").handler(returned::<7, ()>));
-        let jumps = leak(on("calls_back_then_jumps").handler(note::<0>));
-        let tail = leak(on("tail_g").handler(note::<1>));
+        let abandoned = Kretprobe::new().symbol("calls_back");
+        let abandoned = leak(telling::<7>(abandoned, tail_by));
+        let jumps = leak(noting::<0>("calls_back_then_jumps", jumps_by, has_entry));
+        let tail = leak(noting::<1>("tail_g", tail_by, has_entry));
         let all = [abandoned, jumps, tail];
         PROBES.register_batch(&all).unwrap();
         let stale = PROBES.stale_instances();
         for round in 1..=3 {
             assert_eq!(calls_back_then_jumps(abandon_a_call, 4), 8);
             assert_eq!(journal::take(), [1, 0], "the inner one first");
-            let [of_outer, of_tail] = ADDRESSES.each_ref().map(|addr| addr.load(Relaxed));
-            assert_eq!(of_outer, of_tail);
-            assert_ne!(of_outer, trampoline());
+            // Those that handlers were told.
+            let told = ADDRESSES.each_ref().map(|addr| addr.swap(0, Relaxed));
+            assert_eq!(
+                told.map(|addr| addr != 0),
+                [jumps_by, tail_by].map(|by| by == By::Handler)
+            );
+            for addr in told {
+                assert!(addr != trampoline() && addr != address("kretprobe_trampoline_action"));
+            }
+            if jumps_by == tail_by {
+                assert_eq!(told[0], told[1]);
+            }
             // A call from above the abandoned one shows that this does not come back.
-            assert_eq!(call_on_the_bench(|_| vec![0xc3], 64), End::Exit(2));
+            assert_eq!(call_on_the_other_stack(false), End::Exit(2));
             assert_eq!(journal::take(), [7]);
             assert_eq!(PROBES.stale_instances(), stale + round);
         }
@@ -463,7 +499,7 @@ fn a_tail_call_beside_an_abandoned_call_on_another_stack_is_told_twice() {
     }
     // A process has its stacks where there is room.
     assert!(cfg!(target_os = "linux") || ABOVE.load(Relaxed) > 0);
-    *BENCH.lock() = None;
+    *OTHER.lock() = None;
 }
 
 // A call that waits on another stack is not stale, however its frame compares. A task of the kernel

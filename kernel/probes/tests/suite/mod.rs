@@ -26,6 +26,7 @@ mod registration;
 mod regressions;
 mod returns;
 pub mod targets;
+mod telling;
 mod waiting_handlers;
 
 use alloc::{

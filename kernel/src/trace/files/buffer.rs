@@ -1,5 +1,5 @@
 //! The files of the trace buffer: `trace`, `trace_pipe`, `snapshot` and `stats`, of all CPUs or of
-//! one.
+//! one; and `trace_marker`, by which a program puts its own words among the records.
 //!
 //! A read of `trace` shows the records and leaves them; a read of `trace_pipe` takes them out. Text
 //! for which a read had no room, and a record for whose text there was no memory, wait in the open
@@ -29,7 +29,7 @@ use crate::{
     sync::Mutex,
     time::{ktime_get, tsc_to_ns},
     trace::{
-        TRACING,
+        MarkError, TRACING,
         buffer::{Item, Waiting},
         output::{self, CallLines, Printer},
         shared::try_box,
@@ -98,6 +98,30 @@ impl Drop for OpenTrace {
         if self.pauses {
             TRACING.recording.resume();
         }
+    }
+}
+
+/// The file `trace_marker`: each write is a record.
+pub(super) struct Marker;
+
+impl Special for Marker {
+    fn open(&self, _: How) -> Result<Box<dyn Opened>, Errno> {
+        TRACING.buffer.ready()?;
+        Ok(try_box(Self)?)
+    }
+}
+
+impl Opened for Marker {
+    fn read(&self, _at: u64, _buf: &mut [u8]) -> Result<usize, Errno> {
+        Err(Errno::EINVAL)
+    }
+
+    /// EBADF if no records are taken, as on Linux.
+    fn write(&self, _at: u64, data: &[u8]) -> Result<usize, Errno> {
+        TRACING.mark(data).map_err(|error| match error {
+            MarkError::ScriptRuns => Errno::EBUSY,
+            MarkError::NotTaken => Errno::EBADF,
+        })
     }
 }
 

@@ -4,8 +4,8 @@
 //!   README, available_events, available_filter_functions, available_tracers
 //!   kprobe_events, uprobe_events, dynamic_events, kprobe_profile, uprobe_profile, error_log
 //!   set_event
-//!   trace, trace_pipe, snapshot, tracing_on, buffer_size_kb, current_tracer, trace_clock
-//!   trace_options
+//!   trace, trace_pipe, trace_marker, snapshot, tracing_on, buffer_size_kb, current_tracer
+//!   trace_clock, trace_options
 //!   set_ftrace_filter, set_ftrace_notrace, set_graph_function, set_graph_notrace
 //!   set_ftrace_pid, set_ftrace_notrace_pid, enabled_functions, touched_functions
 //!   max_graph_depth, tracing_thresh
@@ -278,6 +278,7 @@ pub fn create() -> Result<(), Errno> {
             pseudo::create(&format!("{root}/options/{name}"), READ | WRITE, option)?;
         }
         tracer::create(root)?;
+        pseudo::create_special(&format!("{root}/trace_marker"), WRITE, buffer::Marker)?;
         buffer::create(root, None)?;
         for cpu in 0..smp::possible_cpus() {
             buffer::create(&format!("{root}/per_cpu/cpu{cpu}"), Some(cpu))?;

@@ -114,7 +114,7 @@ static LOST_AT: AtomicU64 = AtomicU64::new(0);
 static CALLER_SP: AtomicU64 = AtomicU64::new(0);
 
 /// The kinds of places, and how often an NMI came there.
-const PLACES: [&str; 34] = [
+const PLACES: [&str; 35] = [
     SLOT,
     "kprobe_breakpoint",
     "kprobe_hit",
@@ -135,6 +135,7 @@ const PLACES: [&str; 34] = [
     "kretprobe_decline",
     "kretprobe_give_back",
     "kretprobe_trampoline",
+    "kretprobe_trampoline_action",
     "kretprobe_trampoline_trap3",
     "kretprobe_trampoline_trap4",
     "jprobe_handle",
@@ -333,6 +334,7 @@ fn action() -> CallAction {
         entry: Some(entry),
         jump_entry: note_entry_by_jump as *const () as u64,
         on_return,
+        jump_return: Some(note_return_by_jump),
         shared_words: 1,
     }
 }
@@ -365,6 +367,29 @@ extern "C" fn note_entry_by_jump() {
         di = const offset_of!(EntryFrame, di),
         argument = const ARGUMENT,
         pre = sym PRE,
+    )
+}
+
+/// The same.
+#[unsafe(naked)]
+unsafe extern "C" fn note_return_by_jump() {
+    naked_asm!(
+        ".cfi_startproc",
+        "movabs rcx, {result}",
+        "cmp [rsp + {ax}], rcx",
+        "sete al",
+        "movzx eax, al",
+        "lock add [rip + {post}], rax",
+        "mov rcx, -1",
+        "mov rdx, rcx",
+        "mov rsi, rcx",
+        "mov rdi, rcx",
+        "mov rax, rcx",
+        "ret",
+        ".cfi_endproc",
+        ax = const offset_of!(EntryFrame, ax),
+        result = const ARGUMENT + 1,
+        post = sym POST,
     )
 }
 
@@ -759,7 +784,30 @@ fn an_nmi_between_any_two_instructions_of_a_detour_is_a_hit_or_miss() {
         vec![kretprobe(with_action(action()))],
         1,
         (1, 1),
-        &["kretprobe_detour_action", SLOT, "kretprobe_trampoline"],
+        &[
+            "kretprobe_detour_action",
+            SLOT,
+            "kretprobe_trampoline_action",
+        ],
+    );
+    let without_entry = CallAction {
+        entry: None,
+        shared_words: 0,
+        ..action()
+    };
+    case(
+        "a return probe with an action at the return alone",
+        vec![kretprobe(with_action(without_entry))],
+        1,
+        (0, 1),
+        &["kretprobe_detour", SLOT, "kretprobe_trampoline_action"],
+    );
+    case(
+        "a return probe with an action, and one with a handler",
+        vec![kretprobe(with_action(without_entry)), kretprobe(calls())],
+        1,
+        (0, 2),
+        &["kretprobes_detour", SLOT, "kretprobe_trampoline"],
     );
     case(
         "a call that an action lets go",

@@ -55,9 +55,13 @@ pub fn show(name: &str) -> String {
 }
 
 fn write_with(name: &str, text: &str, flags: u32) -> Result<(), Errno> {
+    write_bytes(name, text.as_bytes(), flags).map(drop)
+}
+
+/// One write. Returns how many bytes were taken.
+fn write_bytes(name: &str, bytes: &[u8], flags: u32) -> Result<usize, Errno> {
     let file = fs::open(&path(name), open::WRONLY | flags)?;
-    file.write_at(0, text.as_bytes())?;
-    Ok(())
+    file.write_at(0, bytes)
 }
 
 /// Does `echo TEXT > FILE`.

@@ -16,6 +16,7 @@ use bpf::{
     context::Register,
 };
 use kernel::{
+    errno::Errno,
     mm::allocation_faults::with_room_for,
     probes::{Kernel, PROBES},
     symbols,
@@ -370,6 +371,8 @@ fn a_dump_leaves_the_records_of_a_script() {
     assert_eq!(scripted_target(7), 21);
     append("!scripted_target:dump", "set_ftrace_filter").unwrap();
     assert_eq!(refusals(), before + 1);
+    // Nor are there marks in them.
+    assert_eq!(append("a mark", "trace_marker"), Err(Errno::EBUSY));
     session.end(&mut kept);
     let is_record = |frame: &&Frame| matches!(frame, Frame::Record { .. });
     assert!(kept.0.iter().any(|frame| is_record(&frame)));

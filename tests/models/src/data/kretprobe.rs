@@ -20,6 +20,10 @@ impl KretprobeCore {
         }
     }
 
+    pub(crate) const fn retired() -> Self {
+        Self::new(None, Layout::new::<()>())
+    }
+
     /// No kprobe of a model is part of one.
     pub(crate) fn of(_: &Kprobe) -> Option<&Self> {
         None

@@ -39,6 +39,7 @@ const TEMPLATE: Template = Template {
 
 const ENTRY: EntryPoints = EntryPoints {
     trampoline: 0,
+    action_trampoline: 0,
     historic_trampolines: [0; 2],
     post_stub: 0,
     jprobe_return: 0,

@@ -67,7 +67,7 @@ pub const PARTS: [Part; 26] = [
     },
     Part {
         name: "trampoline",
-        functions: &["kretprobe_trampoline"],
+        functions: &["kretprobe_trampoline", "kretprobe_trampoline_action"],
         tests: &[
             "backtraces::",
             "calls::",

@@ -10,11 +10,12 @@
 //! As for all entry points.
 
 /// Writes the header, the prefix and the common header of a record, whose size and type are
-/// constants, at `rdi`. `$flags`: where the flags of the processor are. Changes `rax`.
+/// constants, at `rdi`. `$frame`: the register from which on the flags of the processor are.
+/// Changes `rax`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! graph_headers {
-    ($flags:literal) => {
+    ($frame:literal) => {
         concat!(
             "
     mov dword ptr [rdi - {in_front}], {header}
@@ -24,9 +25,9 @@ macro_rules! graph_headers {
     ",
             // 1 more, the flag for that, if interrupts were off.
             $crate::record_shown_words!(concat!(
-                "bt dword ptr ",
-                $flags,
-                ", {interrupt_flag}
+                "bt dword ptr [",
+                $frame,
+                " + {flags}], {interrupt_flag}
     sbb eax, -1"
             ))
         )
@@ -157,7 +158,7 @@ macro_rules! graph_entry {
                 "mov [rdi + {record_function}], rax",
                 "mov [rdi + {record_depth}], rsi",
                 $registers,
-                $crate::graph_headers!("[rsp + {flags}]"),
+                $crate::graph_headers!("rsp"),
                 $crate::graph_submit!("xor eax, eax"),
                 // Another kind of call is around this one, or none at all.
                 "4:",
@@ -217,6 +218,45 @@ macro_rules! graph_entry {
     };
 }
 
+/// A routine of the return. `$frame`: where it finds the registers, from the register `$at` on.
+/// `$instance`: a register that has the instance after the lines `$before` and, where that is
+/// reserved, `$load`. `$slow`: the case that is not usual.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! graph_return {
+    ($agent:ty, $frame:ty, $before:literal, $instance:literal, $load:literal, $at:literal,
+        $($slow:literal),+ $(; $($name:ident = const $value:expr),+)?) => {
+        $crate::graph_routine!($agent, RETURN, trace_graph_return_slowly,
+            $before,
+            "mov rcx, gs:[{recording}]",
+            "cmp qword ptr [rcx], 0",
+            "jne 8f",
+            "movabs rdx, {reserve}",
+            $crate::record_reserve!(),
+            $load,
+            concat!("mov rax, [", $instance, " + {function}]"),
+            "mov [rdi + {record_function}], rax",
+            concat!("mov rax, [", $at, " + {ax}]"),
+            "mov [rdi + {record_result}], rax",
+            concat!("mov rax, [", $instance, " + {depth}]"),
+            "mov [rdi + {record_place}], rax",
+            concat!("mov rax, [", $instance, " + {entered}]"),
+            "mov [rdi + {record_entered}], rax",
+            $crate::graph_headers!($at),
+            $crate::graph_submit!(""),
+            "8:",
+            $($slow),+;
+            ax = const ::core::mem::offset_of!($frame, ax),
+            flags = const ::core::mem::offset_of!($frame, flags),
+            record_function = const $crate::graph::layout::RECORD_FUNCTION,
+            record_result = const $crate::graph::layout::RECORD_RESULT,
+            record_place = const $crate::graph::layout::RECORD_PLACE,
+            record_entered = const $crate::graph::layout::RECORD_ENTERED
+            $(, $($name = const $value),+)?
+        )
+    };
+}
+
 /// The routines.
 #[doc(hidden)]
 #[macro_export]
@@ -260,10 +300,12 @@ macro_rules! graph_routines {
 
         unsafe extern "C" fn trace_graph_return_slowly(
             instance: *mut (),
-            regs: *const $crate::probes::PtRegs,
+            result: u64,
+            flags: u64,
         ) {
-            // SAFETY: `GraphTracer` gives the routine to actions whose entry is one of those above.
-            unsafe { $crate::graph::on_return::<$agent>(instance, regs) }
+            // SAFETY: `GraphTracer` gives the routines to actions whose entry is one of those
+            // above.
+            unsafe { $crate::graph::on_return::<$agent>(instance, result, flags) }
         }
 
         /// The return of a call that was followed, as a C function.
@@ -273,31 +315,47 @@ macro_rules! graph_routines {
             instance: *mut (),
             regs: &mut $crate::probes::PtRegs,
         ) {
-            $crate::graph_routine!($agent, RETURN, trace_graph_return_slowly,
-                "mov r8, rdi",
-                "mov rcx, gs:[{recording}]",
-                "cmp qword ptr [rcx], 0",
-                "jne 8f",
-                "movabs rdx, {reserve}",
-                $crate::record_reserve!(),
-                "mov rax, [r8 + {function}]",
-                "mov [rdi + {record_function}], rax",
-                "mov rax, [rsi + {ax}]",
-                "mov [rdi + {record_result}], rax",
-                "mov rax, [r8 + {depth}]",
-                "mov [rdi + {record_place}], rax",
-                "mov rax, [r8 + {entered}]",
-                "mov [rdi + {record_entered}], rax",
-                $crate::graph_headers!("[rsi + {flags}]"),
-                $crate::graph_submit!(""),
-                "8: mov rdi, r8",
-                "jmp {slowly}";
-                ax = const ::core::mem::offset_of!($crate::probes::PtRegs, ax),
-                flags = const ::core::mem::offset_of!($crate::probes::PtRegs, flags),
-                record_function = const $crate::graph::layout::RECORD_FUNCTION,
-                record_result = const $crate::graph::layout::RECORD_RESULT,
-                record_place = const $crate::graph::layout::RECORD_PLACE,
-                record_entered = const $crate::graph::layout::RECORD_ENTERED
+            $crate::graph_return!($agent, $crate::probes::PtRegs,
+                "mov r8, rdi", "r8", "", "rsi",
+                "mov rdi, r8",
+                "mov rdx, [rsi + {flags}]",
+                "mov rsi, [rsi + {ax}]",
+                "jmp {slowly}"
+            )
+        }
+
+        /// The same for a call that a jump has followed.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn trace_graph_return_by_jump() {
+            $crate::graph_return!($agent, $crate::probes::action::EntryFrame,
+                "", "rcx", "mov rcx, [rsp + {instance}]", "rsp",
+                "mov rdi, [rsp + {instance}]",
+                "mov rsi, [rsp + {ax}]",
+                "mov rdx, [rsp + {flags}]",
+                "push r8",
+                ".cfi_adjust_cfa_offset 8",
+                "push r9",
+                ".cfi_adjust_cfa_offset 8",
+                "push r10",
+                ".cfi_adjust_cfa_offset 8",
+                "push r11",
+                ".cfi_adjust_cfa_offset 8",
+                "sub rsp, 8",
+                ".cfi_adjust_cfa_offset 8",
+                "call {slowly}",
+                "add rsp, 8",
+                ".cfi_adjust_cfa_offset -8",
+                "pop r11",
+                ".cfi_adjust_cfa_offset -8",
+                "pop r10",
+                ".cfi_adjust_cfa_offset -8",
+                "pop r9",
+                ".cfi_adjust_cfa_offset -8",
+                "pop r8",
+                ".cfi_adjust_cfa_offset -8",
+                "ret";
+                instance = const $crate::graph::layout::ENTRY_FRAME_INSTANCE
             )
         }
 

@@ -289,7 +289,8 @@ fn call_action<A: Agent>(
     Ok(CallAction {
         entry: entry.map(|entry| entry.routine),
         jump_entry: entry.map_or(0, |entry| entry.by_jump),
-        on_return,
+        on_return: on_return.routine,
+        jump_return: Some(on_return.by_jump),
         shared_words: data.div_ceil(8) as usize,
     })
 }
@@ -394,7 +395,7 @@ impl<A: Agent> AttachedCalls<A> {
 
     /// The address of the routine at the return of their calls.
     pub fn return_routine(&self) -> Option<u64> {
-        (self.on_return.on_return).map(|routine| routine as *const () as u64)
+        (self.on_return.on_return).map(|of_return| of_return.routine as *const () as u64)
     }
 
     /// How many calls were missed so far: the CPU was in handlers, or no instance was free.

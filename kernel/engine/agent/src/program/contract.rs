@@ -64,6 +64,8 @@ const _: () = {
     assert!(
         offset_of!(EntryFrame, return_slot) == RETURN_ADDRESS + CompiledEntry::RETURN_SLOT as usize
     );
+    // At a return the stack pointer is above the slot.
+    assert!(offset_of!(EntryFrame, return_slot) + 8 == size_of::<EntryFrame>());
     assert!(action::WORDS_IN_INSTANCE == INSTANCE_WORDS as usize);
     assert!(action::RETURN_ADDRESS_IN_INSTANCE == INSTANCE_RETURN_ADDRESS as usize);
 };

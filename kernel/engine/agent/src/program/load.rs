@@ -1,9 +1,9 @@
 //! A program from its instructions to code at an address.
 //!
 //! A program of [`ProgramKind::Probe`] is compiled once for each way by which a hit comes
-//! ([`bpf_compiler::Form`]), all into one piece of [`ActionCode`]. One of an entry or of a
-//! watchpoint has two forms, one of a return has one. Nothing leads to the code before it is
-//! published to all CPUs.
+//! ([`bpf_compiler::Form`]), all into one piece of [`ActionCode`]. One of an entry, of a
+//! return or of a watchpoint has two forms. Nothing leads to the code before it is published to all
+//! CPUs.
 //!
 //! # Contexts
 //! Loading: tasks that may sleep. [`Program::run`]: any task; interrupts are off meanwhile.
@@ -21,7 +21,7 @@ use bpf_compiler::{
 use fallible::{OutOfMemory, Shared, try_box, try_vec};
 use probes::{
     Action, Kprobe, PtRegs,
-    action::{ADDRESS_IN_PROBE, EntryRoutine, ReturnRoutine},
+    action::{ADDRESS_IN_PROBE, EntryRoutine, JumpRoutine, ReturnRoutine},
     kprobe::PreHandler,
 };
 use trace_maps::Map;
@@ -49,8 +49,8 @@ pub struct Program<A: Agent> {
     handler: Option<PreHandler>,
     /// The routines of an entry, in `code`.
     pub(super) entry: Option<Entry>,
-    /// The routine of a return, in `code`.
-    pub(super) on_return: Option<ReturnRoutine>,
+    /// The routines of a return, in `code`.
+    pub(super) on_return: Option<Return>,
     code: ActionCode<A>,
 }
 
@@ -68,6 +68,13 @@ enum Place {
 pub(super) struct Entry {
     pub(super) routine: EntryRoutine,
     pub(super) by_jump: u64,
+}
+
+/// The same.
+#[derive(Clone, Copy)]
+pub(super) struct Return {
+    pub(super) routine: ReturnRoutine,
+    pub(super) by_jump: JumpRoutine,
 }
 
 impl<A: Agent> Program<A> {
@@ -205,11 +212,21 @@ impl<A: Agent> Program<A> {
                 code
             }
             ProgramKind::Return { .. } => {
-                let (code, starts) = write_codes::<A>(&[compiled(Form::Handler)?])?;
-                let start = core::ptr::with_exposed_provenance::<()>(starts[0] as usize);
-                // SAFETY: as for an entry.
-                on_return =
-                    Some(unsafe { core::mem::transmute::<*const (), ReturnRoutine>(start) });
+                let codes = [compiled(Form::Handler)?, compiled(Form::Return)?];
+                let (code, starts) = write_codes::<A>(&codes)?;
+                let [handler, by_jump] = starts[..] else {
+                    return Err(LoadError::OutOfMemory);
+                };
+                let [handler, by_jump] = [handler, by_jump]
+                    .map(|start| core::ptr::with_exposed_provenance::<()>(start as usize));
+                // SAFETY: as for an entry. The other form has the convention of
+                // `CallAction::jump_return`, as `contract.rs` says.
+                on_return = Some(unsafe {
+                    Return {
+                        routine: core::mem::transmute::<*const (), ReturnRoutine>(handler),
+                        by_jump: core::mem::transmute::<*const (), JumpRoutine>(by_jump),
+                    }
+                });
                 code
             }
         };

@@ -7,29 +7,13 @@
 use bpf::{Helper, ProgramKind, Reg, Width, context::Register};
 use fallible::push;
 
-use super::{INSTANCE, Lower, Place, SAMPLE, memory::load_function, routine};
+use super::{Lower, Place, SAMPLE, memory::load_function, routine, values::in_instance};
 use crate::{
-    Array, Calls, CompileError, EntryFrame, Form, Given, INSTANCE_RETURN_ADDRESS, INSTANCE_WORDS,
-    PerCpu, Relocation, Sample,
+    Array, Calls, CompileError, Form, Given, INSTANCE_RETURN_ADDRESS, INSTANCE_WORDS, PerCpu,
+    Relocation, Sample,
     asm::{self, Bytes, Cc, Gpr, GprSet, Mem, Op, Rm, Shift, Src},
     flow::{self, Call},
 };
-
-/// A place in the call's instance. May change `scratch`.
-fn in_instance(lower: &mut Lower, scratch: Gpr, offset: i32) -> Mem {
-    let instance = match lower.env.form {
-        Form::Entry => Rm::Mem(lower.above_return(8 + EntryFrame::INSTANCE)),
-        _ => lower.entry_register(INSTANCE),
-    };
-    let base = match instance {
-        Rm::Reg(gpr) => gpr,
-        memory => {
-            lower.asm.mov(Bytes::B8, scratch, memory);
-            scratch
-        }
-    };
-    Mem::at(base, offset)
-}
 
 /// Before the program of an entry: clears the data that it shares with the return.
 pub(super) fn clear_entry_data(lower: &mut Lower) {

@@ -7,9 +7,10 @@
 use bpf::{AtomicOp, Memory, Operand, ProgramKind, Reg, Size, Width, context::Register};
 use fallible::push;
 
-use super::{Lower, Place, Refused, size_of_access};
+use super::{Lower, Place, Refused, size_of_access, values::in_instance};
 use crate::{
-    ADDRESS_BEFORE_RETURN, BreakpointFrame, CompileError, Form, KERNEL_MEMORY_END, WatchpointFrame,
+    ADDRESS_BEFORE_RETURN, BreakpointFrame, CompileError, Form, INSTANCE_RETURN_ADDRESS,
+    KERNEL_MEMORY_END, WatchpointFrame,
     asm::{self, Asm, Bytes, Cc, Gpr, Mem, Op, Rm, Src},
 };
 
@@ -80,8 +81,8 @@ impl Lower<'_> {
     pub(super) fn load_context(&mut self, to: Gpr, register: Register, bytes: Bytes, signed: bool) {
         match (self.env.form, register) {
             (_, Register::Ip) => self.load_ip(to),
-            (Form::Jump { .. } | Form::Entry, Register::Cs) => self.asm.mov_cs(to),
-            (Form::Jump { .. } | Form::Entry, Register::Ss) => self.asm.mov_ss(to),
+            (Form::Jump { .. } | Form::Entry | Form::Return, Register::Cs) => self.asm.mov_cs(to),
+            (Form::Jump { .. } | Form::Entry | Form::Return, Register::Ss) => self.asm.mov_ss(to),
             _ => match self.probed(register) {
                 Place::Rm(from) if bytes != Bytes::B8 => {
                     return self.asm.mov_extended(to, from, bytes, signed);
@@ -113,6 +114,10 @@ impl Lower<'_> {
                 let at = WatchpointFrame::REST + BreakpointFrame::IP;
                 let at = self.above_return(8 + at);
                 self.asm.mov(Bytes::B8, to, Rm::Mem(at));
+            }
+            (Form::Return, _) => {
+                let address = in_instance(self, to, INSTANCE_RETURN_ADDRESS);
+                self.asm.mov(Bytes::B8, to, Rm::Mem(address));
             }
             (_, ProgramKind::Probe) => {
                 let at = Mem::at(self.context(), context_ip);

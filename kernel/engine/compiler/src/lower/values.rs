@@ -6,7 +6,7 @@
 
 use bpf::{Operand, Reg, Width, context::Register};
 
-use super::{ALL, CALLER_SAVED, CONTEXT, HEAVY, LIGHT, Lower, Place, gpr_of};
+use super::{ALL, CALLER_SAVED, CONTEXT, HEAVY, INSTANCE, LIGHT, Lower, Place, gpr_of};
 use crate::{
     BreakpointFrame, EntryFrame, Form, WatchpointFrame,
     asm::{self, Bytes, Gpr, GprSet, Mem, Rm, Src},
@@ -37,6 +37,22 @@ fn in_frame(form: Form, register: Register) -> Option<i32> {
     })
 }
 
+/// A place in the call's instance. May change `scratch`.
+pub(super) fn in_instance(lower: &mut Lower, scratch: Gpr, offset: i32) -> Mem {
+    let instance = match lower.env.form {
+        Form::Entry | Form::Return => Rm::Mem(lower.above_return(8 + EntryFrame::INSTANCE)),
+        _ => lower.entry_register(INSTANCE),
+    };
+    let base = match instance {
+        Rm::Reg(gpr) => gpr,
+        memory => {
+            lower.asm.mov(Bytes::B8, scratch, memory);
+            scratch
+        }
+    };
+    Mem::at(base, offset)
+}
+
 impl Lower<'_> {
     /// A register's content at the entry, where it is now. The arguments of a handler are in some.
     pub(super) fn entry_register(&self, gpr: Gpr) -> Rm {
@@ -63,12 +79,17 @@ impl Lower<'_> {
             (Form::Breakpoint | Form::Watchpoint, Some(offset), _) => {
                 Rm::Mem(self.above_return(8 + offset))
             }
-            (Form::Entry, Some(offset), Some(_)) => Rm::Mem(self.above_return(8 + offset)),
-            (Form::Entry, ..) if register == Register::Flags => {
+            (Form::Entry | Form::Return, Some(offset), Some(_)) => {
+                Rm::Mem(self.above_return(8 + offset))
+            }
+            (Form::Entry | Form::Return, ..) if register == Register::Flags => {
                 Rm::Mem(self.above_return(8 + EntryFrame::FLAGS))
             }
             (Form::Entry, _, None) => {
                 return Place::Address(self.above_return(8 + EntryFrame::RETURN_SLOT));
+            }
+            (Form::Return, _, None) => {
+                return Place::Address(self.above_return(8 + EntryFrame::RETURN_SLOT + 8));
             }
             (_, _, Some(gpr)) => self.entry_register(gpr),
             (Form::Jump { .. }, ..) if register == Register::Flags => {

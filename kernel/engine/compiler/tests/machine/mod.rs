@@ -208,7 +208,7 @@ pub fn run(
         let instance = run.machine.entry_data.instance();
         instance[INSTANCE_RETURN_ADDRESS as usize..][..8].copy_from_slice(&return_address);
         let instance = instance.as_ptr() as u64;
-        if form == Form::Entry {
+        if matches!(form, Form::Entry | Form::Return) {
             let place = registers.gpr[SP] as i64 + i64::from(EntryFrame::INSTANCE);
             // SAFETY: inside the stack's mapping, and aligned.
             unsafe { (place as *mut u64).write(instance) };
@@ -324,7 +324,7 @@ pub fn agree(
     let forms = match program.program().kind {
         ProgramKind::Probe => forms,
         ProgramKind::Entry { .. } => &[Form::Handler, Form::Entry],
-        ProgramKind::Return { .. } => &[Form::Handler],
+        ProgramKind::Return { .. } => &[Form::Handler, Form::Return],
     };
     for &form in forms {
         compiled(program, form, variant).map_err(|error| format!("{form:?}: {error}"))?;

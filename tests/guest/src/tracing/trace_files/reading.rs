@@ -230,6 +230,78 @@ fn trace_has_its_header_and_stays_until_it_is_cleared() {
     clean_up();
 }
 
+/// What is written to `trace_marker`.
+fn mark(bytes: &[u8]) -> Result<usize, Errno> {
+    write_bytes("trace_marker", bytes, 0)
+}
+
+/// Each write is a record, which stands where it belongs by time, with all of its text.
+#[guest_test]
+fn marks_stand_among_the_records() {
+    clean_up();
+    define("p:seen traced_function number=%di:u64");
+    call(1);
+    echo("the first part", "trace_marker").unwrap();
+    call(2);
+    for (bytes, shown) in [
+        (&b"without an end"[..], "without an end"),
+        (b"two\n\n", "two\n"),
+        (b"a \xff b", "a \u{fffd} b"),
+        ("\u{fc}ber".as_bytes(), "\u{fc}ber"),
+        (b"ends\0here", "ends"),
+        (b"\n", ""),
+    ] {
+        echo("", "trace").unwrap();
+        assert_eq!(mark(bytes), Ok(bytes.len()));
+        let text = show("trace");
+        let (_, line) = text.split_once(": tracing_mark_write: ").expect(&text);
+        assert_eq!(line, format!("{shown}\n"), "{text}");
+    }
+    echo("", "trace").unwrap();
+    call(1);
+    on_cpu(1, || assert_eq!(mark(b"from elsewhere"), Ok(14)));
+    call(2);
+    let lines = lines();
+    let [first, written, last] = &lines[..] else {
+        panic!("{lines:?}");
+    };
+    assert!(first.contains("number=1") && last.contains("number=2"));
+    assert_eq!(written, "tracing_mark_write: from elsewhere");
+    let text = show("per_cpu/cpu1/trace");
+    let line = text.lines().last().unwrap();
+    assert!(line.starts_with("          caller-"), "{line}");
+    assert_eq!(&line[25..37], "[001] ..... ", "{line}");
+    clean_up();
+}
+
+/// More than a record holds is for the next write. Without a record the writer is told so.
+#[guest_test]
+fn a_mark_is_recorded_or_refused() {
+    clean_up();
+    let long = vec![b'x'; 5000];
+    let first = mark(&long).unwrap();
+    assert!((1024..long.len()).contains(&first), "{first}");
+    assert_eq!(mark(&long[first..]), Ok(long.len() - first));
+    let written: String = lines()
+        .iter()
+        .map(|line| line.strip_prefix("tracing_mark_write: ").unwrap())
+        .collect();
+    assert_eq!(written.as_bytes(), long);
+    let stats = || {
+        (
+            stat(0, "entries") + stat(1, "entries"),
+            TRACING.buffer.written(),
+        )
+    };
+    let before = stats();
+    echo("0", "tracing_on").unwrap();
+    assert_eq!(mark(b"off"), Err(Errno::EBADF));
+    assert_eq!(stats(), before);
+    echo("1", "tracing_on").unwrap();
+    assert_eq!(read("trace_marker"), Err(Errno::EACCES));
+    clean_up();
+}
+
 #[guest_test]
 fn records_of_all_cpus_come_in_the_order_of_time() {
     clean_up();
