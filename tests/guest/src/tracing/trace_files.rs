@@ -4,8 +4,8 @@
 //! of the files that are read in [`reading`], those of call stacks in [`triggers`], those of the
 //! second buffer in [`snapshots`], those of dumps in [`dumps`], those of tracers of all functions
 //! in [`tracers`], [`choices`], [`commands`], [`durations`] and [`traced_registers`], events of
-//! programs in [`programs`], and watches in [`watches`]. In [`scripts`] are the steps of scripts that
-//! others run.
+//! programs in [`programs`], and watches in [`watches`]. In [`scripts`] are the steps of scripts
+//! that others run.
 
 mod arguments;
 mod choices;
