@@ -304,6 +304,13 @@ impl Presentation {
         })
     }
 
+    /// Whether the numbers of a map say how often something was hit, and no more.
+    pub fn counts_hits(&self, name: &str) -> bool {
+        let mut maps = self.view.maps.iter();
+        let map = maps.find(|map| map.name.as_deref() == Some(name));
+        map.is_some_and(|map| matches!(map.class, Class::Count | Class::Histogram(_)))
+    }
+
     /// The maps that are shown when the script ends: all, unless it says that none is.
     pub fn maps_at_end(&self) -> impl Iterator<Item = (&str, Vec<(Key, Value)>)> {
         self.maps().filter(|_| !self.view.hides_maps)
