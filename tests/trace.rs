@@ -150,6 +150,10 @@ fn wrong_programs_are_refused_with_their_place() {
         ),
         ("kprobe:sys_mkdir { @ = args.mod; }", &["mod", "mode"]),
         ("uprobe:x { }", &["`x` is no absolute path", "/bin/PROGRAM"]),
+        (
+            "uretprobe:/bin/workload:_start { }",
+            &["the program begins at `_start`", "probe a function", "^"],
+        ),
     ] {
         let said = refusal(&[program]);
         for part in parts {
@@ -391,6 +395,19 @@ fn statics_are_listed_with_their_types() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains(wanted), "{said}");
     }
+}
+
+/// The word at the stack pointer of its first instruction is the number of arguments, and no
+/// address to return to.
+#[test]
+fn a_program_whose_returns_are_all_probed_does_what_it_does() {
+    let said = answer(&[
+        "uretprobe:/bin/workload:* { @[func] = count(); } \
+         uprobe:/bin/workload:* { @all = count(); }",
+        "--expect",
+        "@[\"workload::run_child\"] == 3 && @all > sum(@)",
+    ]);
+    assert!(!said.contains("_start"), "{said}");
 }
 
 /// The values have the type of the static, and the stack is the program's. What the program says of
