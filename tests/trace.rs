@@ -13,7 +13,7 @@ use boot::qemu::Machine;
 use rustix::process::{Pid, Signal, kill_process};
 use tests::{
     processors::for_guest,
-    tracer::{CHILDREN, answer, program, refusal, trace},
+    tracer::{CHILDREN, answer, program, refusal, total, trace},
 };
 
 /// One directory, and each child's twice; the second time fails.
@@ -395,6 +395,27 @@ fn statics_are_listed_with_their_types() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains(wanted), "{said}");
     }
+}
+
+/// A map that is printed and cleared again and again has each hit once, whatever comes meanwhile.
+#[test]
+fn what_is_printed_and_cleared_adds_up() {
+    let said = answer(&[
+        "kprobe:sys_getpid { @c = count(); @h = hist(tid); @all = count(); } \
+         interval:ms:5 { print(@c); clear(@c); print(@h); zero(@h); }",
+        "--run",
+        "exercise calls 100000",
+        "--json",
+    ]);
+    let (mut counted, mut in_rows, mut all) = (0, 0, 0);
+    for line in said.lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let data = &line["data"];
+        counted += data["@c"].as_u64().unwrap_or(0);
+        all += data["@all"].as_u64().unwrap_or(0);
+        in_rows += data["@h"].as_array().map_or(0, |_| total(&data["@h"]));
+    }
+    assert_eq!((counted, in_rows, all), (300_000, 300_000, 300_000));
 }
 
 /// The word at the stack pointer of its first instruction is the number of arguments, and no
