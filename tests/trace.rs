@@ -151,6 +151,15 @@ fn wrong_programs_are_refused_with_their_place() {
         ("kprobe:sys_mkdir { @ = args.mod; }", &["mod", "mode"]),
         ("uprobe:x { }", &["`x` is no absolute path", "/bin/PROGRAM"]),
         (
+            "watch:/bin/exercise:watched::PROGRESS { } \
+             watch:/bin/exercise:watched::PROGRESS.phase { }",
+            &[
+                "PROGRESS.phase share bytes",
+                "QEMU tells only one",
+                "one clause",
+            ],
+        ),
+        (
             "uretprobe:/bin/workload:_start { }",
             &["the program begins at `_start`", "probe a function", "^"],
         ),
