@@ -354,6 +354,11 @@ fn types_must_fit() {
          the map keys of the same types everywhere"
     );
     assert_eq!(
+        short("kprobe:vfs_write { @a[kstack(3)] = count(); @a[kstack] = count(); }"),
+        "this key is a call stack of the kernel of another kind than elsewhere | give the map keys \
+         of the same types everywhere"
+    );
+    assert_eq!(
         short("kprobe:vfs_write { @a = comm; @a = 1; }"),
         "`@a` holds a text, and this is a number | use another map"
     );
