@@ -168,6 +168,20 @@ fn trees_have_a_depth_a_condition_and_a_bound_of_time() {
 }
 
 /// As JSON, entries and returns fit each other, with values of its own kinds.
+/// The last function of a task does not return, so its line waits for the end of the trace.
+#[test]
+fn calls_that_do_not_return_stand_in_front_of_the_books() {
+    let said = answer(&["--graph", "do_group_exit", "--depth", "1"]);
+    let lines = tree(&said);
+    assert_eq!(lines.len() as u64, 1 + CHILDREN, "{said}");
+    for line in lines {
+        assert!(line.text.starts_with("do_group_exit(code="), "{said}");
+        assert!(line.text.ends_with(") {") && line.time.is_none(), "{said}");
+    }
+    let books = said.lines().last().unwrap();
+    assert!(books.contains(" recorded + "), "{said}");
+}
+
 #[test]
 fn a_tree_has_all_calls_as_json() {
     let said = answer(&["--graph", "sys_mkdir", "--depth", "2", "--json"]);

@@ -13,7 +13,7 @@ use boot::qemu::Machine;
 use rustix::process::{Pid, Signal, kill_process};
 use tests::{
     processors::for_guest,
-    tracer::{CHILDREN, answer, program, refusal, trace},
+    tracer::{CHILDREN, answer, program, refusal, total, trace},
 };
 
 /// One directory, and each child's twice; the second time fails.
@@ -150,6 +150,19 @@ fn wrong_programs_are_refused_with_their_place() {
         ),
         ("kprobe:sys_mkdir { @ = args.mod; }", &["mod", "mode"]),
         ("uprobe:x { }", &["`x` is no absolute path", "/bin/PROGRAM"]),
+        (
+            "watch:/bin/exercise:watched::PROGRESS { } \
+             watch:/bin/exercise:watched::PROGRESS.phase { }",
+            &[
+                "PROGRESS.phase share bytes",
+                "QEMU tells only one",
+                "one clause",
+            ],
+        ),
+        (
+            "uretprobe:/bin/workload:_start { }",
+            &["the program begins at `_start`", "probe a function", "^"],
+        ),
     ] {
         let said = refusal(&[program]);
         for part in parts {
@@ -391,6 +404,40 @@ fn statics_are_listed_with_their_types() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains(wanted), "{said}");
     }
+}
+
+/// A map that is printed and cleared again and again has each hit once, whatever comes meanwhile.
+#[test]
+fn what_is_printed_and_cleared_adds_up() {
+    let said = answer(&[
+        "kprobe:sys_getpid { @c = count(); @h = hist(tid); @all = count(); } \
+         interval:ms:5 { print(@c); clear(@c); print(@h); zero(@h); }",
+        "--run",
+        "exercise calls 100000",
+        "--json",
+    ]);
+    let (mut counted, mut in_rows, mut all) = (0, 0, 0);
+    for line in said.lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let data = &line["data"];
+        counted += data["@c"].as_u64().unwrap_or(0);
+        all += data["@all"].as_u64().unwrap_or(0);
+        in_rows += data["@h"].as_array().map_or(0, |_| total(&data["@h"]));
+    }
+    assert_eq!((counted, in_rows, all), (300_000, 300_000, 300_000));
+}
+
+/// The word at the stack pointer of its first instruction is the number of arguments, and no
+/// address to return to.
+#[test]
+fn a_program_whose_returns_are_all_probed_does_what_it_does() {
+    let said = answer(&[
+        "uretprobe:/bin/workload:* { @[func] = count(); } \
+         uprobe:/bin/workload:* { @all = count(); }",
+        "--expect",
+        "@[\"workload::run_child\"] == 3 && @all > sum(@)",
+    ]);
+    assert!(!said.contains("_start"), "{said}");
 }
 
 /// The values have the type of the static, and the stack is the program's. What the program says of

@@ -70,6 +70,8 @@ pub enum UprobeError {
         /// The address of the function.
         entry: u64,
     },
+    /// The program begins there. Where a return address would be are its arguments.
+    EntryPoint,
     /// The word of the reference counter is not in the program's writable data.
     NotCounter {
         /// The offset in the file.
@@ -111,6 +113,7 @@ impl UprobeError {
             Self::NotProgram { .. }
             | Self::NotText { .. }
             | Self::NotFunctionEntry { .. }
+            | Self::EntryPoint
             | Self::NotCounter { .. }
             | Self::FileChanged
             | Self::AlreadyRegistered
@@ -174,6 +177,10 @@ impl fmt::Display for UprobeError {
                 f,
                 "a return probe belongs on the first instruction of a function; here that is \
                     {entry:#x}"
+            ),
+            Self::EntryPoint => f.write_str(
+                "the program begins there, so nothing has called it and it does not return; probe \
+                    a function that it calls",
             ),
             Self::NotCounter { offset } => write!(
                 f,

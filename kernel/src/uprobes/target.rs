@@ -39,12 +39,15 @@ pub(super) struct Target {
     address: u64,
     /// The start of the function that has it, if the symbols say.
     function: Option<u64>,
+    /// Whether the program begins there.
+    is_entry_point: bool,
 }
 
 impl Target {
     /// Refuses a place that no return probe can have.
     pub(super) fn permit_return(&self) -> Result<(), UprobeError> {
         match self.function {
+            _ if self.is_entry_point => Err(UprobeError::EntryPoint),
             Some(entry) if entry != self.address => Err(UprobeError::NotFunctionEntry { entry }),
             _ => Ok(()),
         }
@@ -222,14 +225,16 @@ impl ProgramFile {
         let function = self.function_at(address);
         let insn = self.instruction(function.as_ref(), offset, address)?;
         let start = function.map(|function| function.start);
-        // Nothing has called the entry point.
-        let begins_function = start == Some(address) && address != self.program.entry;
+        // Nothing has called that.
+        let is_entry_point = address == self.program.entry;
+        let begins_function = start == Some(address) && !is_entry_point;
         Ok(Target {
             node: self.node.clone(),
             offset,
             address,
             displaced: displaced(&insn, begins_function)?,
             function: start,
+            is_entry_point,
         })
     }
 

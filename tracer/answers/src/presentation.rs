@@ -233,6 +233,11 @@ impl Presentation {
                     }
                 }
                 let mut totals = Totals::of(books, lost, *bad_loads);
+                for (reason, _) in &mut totals.lost {
+                    if let Some(named) = self.with_name(reason) {
+                        *reason = named;
+                    }
+                }
                 totals.kept_out = *kept_out;
                 let loops = self.view.loops.loops.iter().zip(&self.stopped);
                 totals.stopped = loops
@@ -248,6 +253,13 @@ impl Presentation {
                 })
             }
         }
+    }
+
+    /// A reason of the kernel, which knows maps by number, with the name that the program has.
+    fn with_name(&self, reason: &str) -> Option<String> {
+        let (number, what) = reason.strip_prefix("map ")?.split_once(": ")?;
+        let map = self.view.maps.get(number.parse::<usize>().ok()?)?;
+        Some(alloc::format!("{}: {what}", map.name.as_deref()?))
     }
 
     /// Shows maps as they are while the script runs, by name. Nothing is kept of them: what the
@@ -290,6 +302,13 @@ impl Presentation {
             let name = self.view.maps.get(map as usize)?.name.as_deref()?;
             Some((name, self.entries(map, self.latest.get(&map)?)))
         })
+    }
+
+    /// Whether the numbers of a map say how often something was hit, and no more.
+    pub fn counts_hits(&self, name: &str) -> bool {
+        let mut maps = self.view.maps.iter();
+        let map = maps.find(|map| map.name.as_deref() == Some(name));
+        map.is_some_and(|map| matches!(map.class, Class::Count | Class::Histogram(_)))
     }
 
     /// The maps that are shown when the script ends: all, unless it says that none is.
@@ -558,6 +577,57 @@ fn nanoseconds(ticks: u64, hz: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use trace_interface::view::MapView;
+
+    struct NoSymbols;
+
+    impl Symbolize for NoSymbols {
+        fn symbol(&self, _address: u64) -> Option<trace_interface::symbols::Symbol> {
+            None
+        }
+    }
+
+    /// Two maps may be full, so a number says nothing to users. A map of the compiler's own has
+    /// only that.
+    #[test]
+    fn a_map_that_was_full_has_its_name_in_the_books() {
+        let maps = [Some("@calls"), None].map(|name| MapView {
+            name: name.map(String::from),
+            class: Class::Count,
+            keys: Vec::new(),
+        });
+        let mut presentation = Presentation::new(View {
+            maps: maps.into(),
+            ..View::default()
+        });
+        let reasons = ["map 0: full", "map 1: full", "map 2: full", "records: full"];
+        let ended = Frame::Ended {
+            status: 0,
+            books: Vec::new(),
+            kept_out: 0,
+            lost: reasons.map(|reason| (reason.into(), 4)).into(),
+            bad_loads: 0,
+        };
+        let mut text = String::new();
+        let event = presentation.frame(&ended, &NoSymbols, &mut text).unwrap();
+        let Event::Ended { totals, .. } = event else {
+            panic!("it is the end");
+        };
+        let reasons: Vec<&str> = totals.lost.iter().map(|(reason, _)| &**reason).collect();
+        assert_eq!(
+            reasons,
+            [
+                "@calls: full",
+                "map 1: full",
+                "map 2: full",
+                "records: full"
+            ]
+        );
+        assert!(
+            text.contains("not written: 4 (@calls: full), 4 (map 1: full),"),
+            "{text}"
+        );
+    }
 
     #[test]
     fn books_count_in_the_singular_and_the_plural() {

@@ -65,7 +65,10 @@ pub(crate) fn shape(of: &Shape) -> String {
         Shape::Symbol { .. } => "a function".into(),
         Shape::UserSymbol => "a function of a program".into(),
         Shape::Probe => "a probe".into(),
-        Shape::Stack { .. } => "a call stack".into(),
+        Shape::Stack { is_user, .. } => match is_user {
+            false => "a call stack of the kernel".into(),
+            true => "a call stack of a program".into(),
+        },
         Shape::Time { .. } => "a time".into(),
         Shape::Named(_) => "a name".into(),
         Shape::Text(_) | Shape::Counted(_) => "a text".into(),

@@ -333,9 +333,15 @@ pub(crate) fn of_program(
     let mut groups = Vec::new();
     let mut refused = None;
     for function in functions {
-        if offset != 0
-            && let Err(unavailable) = program.instruction(&function, offset)
-        {
+        let begins = match offset {
+            0 => Ok(()),
+            _ => program.instruction(&function, offset),
+        };
+        let ends = match returns {
+            true => program.returns(&function),
+            false => Ok(()),
+        };
+        if let Err(unavailable) = begins.and(ends) {
             refused = Some(unavailable);
             continue;
         }

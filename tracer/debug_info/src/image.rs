@@ -38,6 +38,8 @@ pub struct Image {
     code: Vec<Range<u64>>,
     /// The addresses of the parts that are loaded, and where each begins in the file.
     segments: Vec<(Range<u64>, u64)>,
+    /// Where the program begins.
+    entry: u64,
     /// The forms of entries, by their offset. They are read for each unit that a question is about,
     /// and many questions are about the same units.
     abbreviations: RefCell<HashMap<usize, Arc<Abbreviations>>>,
@@ -100,8 +102,10 @@ impl Image {
             (segment.address()..end, segment.file_range().0)
         });
         let segments = segments.collect();
+        let entry = file.entry();
         Ok(Self {
             bytes,
+            entry,
             stamp,
             sections,
             code,
@@ -176,6 +180,11 @@ impl Image {
             }
         }
         &[]
+    }
+
+    /// Where the program begins.
+    pub fn entry(&self) -> u64 {
+        self.entry
     }
 
     /// Where in the file the byte at an address of the program is. Beyond the end of all files if

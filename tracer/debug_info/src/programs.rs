@@ -179,6 +179,19 @@ impl Kernel for ProgramInfo {
         self.debug_info.instruction(function, offset)
     }
 
+    fn returns(&self, function: &Function) -> Result<(), Unavailable> {
+        match self.debug_info.image.entry() == function.address {
+            false => Ok(()),
+            true => Err(Unavailable {
+                reason: format!(
+                    "the program begins at `{}`: nothing has called it, so it does not return",
+                    function.path
+                ),
+                help: "probe a function that it calls".into(),
+            }),
+        }
+    }
+
     fn variables(&self, place: ProbePlace) -> Vec<String> {
         self.debug_info.variables(place)
     }

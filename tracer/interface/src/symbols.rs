@@ -78,6 +78,16 @@ pub trait Kernel {
         Ok(())
     }
 
+    /// Checks that a function has a caller, to which it returns. That of a program's entry point
+    /// has none.
+    ///
+    /// # Errors
+    /// [`Unavailable`].
+    fn returns(&self, function: &Function) -> Result<(), Unavailable> {
+        let _ = function;
+        Ok(())
+    }
+
     /// The names that [`Kernel::variable`] knows at a place: arguments first, in their order.
     fn variables(&self, place: ProbePlace) -> Vec<String>;
 

@@ -337,7 +337,7 @@ fn arguments_stand_for_their_parameters() {
             .to_string()
     };
     assert_eq!(value("$1 + $2"), "12 + \"x y\"");
-    assert_eq!(value("$3"), u64::MAX.to_string());
+    assert_eq!(value("2 - $3"), "2 - -1");
     assert_eq!(value("$4"), "0");
     assert_eq!(value("$#"), "3");
     assert_eq!(value("$a ?: 1"), "$a ?: 1");
@@ -398,6 +398,11 @@ fn named_arguments_stand_for_their_options() {
             "getopt(\"a\", 10)",
             &["--a=x"][..],
             "`--a` was given the value `x`",
+        ),
+        (
+            "getopt(\"a\", 10)",
+            &["--a=--7"],
+            "`--a` was given the value `--7`",
         ),
         (
             "getopt(\"a\", 10)",
@@ -838,6 +843,12 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
         "+",
         "expected a pattern, found `+`",
         "`_`",
+    ),
+    (
+        "kprobe:f { match 1 { -9223372036854775809 => { } } }",
+        "9223372036854775809",
+        "this number does not fit into 64 bits",
+        "from -9223372036854775808",
     ),
     (
         "kprobe:f { match 1 { A($a) | B => { } } }",

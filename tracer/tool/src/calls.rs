@@ -46,11 +46,32 @@ pub enum Told {
     Return(ToldReturn),
 }
 
+/// Which call of a task's trees something is told of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallOfTree {
+    /// How many calls of the tree are around it.
+    pub depth: u64,
+    /// When it began, in nanoseconds since the boot. No other call of the task began then.
+    pub begin: u64,
+}
+
+impl CallOfTree {
+    fn read(of: &Value) -> Option<Self> {
+        let Value::Tuple(parts) = of else {
+            return None;
+        };
+        let number = |at: usize| u64::try_from(parts.get(at)?.number()?).ok();
+        Some(Self {
+            depth: number(0)?,
+            begin: number(1)?,
+        })
+    }
+}
+
 /// The beginning of a call in a tree.
 pub struct ToldEntry {
     pub function: u64,
-    /// How many calls of the tree are around it.
-    pub depth: u64,
+    pub call: CallOfTree,
     /// Where it is going to return to.
     pub caller: u64,
     /// The name of the task.
@@ -64,8 +85,8 @@ pub struct ToldReturn {
     pub time: Duration,
     /// None: it is not recorded.
     pub result: Option<Value>,
-    /// In a tree, how many calls of it are around it.
-    pub depth: Option<u64>,
+    /// In a tree.
+    pub call: Option<CallOfTree>,
     /// Unless its entry had them.
     pub arguments: Vec<(String, Value)>,
 }
@@ -95,18 +116,18 @@ impl Told {
                 .collect()
         };
         match (kind, rest) {
-            (ENTRY, [depth, caller, comm, arguments @ ..]) => Some(Self::Entry(ToldEntry {
+            (ENTRY, [call, caller, comm, arguments @ ..]) => Some(Self::Entry(ToldEntry {
                 function,
-                depth: number(depth)?,
+                call: CallOfTree::read(call)?,
                 caller: number(caller)?,
                 comm: shown(comm),
                 arguments: pairs(arguments),
             })),
-            (RETURN, [time, result, depth, arguments @ ..]) => Some(Self::Return(ToldReturn {
+            (RETURN, [time, result, call, arguments @ ..]) => Some(Self::Return(ToldReturn {
                 function,
                 time: Duration::from_nanos(number(time).unwrap_or(0)),
                 result: (!shown(result).is_empty()).then(|| result.clone()),
-                depth: number(depth),
+                call: CallOfTree::read(call),
                 arguments: pairs(arguments),
             })),
             _ => None,
@@ -488,12 +509,13 @@ impl Call {
             false => format!(", \"{OTHERS}\", \"\""),
         };
         let (at_entry, at_return) = GraphOptions::statements(&format!(
-            "print((\"\\x01{ENTRY}\", func, $depth, *(uint64*)reg(\"sp\"), comm{arguments}));"
+            "print((\"\\x01{ENTRY}\", func, ($depth, $call), *(uint64*)reg(\"sp\"), \
+             comm{arguments}));"
         ));
         let arguments = if returns_arguments { &*arguments } else { "" };
         format!(
             "{probes} /{predicate}/ {{ {at_entry} }} return {{ {at_return} \
-             print((\"\\x01{RETURN}\", func, $time, {result}, $depth{arguments})); }}\n"
+             print((\"\\x01{RETURN}\", func, $time, {result}, ($depth, $call){arguments})); }}\n"
         )
     }
 

@@ -91,9 +91,12 @@ impl GraphOptions {
     }
 
     /// The statements at an entry around `told`, and those at a return before what is told there.
+    /// `$call` tells which call of the task it is. The time of the call does not have the telling.
     pub fn statements(told: &str) -> (String, String) {
-        let at_entry =
-            format!("$depth = @depth[{TASK}]; @depth[{TASK}] = $depth + 1; {told} $begin = nsecs;");
+        let at_entry = format!(
+            "$depth = @depth[{TASK}]; @depth[{TASK}] = $depth + 1; $call = nsecs; {told} \
+             $begin = nsecs;"
+        );
         let at_return = format!("$time = nsecs - $begin; @depth[{TASK}] = $depth;");
         (at_entry, at_return)
     }

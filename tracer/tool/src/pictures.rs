@@ -7,6 +7,7 @@
 use std::{fs, io::BufWriter, path::Path};
 
 use anyhow::{Context, Result, bail};
+use boot::progress::say;
 use pictures::{
     Builder,
     flame::{self, Flame},
@@ -145,6 +146,9 @@ impl Gathered {
             };
             let picture = flame::svg(first, Flame::default());
             fs::write(path, picture).with_context(|| cannot_write(path))?;
+            if let Some(others) = not_drawn(&stacks) {
+                say(format_args!("{} {others}", path.display()));
+            }
         }
         if let Some(path) = &options.html {
             let run = options.run.as_deref().unwrap_or("workload");
@@ -205,16 +209,31 @@ fn stacks(presentation: &Presentation, symbols: &dyn Symbolize) -> Vec<Stacks> {
             let is_time = name == "@ns" || name.ends_with("_ns");
             all.push(Stacks {
                 title: name.into(),
-                unit: if is_time {
-                    Unit::Nanoseconds
-                } else {
-                    Unit::Count("hits".into())
+                unit: match presentation.counts_hits(name) {
+                    _ if is_time => Unit::Nanoseconds,
+                    true => Unit::Count("hits".into()),
+                    false => Unit::Count(format!("of {name}")),
                 },
                 rows,
             });
         }
     }
     all
+}
+
+/// What a file of one flame graph does not show.
+fn not_drawn(stacks: &[Stacks]) -> Option<String> {
+    let [first, others @ ..] = stacks else {
+        return None;
+    };
+    let others: Vec<&str> = others.iter().map(|of| &*of.title).collect();
+    (!others.is_empty()).then(|| {
+        format!(
+            "shows {}; --html has {}, too",
+            first.title,
+            others.join(", ")
+        )
+    })
 }
 
 /// The frames of a key, the outermost first: its other parts, the frames of the program, and those
@@ -519,7 +538,8 @@ mod tests {
     }
 
     /// Maps without call stacks are no flame graphs, nor are entries whose stack was lost. A number
-    /// below zero has no width. Only the ending `_ns` makes it a time.
+    /// below zero has no width. Only the ending `_ns` makes it a time, and what is added up is no
+    /// number of hits. One file has one graph, so the others are named.
     #[test]
     fn stacks_have_the_numbers_and_units_of_their_maps() {
         let frames = || vec!["0x40".into(), "0x30".into()];
@@ -536,7 +556,7 @@ mod tests {
             },
             Stacks {
                 title: "@opens".into(),
-                unit: Unit::Count("hits".into()),
+                unit: Unit::Count("of @opens".into()),
                 rows: vec![(frames(), 0)],
             },
             Stacks {
@@ -546,6 +566,9 @@ mod tests {
             },
         ];
         assert_eq!(stacks(&with_maps(), &NoSymbols), expected);
+        assert_eq!(not_drawn(&expected[..1]), None);
+        let others = not_drawn(&expected[..3]).unwrap();
+        assert_eq!(others, "shows @calls; --html has @ns, @opens, too");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use debug_info::DebugInfo;
 use trace_answers::Presentation;
-use trace_interface::script;
+use trace_interface::script::{self, Attachment, WatchedAccess, WatchedAt};
 use trace_language::{Diagnostic, parse_with, tree::Tree};
 
 use crate::{
@@ -85,6 +85,15 @@ pub fn compile(
         source,
         symbols,
     );
+    if target.tells_one_watch(options)
+        && let Some((one, other)) = sharing_bytes(&compiled.script.attachments)
+    {
+        return Err(Failure::Refused(format!(
+            "error: {} and {} share bytes, and QEMU tells only one of two watches that an \
+             instruction hits\n  = help: write both blocks into one clause, or use --accel kvm",
+            probes[one], probes[other]
+        )));
+    }
     for condition in &prepared.conditions {
         condition
             .check(&compiled.view.maps)
@@ -96,6 +105,32 @@ pub fn compile(
         presentation,
         probes,
     })
+}
+
+/// Two watches by debug registers that the same store may hit.
+fn sharing_bytes(attachments: &[Attachment]) -> Option<(usize, usize)> {
+    let words = attachments.iter().enumerate();
+    let words = words.filter_map(|(number, attachment)| match attachment {
+        Attachment::Watch {
+            path,
+            at: WatchedAt::Address(start),
+            bytes,
+            access: WatchedAccess::Write | WatchedAccess::ReadWrite,
+            ..
+        } => Some((number, path, *start..start.saturating_add((*bytes).into()))),
+        _ => None,
+    });
+    let words: Vec<_> = words.collect();
+    words
+        .iter()
+        .enumerate()
+        .find_map(|(at, (number, path, of))| {
+            let mut others = words[at + 1..].iter();
+            let other = others.find(|(_, other_path, other)| {
+                path == other_path && of.start < other.end && other.start < of.end
+            })?;
+            Some((*number, other.0))
+        })
 }
 
 /// Whether a program takes call stacks.
@@ -119,6 +154,39 @@ mod tests {
             }
             Err(Failure::Refused(text)) => Some(text),
             Err(Failure::Error(error)) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn watches_of_the_same_bytes_are_found() {
+        let watch = |path: Option<&str>, start, bytes, access| Attachment::Watch {
+            program: 0,
+            path: path.map(String::from),
+            at: WatchedAt::Address(start),
+            bytes,
+            access,
+        };
+        let write = |start, bytes| watch(None, start, bytes, WatchedAccess::Write);
+        let first = write(0x1000, 8);
+        for (others, shared) in [
+            (vec![write(0x1008, 8), write(0xff8, 8)], None),
+            (vec![write(0x1008, 8), write(0x1007, 1)], Some((0, 2))),
+            (vec![write(0x1000, 8)], Some((0, 1))),
+            (
+                vec![watch(None, 0x1004, 4, WatchedAccess::ReadWrite)],
+                Some((0, 1)),
+            ),
+            (
+                vec![
+                    watch(Some("/bin/a"), 0x1000, 8, WatchedAccess::Write),
+                    watch(Some("/bin/b"), 0x1000, 8, WatchedAccess::Write),
+                ],
+                None,
+            ),
+            (vec![watch(None, 0x1000, 1, WatchedAccess::Execute)], None),
+        ] {
+            let all = [vec![first.clone()], others].concat();
+            assert_eq!(sharing_bytes(&all), shared, "{all:?}");
         }
     }
 

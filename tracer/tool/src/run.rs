@@ -325,6 +325,8 @@ impl Session<'_> {
         if self.options.json {
             text = self.json(&event, &text);
         }
+        // In front of the maps and the books of the end.
+        self.show_tree(&event)?;
         if shown && !text.is_empty() {
             let mut out = stdout().lock();
             out.write_all(self.fit(&text, &out).as_bytes())
@@ -332,7 +334,6 @@ impl Session<'_> {
                 .context("cannot write to standard output")?;
             timing.answer();
         }
-        self.show_tree(&event)?;
         match event {
             Event::Started { places } => {
                 timing.step("guest started, and all attached");

@@ -179,6 +179,14 @@ impl Target {
         }
     }
 
+    /// Whether the processor tells only one of two watches that an instruction hits: see
+    /// docs/emulators.md.
+    pub fn tells_one_watch(&self, options: &Options) -> bool {
+        let machine = || options.machine.machine(PathBuf::new(), String::new());
+        let is_qemu = matches!(self, Self::Built(_)) && !options.bochs;
+        is_qemu && machine().accelerator == Accelerator::Tcg
+    }
+
     /// Has the kernel run a script.
     pub fn start(self, options: &Options, script: &Script) -> Result<Trace> {
         let request = Request {

@@ -9,7 +9,8 @@
 //!
 //! An entry waits for the next record of its task, because a call without shown calls is one line.
 //! Tasks take turns in the output, so each line names its task. With a bound of time a tree waits
-//! for its end. As JSON, entries and returns are objects of their own, with all of each value.
+//! for its end. As JSON, entries and returns are objects. Because records may be lost between an
+//! entry and a return, both say when their call began, and only then they are of one call.
 
 use std::{borrow::Cow, collections::HashMap, fmt::Write, time::Duration};
 
@@ -18,7 +19,7 @@ use serde_json::{Map, Value as Json, json};
 use trace_answers::Symbolize;
 
 use crate::{
-    calls::{OTHERS, Told, ToldEntry, ToldReturn, UNAVAILABLE},
+    calls::{CallOfTree, OTHERS, Told, ToldEntry, ToldReturn, UNAVAILABLE},
     graph::GraphOptions,
     json,
 };
@@ -69,11 +70,46 @@ pub struct Tree {
 #[derive(Default)]
 struct Task {
     name: String,
-    /// The functions whose calls are open, by depth.
-    open: Vec<u64>,
+    /// The calls that are open, by depth.
+    open: Vec<Open>,
     waiting: Option<Waiting>,
     /// The lines of a tree that waits for its end.
     held: String,
+}
+
+/// A call that has begun. Zeros: its entry was lost.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Open {
+    function: u64,
+    call: CallOfTree,
+}
+
+impl Task {
+    /// A call begins. Returns the function of the call around it, 0 if that is not known.
+    fn begin(&mut self, entry: &ToldEntry) -> u64 {
+        let depth = entry.call.depth as usize;
+        // The entries of those in between were lost.
+        self.open.resize(depth, Open::default());
+        let around = self.open.last().map_or(0, |around| around.function);
+        self.open.push(Open {
+            function: entry.function,
+            call: entry.call,
+        });
+        around
+    }
+
+    /// A call has ended, and so has all that is in it.
+    fn end(&mut self, end: &ToldReturn) {
+        let depth = end.call.unwrap_or_default().depth;
+        self.open.truncate(depth as usize);
+    }
+
+    /// Whether the entry of a call that ends is there, and nothing around it has ended.
+    fn has_open(&self, end: &ToldReturn) -> bool {
+        let call = end.call.unwrap_or_default();
+        let function = end.function;
+        self.open.get(call.depth as usize) == Some(&Open { function, call })
+    }
 }
 
 /// An entry whose line is not written yet.
@@ -123,22 +159,30 @@ impl Tree {
         };
         let mut task = self.tasks.remove(&own_key).unwrap_or_default();
         let mut out = String::new();
-        if let Told::Entry(ToldEntry { depth: 0, .. }) = told
-            && self.over.is_some()
-        {
-            // The tree before has no end, so it has no time.
+        // The tree before has no end, so it has no time.
+        let begins_or_has_lost = match told {
+            Told::Entry(entry) => entry.call.depth == 0,
+            Told::Return(end) => is_first(end) && !task.has_open(end),
+        };
+        if self.over.is_some() && begins_or_has_lost {
             task.held.clear();
             task.waiting = None;
         }
         match told {
-            _ if self.is_json => out = object(told, origin, symbols),
+            _ if self.is_json => {
+                out = object(told, origin, symbols);
+                match told {
+                    Told::Entry(entry) => _ = task.begin(entry),
+                    Told::Return(end) => task.end(end),
+                }
+            }
             Told::Entry(entry) => self.entry(&mut task, entry, origin, symbols, style, &mut out),
             Told::Return(end) => self.end(&mut task, end, origin, symbols, style, &mut out),
         }
         if self.over.is_some() {
             task.held.push_str(&std::mem::take(&mut out));
             if let Told::Return(end) = told
-                && end.depth == Some(0)
+                && is_first(end)
             {
                 let held = std::mem::take(&mut task.held);
                 let is_long = self.over.is_some_and(|over| end.time > over);
@@ -172,12 +216,8 @@ impl Tree {
         out: &mut String,
     ) {
         settle(task, origin.tid, style, out);
-        let depth = entry.depth as usize;
         task.name.clone_from(&entry.comm);
-        task.open.truncate(depth);
-        // The entries of those in between were lost.
-        task.open.resize(depth, 0);
-        let around = task.open.last().copied().unwrap_or(0);
+        let around = task.begin(entry);
         let mut call = self.name(entry.function, symbols);
         let arguments = entry.arguments.iter();
         let arguments: Vec<String> = arguments
@@ -193,7 +233,6 @@ impl Tree {
             call,
             through: self.through(entry.caller, around, symbols),
         });
-        task.open.push(entry.function);
     }
 
     fn end(
@@ -205,8 +244,8 @@ impl Tree {
         style: &dyn Style,
         out: &mut String,
     ) {
-        let depth = end.depth.unwrap_or(0) as usize;
-        let is_open = task.open.get(depth) == Some(&end.function);
+        let depth = end.call.unwrap_or_default().depth as usize;
+        let is_open = task.has_open(end);
         let is_leaf = is_open && task.open.len() == depth + 1;
         let result = match &end.result {
             None => String::new(),
@@ -240,7 +279,7 @@ impl Tree {
                 *out += &text;
             }
         }
-        task.open.truncate(depth);
+        task.end(end);
     }
 
     fn name(&self, function: u64, symbols: &dyn Functions) -> String {
@@ -290,6 +329,11 @@ impl Tree {
     }
 }
 
+/// Whether the first call of a tree ends.
+fn is_first(end: &ToldReturn) -> bool {
+    end.call.is_some_and(|call| call.depth == 0)
+}
+
 /// The JSON object of an `entry` or a `return`. Times are in nanoseconds. Arguments that are not
 /// recorded are left out.
 fn object(told: &Told, origin: Origin, symbols: &dyn Functions) -> String {
@@ -309,7 +353,8 @@ fn object(told: &Told, origin: Origin, symbols: &dyn Functions) -> String {
                 "cpu": cpu,
                 "tid": tid,
                 "comm": entry.comm,
-                "depth": entry.depth,
+                "depth": entry.call.depth,
+                "begin": entry.call.begin,
                 "function": name(entry.function),
                 "arguments": arguments,
             });
@@ -320,7 +365,8 @@ fn object(told: &Told, origin: Origin, symbols: &dyn Functions) -> String {
             let mut data = json!({
                 "cpu": cpu,
                 "tid": tid,
-                "depth": end.depth,
+                "depth": end.call.map(|call| call.depth),
+                "begin": end.call.map(|call| call.begin),
                 "function": name(end.function),
                 "nanoseconds": nanoseconds,
             });
@@ -451,7 +497,7 @@ mod tests {
         let arguments = arguments.iter();
         Told::Entry(ToldEntry {
             function,
-            depth,
+            call: CallOfTree { depth, begin: 1 },
             caller,
             comm: "cat".into(),
             arguments: arguments
@@ -465,7 +511,7 @@ mod tests {
             function,
             time: Duration::from_nanos(nanoseconds),
             result: (!result.is_empty()).then(|| text(result)),
-            depth: Some(depth),
+            call: Some(CallOfTree { depth, begin: 1 }),
             arguments: Vec::new(),
         })
     }
@@ -566,6 +612,33 @@ mod tests {
         assert!(text.ends_with("us |    } /* File::f2 */\n"), "{text}");
     }
 
+    /// The same function at the same depth, but another call: what is told of the two is not mixed.
+    #[test]
+    fn a_return_ends_only_the_call_that_it_is_of() {
+        let mut all = [
+            entry(0x100, 0, 0, &[("a", "1")]),
+            // Its return is lost, and the entry of the next one.
+            end(0x100, 0, 11, "2"),
+        ];
+        let Told::Return(ToldReturn {
+            call: Some(call), ..
+        }) = &mut all[1]
+        else {
+            panic!("it is a return");
+        };
+        call.begin = 2;
+        let last = "0.011 us |  } = 2 /* File::f1 */\n";
+        let text = lines(&GraphOptions::default(), &Plain, &all);
+        assert_eq!(text, format!("|  File::f1(a=1) {{\n{last}"));
+        // The time of the first one is not known.
+        let options = GraphOptions {
+            over: Some(Duration::from_nanos(10)),
+            ..GraphOptions::default()
+        };
+        let text = shown(&options, false, &Plain, &all);
+        assert!(text.ends_with(last) && text.lines().count() == 1, "{text}");
+    }
+
     #[test]
     fn a_bound_of_time_shows_whole_trees_at_their_end() {
         let call = |time| {
@@ -661,13 +734,14 @@ mod tests {
         };
         last.result = Some(Value::Signed(-17));
         let lines = "\
-            {\"data\":{\"arguments\":{\"path\":\"/tmp\"},\"comm\":\"cat\",\"cpu\":1,\"depth\":0,\
-            \"function\":\"kernel::fs::File::f1\",\"tid\":7},\"type\":\"entry\"}\n\
-            {\"data\":{\"arguments\":{},\"comm\":\"cat\",\"cpu\":1,\"depth\":1,\
-            \"function\":\"0x900\",\"tid\":7},\"type\":\"entry\"}\n\
-            {\"data\":{\"cpu\":1,\"depth\":1,\"function\":\"0x900\",\"nanoseconds\":1234,\
-            \"tid\":7},\"type\":\"return\"}\n\
-            {\"data\":{\"cpu\":1,\"depth\":0,\"function\":\"kernel::fs::File::f1\",\
+            {\"data\":{\"arguments\":{\"path\":\"/tmp\"},\"begin\":1,\"comm\":\"cat\",\
+            \"cpu\":1,\"depth\":0,\"function\":\"kernel::fs::File::f1\",\"tid\":7},\
+            \"type\":\"entry\"}\n\
+            {\"data\":{\"arguments\":{},\"begin\":1,\"comm\":\"cat\",\"cpu\":1,\
+            \"depth\":1,\"function\":\"0x900\",\"tid\":7},\"type\":\"entry\"}\n\
+            {\"data\":{\"begin\":1,\"cpu\":1,\"depth\":1,\"function\":\"0x900\",\
+            \"nanoseconds\":1234,\"tid\":7},\"type\":\"return\"}\n\
+            {\"data\":{\"begin\":1,\"cpu\":1,\"depth\":0,\"function\":\"kernel::fs::File::f1\",\
             \"nanoseconds\":2000,\"result\":-17,\"tid\":7},\"type\":\"return\"}\n";
         let json = |nanoseconds: Option<u64>, all: &[Told]| {
             let options = GraphOptions {

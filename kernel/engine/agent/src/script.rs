@@ -22,7 +22,8 @@
 //! RUN-2. Each program begins with the count of its hit, which the kernel puts in front of it. So
 //!     the books do not depend on the script's compiler.
 //! RUN-3. A request is served when its record comes out of the ring, between the records before and
-//!     after it.
+//!     after it. But a map that is to be printed and then emptied is emptied as it is read: reading
+//!     and sending take long, and what is counted meanwhile would be shown nowhere.
 //! RUN-4. One script runs at a time, because the trace buffer has one reader. While it runs, the
 //!     buffer keeps its oldest records when it is full, unless the script is a flight recorder
 //!     ([`How::overwrite`]). Afterwards its mode is what it was.
@@ -62,6 +63,7 @@ pub(crate) use self::attach::Profiles;
 use self::{
     attach::{Attached, Timer, registers_here},
     loader::{Loader, set_clock},
+    maps::Emptied,
 };
 pub use self::{own_tasks::OwnTasks, refusal::Refusal};
 use crate::{
@@ -75,6 +77,16 @@ use crate::{
 
 /// Bytes of the header that all records have: see [`bpf::Helper::EventReserve`].
 const HEADER_BYTES: usize = 8;
+
+/// A record that came out of the ring.
+struct Taken {
+    cpu: u32,
+    tsc: u64,
+    bytes: Vec<u8>,
+    /// Its request was served with one before it (RUN-3).
+    is_served: bool,
+}
+
 /// How many records are sent before the reader looks at its timers again.
 const MOST_AT_ONCE: usize = 512;
 
@@ -82,6 +94,12 @@ const MOST_AT_ONCE: usize = 512;
 fn is_of_a_script(record: &[u8]) -> bool {
     let kind = record.first_chunk().map(|bytes| u16::from_le_bytes(*bytes));
     kind == Some(RECORD_TYPE)
+}
+
+/// A word of a record.
+fn word(record: &[u8], at: usize) -> Option<u32> {
+    let bytes = record.get(at..)?.first_chunk()?;
+    Some(u32::from_le_bytes(*bytes))
 }
 
 /// How a script is to run.
@@ -345,7 +363,12 @@ impl<A: Agent> Session<A> {
                     // Of an event or a tracer that somebody has enabled meanwhile.
                     is_end = tsc > end;
                 } else if let Ok(bytes) = own_bytes(bytes) {
-                    taken.push((cpu as u32, tsc, bytes));
+                    taken.push(Taken {
+                        cpu: cpu as u32,
+                        tsc,
+                        bytes,
+                        is_served: false,
+                    });
                 } else {
                     self.not_sent += 1;
                 }
@@ -360,8 +383,10 @@ impl<A: Agent> Session<A> {
         if !taken.is_empty() {
             self.send_stacks(out);
         }
-        for (cpu, tsc, bytes) in taken {
-            self.send_record(cpu, tsc, bytes, out);
+        let mut rest = &mut taken[..];
+        while let Some((record, later)) = core::mem::take(&mut rest).split_first_mut() {
+            self.send_record(record, later, out);
+            rest = later;
         }
         left == 0 && !is_end
     }
@@ -372,43 +397,49 @@ impl<A: Agent> Session<A> {
         while self.send_records(now, out) {}
     }
 
-    fn send_record(&mut self, cpu: u32, tsc: u64, record: Vec<u8>, out: &mut dyn Outlet) {
-        let word = |at: usize| {
-            let bytes = record.get(at..)?.first_chunk()?;
-            Some(u32::from_le_bytes(*bytes))
-        };
-        let (Some(tid), Some(request)) = (word(4), word(HEADER_BYTES)) else {
+    /// The request of a record.
+    fn request(&self, record: &[u8]) -> Option<&Request> {
+        self.requests.get(word(record, HEADER_BYTES)? as usize)
+    }
+
+    /// Sends a record and serves its request. `later` are those after it that were taken with it.
+    fn send_record(&mut self, record: &mut Taken, later: &mut [Taken], out: &mut dyn Outlet) {
+        let bytes = core::mem::take(&mut record.bytes);
+        let (Some(tid), Some(_)) = (word(&bytes, 4), word(&bytes, HEADER_BYTES)) else {
             return;
         };
-        let status = word(HEADER_BYTES + 4).unwrap_or(0) as i32;
+        let request = self.request(&bytes).cloned();
+        let status = word(&bytes, HEADER_BYTES + 4).unwrap_or(0) as i32;
         if self.named.insert(tid) {
             let mut name = String::new();
             // Writing to a text cannot fail.
             let _ = A::write_task_name(tid, &mut name);
             out.send(&Frame::Comm { tid, name });
         }
-        let watched = record
+        let watched = bytes
             .get(HEADER_BYTES + 8..)
             .and_then(|of| of.first_chunk());
         let watched = watched.copied().map(u64::from_le_bytes);
         out.send(&Frame::Record {
-            cpu,
-            tsc,
-            bytes: record,
+            cpu: record.cpu,
+            tsc: record.tsc,
+            bytes,
         });
-        match self.requests.get(request as usize).cloned() {
+        match request {
             Some(Request::Print { map }) => {
                 self.send_stacks(out);
-                self.send_map(map, out);
+                let emptied = self.emptied_next(map, later);
+                self.send_map(map, emptied, out);
             }
+            Some(Request::Clear { .. } | Request::Zero { .. }) if record.is_served => {}
             Some(Request::Clear { map }) => {
                 if let Some(map) = self.map(map) {
-                    maps::clear(map);
+                    maps::clear::<A>(map);
                 }
             }
             Some(Request::Zero { map }) => {
                 if let Some(map) = self.map(map) {
-                    maps::zero(map);
+                    maps::zero::<A>(map);
                 }
             }
             Some(Request::Unwatch) => {
@@ -419,6 +450,21 @@ impl<A: Agent> Session<A> {
             Some(Request::Exit) => _ = self.status.get_or_insert(status),
             Some(Request::Forward) | None => {}
         }
+    }
+
+    /// How a map is emptied if that is the next thing that `later` ask of it, which is served then.
+    fn emptied_next(&self, map: u32, later: &mut [Taken]) -> Option<Emptied> {
+        for record in later {
+            let emptied = match self.request(&record.bytes) {
+                Some(Request::Print { map: other }) if *other == map => return None,
+                Some(Request::Clear { map: other }) if *other == map => Emptied::Cleared,
+                Some(Request::Zero { map: other }) if *other == map => Emptied::Zeroed,
+                _ => continue,
+            };
+            record.is_served = true;
+            return Some(emptied);
+        }
+        None
     }
 
     /// Sends the call stacks that are new (RUN-5).
@@ -447,11 +493,12 @@ impl<A: Agent> Session<A> {
         self.maps.get(number as usize)?.own()
     }
 
-    fn send_map(&self, number: u32, out: &mut dyn Outlet) {
+    /// Sends a map as it is, and empties it.
+    fn send_map(&self, number: u32, emptied: Option<Emptied>, out: &mut dyn Outlet) {
         let Some(map) = self.map(number) else {
             return;
         };
-        match maps::entries(map) {
+        match maps::entries::<A>(map, emptied) {
             Ok(entries) => out.send(&Frame::Map {
                 map: number,
                 entries,
@@ -500,7 +547,7 @@ impl<A: Agent> Session<A> {
         self.send_all(out);
         self.send_stacks(out);
         for number in 0..self.maps.len() {
-            self.send_map(number as u32, out);
+            self.send_map(number as u32, None, out);
         }
         let count = |map: Option<&Shared<LoadedMap>>| match map.and_then(|map| map.own()) {
             Some(trace_maps::Map::Array(array)) => {

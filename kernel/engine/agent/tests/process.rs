@@ -334,13 +334,19 @@ impl Outlet for Reader {
     }
 }
 
+impl Reader {
+    fn of(compiled: &Compiled) -> Self {
+        Self {
+            presentation: Presentation::new(compiled.view.clone()),
+            text: String::new(),
+            frames: Vec::new(),
+        }
+    }
+}
+
 /// Runs a script to its end, with the clock at these times one after the other.
 fn run(compiled: Compiled, times: &[u64]) -> Result<Reader, Refusal> {
-    let mut reader = Reader {
-        presentation: Presentation::new(compiled.view),
-        text: String::new(),
-        frames: Vec::new(),
-    };
+    let mut reader = Reader::of(&compiled);
     let mut session = Session::<Process>::start(&compiled.script, How::default(), &mut reader)?;
     for time in times {
         NOW.store(*time, Relaxed);
@@ -412,6 +418,53 @@ fn a_script_does_what_the_reference_does() {
         let closed = closed(&reader);
         assert_eq!(closed.books, [(1, 0)], "{text}");
         assert_eq!((closed.bad_loads, closed.lost), (0, &[][..]), "{text}");
+    }
+}
+
+/// A reader to whom maps are on the way while hits go on: each time, 5 are counted.
+struct Slow<'s> {
+    reader: Reader,
+    count: &'s AtomicU64,
+}
+
+impl Outlet for Slow<'_> {
+    fn send(&mut self, frame: &Frame) {
+        if matches!(frame, Frame::Map { .. }) {
+            self.count.fetch_add(5, Relaxed);
+        }
+        self.reader.send(frame);
+    }
+}
+
+/// What is counted while a map is sent that is emptied next is not taken away with the rest.
+#[test]
+fn a_map_that_is_printed_and_emptied_is_empty_before_it_is_sent() {
+    for (then, shown) in [
+        ("clear(@c);", "@c: 77\nbetween\n@c: 5\n"),
+        ("zero(@c);", "@c: 77\nbetween\n@c: 5\n"),
+        ("print(@c); zero(@c);", "@c: 77\nbetween\n@c: 82\n@c: 5\n"),
+        ("@t = 1; clear(@t);", "@c: 77\nbetween\n@c: 82\n"),
+    ] {
+        let _machine = machine();
+        let counts = "unroll (77) { @c = count(); }";
+        let prints = "print(@c); printf(\"between\\n\");";
+        let compiled = compiled_text(&format!("BEGIN {{ {counts} {prints} {then} }}"));
+        let mut reader = Reader::of(&compiled);
+        let start = Session::<Process>::start(&compiled.script, How::default(), &mut reader);
+        let mut session = start.unwrap_or_else(|refusal| panic!("{}", refusal.text));
+        let mut count = None;
+        session.for_each_map_part(|_, part| {
+            let address = ptr::with_exposed_provenance::<AtomicU64>(part.address as usize);
+            // SAFETY: the part has so many words, which are atomic and live as long as the session.
+            let words = unsafe { std::slice::from_raw_parts(address, part.layout.bytes() / 8) };
+            count = count.or(words.iter().find(|word| word.load(Relaxed) == 77));
+        });
+        let count = count.expect("the map has it");
+        let mut slow = Slow { reader, count };
+        while session.serve(&mut slow) {}
+        session.end(&mut slow);
+        let text = &slow.reader.text;
+        assert!(text.starts_with(shown), "{then}: {text}");
     }
 }
 

@@ -16,7 +16,7 @@
 //!
 //! [`Array::clear`] stores zeros. A store from another CPU and an addition that is not locked may
 //! meet, and then the value from before the store comes back. So the values of a CPU are to be
-//! cleared on that CPU while hits go on ([`Array::clear_cpu`]).
+//! cleared or taken on that CPU while hits go on ([`Array::clear_cpu`], [`Array::take_cpu`]).
 
 use core::{
     ptr::NonNull,
@@ -240,6 +240,20 @@ impl Array {
     pub fn clear(&self) {
         for cpu in 0..self.cpus {
             self.clear_cpu(cpu);
+        }
+    }
+
+    /// Takes the values of `cpu` away: `visit` gets each word that is not 0, with its place among
+    /// them, and it is 0 then. If it runs on that CPU, or the values are shared, each addition is
+    /// in what was taken or stays, as far as it is to one word.
+    pub fn take_cpu(&self, cpu: usize, mut visit: impl FnMut(usize, u64)) {
+        if cpu < self.cpus {
+            let words = self.part(cpu).iter().take(self.entries * self.value_words);
+            for (place, word) in words.enumerate() {
+                if word.load(Relaxed) != 0 {
+                    visit(place, word.swap(0, Relaxed));
+                }
+            }
         }
     }
 

@@ -212,6 +212,12 @@ fn an_array_clears_the_values_of_one_cpu_or_of_all() {
     array.clear_cpu(3);
     assert_eq!([sum(0), sum(2)], [[0, 10]; 2]);
     set();
+    let mut taken = Vec::new();
+    for cpu in [1, 3] {
+        array.take_cpu(cpu, |place, word| taken.push((place, word)));
+    }
+    assert_eq!(taken, [(1, 5), (3, 5), (5, 5)]);
+    assert_eq!([sum(0), sum(2)], [[0, 10]; 2]);
     array.clear();
     assert_eq!([sum(0), sum(1), sum(2)], [[0, 0]; 3]);
 }

@@ -164,7 +164,9 @@ impl Probe {
         if definition.is_of_program() {
             let holder = user::hold(definition).map_err(|error| match error {
                 UprobeError::MidInstruction { .. } => Reason::BadInstructionBoundary,
-                UprobeError::NotFunctionEntry { .. } => Reason::BadReturnProbe,
+                UprobeError::NotFunctionEntry { .. } | UprobeError::EntryPoint => {
+                    Reason::BadReturnProbe
+                }
                 UprobeError::NotText { .. } => Reason::BadUserOffset,
                 UprobeError::NotCounter { .. } => Reason::BadReferenceCounter,
                 UprobeError::OutOfMemory => Reason::OutOfMemory,

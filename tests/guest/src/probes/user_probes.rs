@@ -779,6 +779,9 @@ fn refusals_say_why() {
         .offset(4);
     let inside = RegisteredUserProbe::new(inside).err();
     assert_eq!(inside, Some(UprobeError::NotFunctionEntry { entry: add }));
+    // The word where a return address would be is the number of the program's arguments.
+    let start = RegisteredUserProbe::new(return_of("_start")).err();
+    assert_eq!(start, Some(UprobeError::EntryPoint));
     let undefined = bytes_of(&bytes, &program, "probed_jump")
         .find(|insn| insn.bytes() == [0x0f, 0x0b])
         .expect("it has one");

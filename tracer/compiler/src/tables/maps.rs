@@ -152,11 +152,11 @@ impl Tables<'_> {
                     match known.merge(new) {
                         Some(changed) => self.learned |= changed,
                         None => {
-                            let message = format!(
-                                "this key is {}; elsewhere it is {}",
-                                names::shape(new),
-                                names::shape(known)
-                            );
+                            let (new, known) = (names::shape(new), names::shape(known));
+                            let message = match new == known {
+                                true => format!("this key is {new} of another kind than elsewhere"),
+                                false => format!("this key is {new}; elsewhere it is {known}"),
+                            };
                             return Err(Diagnostic::new(
                                 *span,
                                 message,

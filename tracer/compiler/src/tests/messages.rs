@@ -349,6 +349,16 @@ fn types_must_fit() {
          everywhere"
     );
     assert_eq!(
+        short("kprobe:vfs_write { @a[ustack] = count(); @a[kstack] = count(); }"),
+        "this key is a call stack of the kernel; elsewhere it is a call stack of a program | give \
+         the map keys of the same types everywhere"
+    );
+    assert_eq!(
+        short("kprobe:vfs_write { @a[kstack(3)] = count(); @a[kstack] = count(); }"),
+        "this key is a call stack of the kernel of another kind than elsewhere | give the map keys \
+         of the same types everywhere"
+    );
+    assert_eq!(
         short("kprobe:vfs_write { @a = comm; @a = 1; }"),
         "`@a` holds a text, and this is a number | use another map"
     );

@@ -268,13 +268,13 @@ impl Parser<'_> {
                     ));
                 }
                 self.take()?;
-                match self.argument(number) {
+                let kind = match self.argument(number) {
                     None => ExpressionKind::Integer(0),
-                    Some(text) => named::number_given(text).map_or_else(
-                        || ExpressionKind::String(text.into()),
-                        ExpressionKind::Integer,
-                    ),
-                }
+                    Some(text) => named::number_given(text, span)
+                        .unwrap_or_else(|| ExpressionKind::String(text.into())),
+                };
+                let parts = matches!(kind, ExpressionKind::Unary { .. });
+                return self.node(kind, span, parts.into());
             }
             Token::ParameterCount => {
                 self.take()?;

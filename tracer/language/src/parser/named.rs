@@ -126,16 +126,7 @@ fn read(given: Option<&str>, default: Option<&Expression>, span: Span) -> Option
             })
         }
         (Some(ExpressionKind::Integer(_) | ExpressionKind::Unary { .. }), Some(text)) => {
-            match text.strip_prefix('-') {
-                None => ExpressionKind::Integer(number_given(text)?),
-                Some(digits) => ExpressionKind::Unary {
-                    operation: Unary::Negate,
-                    operand: Box::new(Expression {
-                        kind: ExpressionKind::Integer(number_given(digits)?),
-                        span,
-                    }),
-                },
-            }
+            number_given(text, span)?
         }
         _ => return None,
     })
@@ -168,19 +159,18 @@ pub(super) fn unknown(parser: &Parser<'_>) -> Option<Diagnostic> {
     ))
 }
 
-/// The number that an argument of the program is, if it is one.
-pub(super) fn number_given(text: &str) -> Option<u64> {
-    let (negative, digits) = match text.strip_prefix('-') {
-        Some(digits) => (true, digits),
-        None => (false, text),
-    };
+/// The number that an argument of the program is, if it is one: as the text would have it there.
+pub(super) fn number_given(text: &str, span: Span) -> Option<ExpressionKind> {
+    let digits = text.strip_prefix('-').unwrap_or(text);
     if !digits.starts_with(|first: char| first.is_ascii_digit()) {
         return None;
     }
-    let number = lexer::integer(digits, Span::default()).ok()?;
-    Some(if negative {
-        number.wrapping_neg()
-    } else {
-        number
+    let number = ExpressionKind::Integer(lexer::integer(digits, span).ok()?);
+    Some(match digits.len() == text.len() {
+        true => number,
+        false => ExpressionKind::Unary {
+            operation: Unary::Negate,
+            operand: Box::new(Expression { kind: number, span }),
+        },
     })
 }

@@ -367,6 +367,13 @@ impl Parser<'_> {
                     return Err(self.unexpected("a number", ""));
                 };
                 let number = lexer::integer(digits, span)?;
+                if number > 1 << 63 {
+                    return Err(Diagnostic::new(
+                        span,
+                        "this number does not fit into 64 bits",
+                        "numbers are those from -9223372036854775808 to 18446744073709551615",
+                    ));
+                }
                 self.take()?;
                 PatternKind::Integer(number.wrapping_neg())
             }
