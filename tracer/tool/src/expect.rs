@@ -9,7 +9,7 @@ mod kind;
 use trace_answers::{Key, Presentation, Symbolize, Totals, Value};
 use trace_interface::view::MapView;
 use trace_language::{
-    parse_expression,
+    Diagnostic, parse_expression,
     tree::{Binary, Expression, ExpressionKind, Map, Unary},
 };
 
@@ -47,8 +47,19 @@ impl Condition {
 
     /// Refuses it if it cannot hold, whatever is in these maps. The error is as it is shown.
     pub fn check(&self, maps: &[MapView]) -> Result<(), String> {
-        kind::check(&self.expression, maps)
-            .map_err(|mistake| report(&[mistake], &self.text, "--expect"))
+        let mut names_something = false;
+        each(&self.expression, &mut |part| {
+            names_something |= is_named(part)
+        });
+        let checked = kind::check(&self.expression, maps).and_then(|()| match names_something {
+            true => Ok(()),
+            false => Err(Diagnostic::new(
+                self.expression.span,
+                "this is the same in each run: it names no map and no number of the books",
+                "for example --expect 'hits > 0'",
+            )),
+        });
+        checked.map_err(|mistake| report(&[mistake], &self.text, "--expect"))
     }
 
     /// Whether it holds at the end. If not, why.
@@ -75,8 +86,9 @@ impl Condition {
         }
         let mut found = Vec::new();
         each(&self.expression, &mut |part| {
-            let is_named = matches!(part.kind, ExpressionKind::Map(_) | ExpressionKind::Name(_));
-            if is_named && let Ok(value) = end.value(part) {
+            if is_named(part)
+                && let Ok(value) = end.value(part)
+            {
                 let line = format!("{part} is {}", value.shown());
                 if !found.contains(&line) {
                     found.push(line);
@@ -85,6 +97,11 @@ impl Condition {
         });
         Err(said(found.join(", ")))
     }
+}
+
+/// Whether it is a value of the end.
+fn is_named(part: &Expression) -> bool {
+    matches!(part.kind, ExpressionKind::Map(_) | ExpressionKind::Name(_))
 }
 
 /// Calls `see` with an expression and its parts, but not with the keys of maps.
@@ -650,6 +667,7 @@ mod tests {
                 "@b == 1",
                 "there are @, @f, @h, @n, @one, @p, @s, @t, @u, @w, hits, missed, dropped",
             ),
+            ("1 == 2", "it names no map and no number of the books"),
             ("hit > 2", "there is no `hit`"),
             ("$x", "`$x` is not there at the end"),
             ("@n == 7", "`@n` has keys"),
