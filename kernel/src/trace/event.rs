@@ -31,6 +31,7 @@ use core::{
 
 use bpf::{AluOp, Condition, Helper, Label, Reg, Size, verifier::verify};
 use fallible::{copied, written};
+use trace_agent::script::clear_map;
 use trace_maps::Map;
 use tracefs::{
     compile::{self, EventProgram},
@@ -53,7 +54,7 @@ use super::{
     touched,
     triggers::Taken,
 };
-use crate::errno::Errno;
+use crate::{errno::Errno, probes::Kernel};
 
 /// See the module's text.
 pub struct Event {
@@ -398,11 +399,8 @@ impl Event {
     pub fn clear(&self, index: usize) {
         let active = &self.triggers[index];
         for (_, map) in self.maps.iter().filter(|(name, _)| active.owns(name)) {
-            match map.own() {
-                Some(Map::Array(array)) => array.clear(),
-                Some(Map::Hash(hash)) => hash.clear(),
-                Some(Map::Stacks(stacks)) => stacks.clear(),
-                None => {}
+            if let Some(map) = map.own() {
+                clear_map::<Kernel>(map);
             }
         }
     }

@@ -175,23 +175,23 @@ macro_rules! entry_points {
                 event_with_room: trace_event_with_room as *const () as u64,
                 graph_root: $crate::facts::GraphEntry {
                     entry: trace_graph_root,
-                    by_jump: trace_graph_root_by_jump as *const () as u64,
+                    by_jump: Some(trace_graph_root_by_jump),
                 },
                 graph_inner: $crate::facts::GraphEntry {
                     entry: trace_graph_inner,
-                    by_jump: trace_graph_inner_by_jump as *const () as u64,
+                    by_jump: Some(trace_graph_inner_by_jump),
                 },
                 graph_root_arguments: $crate::facts::GraphEntry {
                     entry: trace_graph_root_arguments,
-                    by_jump: trace_graph_root_arguments_by_jump as *const () as u64,
+                    by_jump: Some(trace_graph_root_arguments_by_jump),
                 },
                 graph_inner_arguments: $crate::facts::GraphEntry {
                     entry: trace_graph_inner_arguments,
-                    by_jump: trace_graph_inner_arguments_by_jump as *const () as u64,
+                    by_jump: Some(trace_graph_inner_arguments_by_jump),
                 },
                 graph_hidden: $crate::facts::GraphEntry {
                     entry: trace_graph_hidden,
-                    by_jump: 0,
+                    by_jump: None,
                 },
                 graph_return: trace_graph_return,
                 graph_return_by_jump: trace_graph_return_by_jump,

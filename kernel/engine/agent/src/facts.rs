@@ -178,5 +178,5 @@ pub struct EntryPoints {
 #[derive(Clone, Copy, Debug)]
 pub struct GraphEntry {
     pub entry: EntryRoutine,
-    pub by_jump: u64,
+    pub by_jump: Option<JumpRoutine>,
 }

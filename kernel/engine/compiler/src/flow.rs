@@ -157,12 +157,8 @@ impl Env<'_> {
     fn probed(&self, register: Register) -> Value {
         match (self.form, register) {
             (_, Register::Ip) => Value::Unknown,
-            (Form::Jump { .. } | Form::Entry | Form::Return, Register::Cs | Register::Ss) => {
-                Value::Unknown
-            }
-            (Form::Jump { .. } | Form::Entry | Form::Return, Register::OrigAx) => {
-                Value::Const(u64::MAX)
-            }
+            (Form::Jump { .. } | Form::Call, Register::Cs | Register::Ss) => Value::Unknown,
+            (Form::Jump { .. } | Form::Call, Register::OrigAx) => Value::Const(u64::MAX),
             _ => Value::Probed(register),
         }
     }
@@ -376,7 +372,7 @@ impl Env<'_> {
                 }),
             },
             Insn::Exit => match (self.form, self.kind()) {
-                (Form::Handler | Form::Entry, ProgramKind::Entry { .. }) => none.with(Reg::R0),
+                (Form::Handler | Form::Call, ProgramKind::Entry { .. }) => none.with(Reg::R0),
                 _ => none,
             },
         }

@@ -74,13 +74,11 @@ pub enum Form {
     /// the return address. In place of `orig_ax` the program finds the value before the access, and
     /// in place of `ss` the one after it. Else as [`Form::Breakpoint`].
     Watchpoint,
-    /// For [`ProgramKind::Entry`]. Called by the detour at a function's entry, with [`EntryFrame`]
-    /// above the return address, on an aligned stack, and with DF and AC clear. All registers are
-    /// kept but those that the frame holds. The result is that of [`Form::Handler`].
-    Entry,
-    /// For [`ProgramKind::Return`]. Called by the trampoline of the return, without a result. Else
-    /// as [`Form::Entry`].
-    Return,
+    /// For [`ProgramKind::Entry`] and [`ProgramKind::Return`]. Called by the detour at a function's
+    /// entry, or by the trampoline of its return, with [`EntryFrame`] above the return address, on
+    /// an aligned stack, and with DF and AC clear. All registers are kept but those that the frame
+    /// holds. An entry has the result of [`Form::Handler`], a return none.
+    Call,
     /// Called as a C function `(instance, context) -> u8`. The instance is that of the call, for
     /// [`ProgramKind::Entry`] and [`ProgramKind::Return`]: see [`INSTANCE_WORDS`]. The context is
     /// laid out as [`bpf::context`] says, but for [`ProgramKind::Probe`] `ip` is the probed address
@@ -134,8 +132,8 @@ impl WatchpointFrame {
     pub const REST: i32 = 0x10;
 }
 
-/// The frame of [`Form::Entry`] and [`Form::Return`]. From [`BreakpointFrame::AX`] to
-/// [`BreakpointFrame::DI`] it is laid out as that is.
+/// The frame of [`Form::Call`]. From [`BreakpointFrame::AX`] to [`BreakpointFrame::DI`] it is laid
+/// out as that is.
 pub struct EntryFrame;
 
 impl EntryFrame {
@@ -376,9 +374,10 @@ pub fn compile(
 ) -> Result<Code, CompileError> {
     let kind = program.program().kind;
     let is_right = match kind {
-        ProgramKind::Probe => !matches!(form, Form::Entry | Form::Return),
-        ProgramKind::Entry { .. } => matches!(form, Form::Entry | Form::Handler),
-        ProgramKind::Return { .. } => matches!(form, Form::Return | Form::Handler),
+        ProgramKind::Probe => form != Form::Call,
+        ProgramKind::Entry { .. } | ProgramKind::Return { .. } => {
+            matches!(form, Form::Call | Form::Handler)
+        }
     };
     if !is_right {
         return Err(CompileError::Form { kind });

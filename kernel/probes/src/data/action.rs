@@ -117,12 +117,12 @@ pub const ADDRESS_IN_PROBE: usize = offset_of!(Kprobe, addr);
 pub struct CallAction {
     /// At the entry; none: every call is followed to its return. It finds any content in the words.
     pub entry: Option<EntryRoutine>,
-    /// The same for a hit by a jump, if nothing else is at the function's entry; 0: there is no
+    /// The same for a hit by a jump, if nothing else is at the function's entry; none: there is no
     /// such form, and the hit builds a frame for `entry`. Called with the guard held and DF and AC
     /// clear; `rsi` is the probe, and `rax` the instance. Above the return address it finds the
     /// words that [`EntryFrame`] names. It may change `rax`, `rcx`, `rdx`, `rsi`, `rdi` and the
     /// arithmetic flags, and keeps everything else. The verdict is in `al`.
-    pub jump_entry: u64,
+    pub jump_entry: Option<JumpRoutine>,
     /// At the return.
     pub on_return: ReturnRoutine,
     /// The same for a call that was followed by a jump, with nothing else at the function's entry;

@@ -157,8 +157,8 @@ pub struct KretprobeCore {
     /// neither.
     pub(crate) enter: Option<EntryHandler<()>>,
     pub(crate) data: Layout,
-    /// [`CallAction::jump_entry`], or 0.
-    pub(crate) jump_entry: u64,
+    /// [`CallAction::jump_entry`].
+    pub(crate) jump_entry: Option<JumpRoutine>,
     /// [`CallAction::jump_return`]. If there is one, its calls by a jump return to
     /// `kretprobe_trampoline_action`, which calls it.
     pub(crate) jump_return: Option<JumpRoutine>,
@@ -180,7 +180,7 @@ impl KretprobeCore {
             handler: no_handler::<()>,
             enter,
             data,
-            jump_entry: 0,
+            jump_entry: None,
             jump_return: None,
             maxactive: AtomicI32::new(0),
             nmissed: AtomicU64::new(0),
@@ -359,7 +359,7 @@ impl Kretprobe<()> {
         }
         self.core.jump_entry = match action.entry {
             Some(_) => action.jump_entry,
-            None => 0,
+            None => None,
         };
         self.core.jump_return = action.jump_return;
         self.core.data = match Layout::array::<u64>(action.shared_words) {

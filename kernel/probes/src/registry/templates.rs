@@ -314,7 +314,7 @@ impl Detour {
             None
         };
         let only_returns = displaced.at_entry && site.has_only_returns(|| entry.routines);
-        let jump_entry = lone.is_some_and(|kretprobe| kretprobe.jump_entry != 0);
+        let jump_entry = lone.is_some_and(|kretprobe| kretprobe.jump_entry.is_some());
         let frameless = action.is_some()
             || only_returns
             || jump_entry

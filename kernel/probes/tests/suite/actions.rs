@@ -13,7 +13,8 @@ use core::{
 use probes::{
     Action, CallAction, EntryVerdict, Kprobe, Kretprobe, Platform, PreVerdict, Probes, PtRegs,
     action::{
-        ADDRESS_IN_PROBE, EntryFrame, EntryRoutine, RETURN_ADDRESS_IN_INSTANCE, WORDS_IN_INSTANCE,
+        ADDRESS_IN_PROBE, EntryFrame, EntryRoutine, JumpRoutine, RETURN_ADDRESS_IN_INSTANCE,
+        WORDS_IN_INSTANCE,
     },
     kprobe::PreHandler,
 };
@@ -307,7 +308,7 @@ unsafe extern "C" fn add_result_by_jump() {
 static RETURNS_BY_JUMP: AtomicU64 = AtomicU64::new(0);
 
 /// A return probe on `step_by_step`, which reads no flags, with an action of these forms.
-fn call_probe(entry: Option<EntryRoutine>, jump_entry: u64) -> &'static Kretprobe {
+fn call_probe(entry: Option<EntryRoutine>, jump_entry: Option<JumpRoutine>) -> &'static Kretprobe {
     // SAFETY: the code is that of this file, and uses its two words only.
     leak(unsafe {
         Kretprobe::new()
@@ -334,11 +335,11 @@ fn forms_of_a_call(a: u64) -> (u64, u64) {
 #[test]
 fn entry_and_return_of_an_action_share_words() {
     let _machine = boot();
-    for jump_entry in [0, note_argument_by_jump as *const () as u64] {
+    for jump_entry in [None, Some(note_argument_by_jump as JumpRoutine)] {
         let probe = call_probe(Some(note_argument), jump_entry);
         PROBES.register(probe).unwrap();
         let is_optimized = probe.kprobe().flags() & OPTIMIZED != 0;
-        let has_jump = jump_entry != 0 && is_optimized;
+        let has_jump = jump_entry.is_some() && is_optimized;
         // A detour for one return probe with a frame has an address of 32 bits in it.
         let has_own_detour = has_jump || i32::try_from(probe.addr() as i64).is_ok();
         let forms = (u64::from(!has_jump), u64::from(has_jump));
@@ -361,10 +362,7 @@ fn entry_and_return_of_an_action_share_words() {
 #[test]
 fn the_entry_of_an_action_beside_other_probes_gets_a_frame() {
     let _machine = boot();
-    let probe = call_probe(
-        Some(note_argument),
-        note_argument_by_jump as *const () as u64,
-    );
+    let probe = call_probe(Some(note_argument), Some(note_argument_by_jump));
     let other = leak(Kprobe::new().at(address("step_by_step")).pre(pre::<1>));
     PROBES.register(probe).unwrap();
     PROBES.register(other).unwrap();
@@ -405,7 +403,7 @@ fn words_are_zero_if_there_is_no_entry() {
             .maxactive(1)
             .action(CallAction {
                 entry: None,
-                jump_entry: note_argument_by_jump as *const () as u64,
+                jump_entry: Some(note_argument_by_jump),
                 on_return: add_words,
                 jump_return: None,
                 shared_words: 2,

@@ -25,15 +25,12 @@ pub fn telling<const N: u64>(probe: Kretprobe, by: By) -> Kretprobe {
     if by == By::Handler {
         return probe.handler(returned::<N, ()>);
     }
-    let (entry, jump_entry): (Option<extern "C" fn(_, &mut _) -> _>, u64) = match by {
-        By::ActionAtBoth => (Some(follow), follow_by_jump as *const () as u64),
-        _ => (None, 0),
-    };
+    let at_both = by == By::ActionAtBoth;
     // SAFETY: the code is that of this file, and does as `CallAction` says.
     unsafe {
         probe.action(CallAction {
-            entry,
-            jump_entry,
+            entry: at_both.then_some(follow),
+            jump_entry: at_both.then_some(follow_by_jump),
             on_return: note_return::<N>,
             jump_return: Some(note_return_by_jump::<N>),
             shared_words: 0,

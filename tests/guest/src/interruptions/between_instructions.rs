@@ -332,7 +332,7 @@ fn action() -> CallAction {
     }
     CallAction {
         entry: Some(entry),
-        jump_entry: note_entry_by_jump as *const () as u64,
+        jump_entry: Some(note_entry_by_jump),
         on_return,
         jump_return: Some(note_return_by_jump),
         shared_words: 1,
@@ -342,7 +342,7 @@ fn action() -> CallAction {
 /// The same for a call that is let go, as by [`decline`].
 fn action_that_declines() -> CallAction {
     CallAction {
-        jump_entry: decline_by_jump as *const () as u64,
+        jump_entry: Some(decline_by_jump),
         ..action()
     }
 }

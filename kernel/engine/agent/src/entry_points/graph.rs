@@ -225,7 +225,7 @@ macro_rules! graph_entry {
 #[macro_export]
 macro_rules! graph_return {
     ($agent:ty, $frame:ty, $before:literal, $instance:literal, $load:literal, $at:literal,
-        $($slow:literal),+ $(; $($name:ident = const $value:expr),+)?) => {
+        $($slow:expr),+ $(; $($name:ident = const $value:expr),+)?) => {
         $crate::graph_routine!($agent, RETURN, trace_graph_return_slowly,
             $before,
             "mov rcx, gs:[{recording}]",
@@ -333,28 +333,7 @@ macro_rules! graph_routines {
                 "mov rdi, [rsp + {instance}]",
                 "mov rsi, [rsp + {ax}]",
                 "mov rdx, [rsp + {flags}]",
-                "push r8",
-                ".cfi_adjust_cfa_offset 8",
-                "push r9",
-                ".cfi_adjust_cfa_offset 8",
-                "push r10",
-                ".cfi_adjust_cfa_offset 8",
-                "push r11",
-                ".cfi_adjust_cfa_offset 8",
-                "sub rsp, 8",
-                ".cfi_adjust_cfa_offset 8",
-                "call {slowly}",
-                "add rsp, 8",
-                ".cfi_adjust_cfa_offset -8",
-                "pop r11",
-                ".cfi_adjust_cfa_offset -8",
-                "pop r10",
-                ".cfi_adjust_cfa_offset -8",
-                "pop r9",
-                ".cfi_adjust_cfa_offset -8",
-                "pop r8",
-                ".cfi_adjust_cfa_offset -8",
-                "ret";
+                $crate::call_slowly!("{slowly}");
                 instance = const $crate::graph::layout::ENTRY_FRAME_INSTANCE
             )
         }
@@ -366,6 +345,7 @@ macro_rules! graph_routines {
             ::core::arch::naked_asm!(
                 ".cfi_startproc",
                 $crate::call_slowly!("{slowly}"),
+                ".cfi_endproc",
                 slowly = sym trace_publish_slowly,
             )
         }

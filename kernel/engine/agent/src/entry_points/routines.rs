@@ -100,7 +100,7 @@ macro_rules! record_submit {
     };
 }
 
-/// Calls a C function from a routine.
+/// Calls a C function at the end of a routine.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! call_slowly {
@@ -128,7 +128,6 @@ macro_rules! call_slowly {
     .cfi_def_cfa rsp, 8
     .cfi_restore rbp
     ret
-    .cfi_endproc
     "
         )
     };
@@ -146,6 +145,7 @@ macro_rules! reserving {
             ".cfi_startproc",
             $($line,)+
             $crate::call_slowly!("{slowly}"),
+            ".cfi_endproc",
             ring = const $crate::per_cpu::ring::<$agent>(),
             reserved = const $crate::records::RESERVED,
             page_mask = const $crate::records::PAGE_MASK,
@@ -300,6 +300,7 @@ macro_rules! routines {
                 "2: ret",
                 "3: mov rdi, rax",
                 $crate::call_slowly!("{slowly}"),
+                ".cfi_endproc",
                 ring = const $crate::per_cpu::ring::<$agent>(),
                 in_front = const $crate::records::IN_FRONT,
                 payload = const $crate::records::PAYLOAD,

@@ -288,7 +288,7 @@ fn call_action<A: Agent>(
     let entry = entry.and_then(|entry| entry.entry);
     Ok(CallAction {
         entry: entry.map(|entry| entry.routine),
-        jump_entry: entry.map_or(0, |entry| entry.by_jump),
+        jump_entry: entry.map(|entry| entry.by_jump),
         on_return: on_return.routine,
         jump_return: Some(on_return.by_jump),
         shared_words: data.div_ceil(8) as usize,

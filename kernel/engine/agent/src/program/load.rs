@@ -48,9 +48,9 @@ pub struct Program<A: Agent> {
     /// That of any hit of a probe, with all registers, in `code`.
     handler: Option<PreHandler>,
     /// The routines of an entry, in `code`.
-    pub(super) entry: Option<Entry>,
+    pub(super) entry: Option<Routines<EntryRoutine>>,
     /// The routines of a return, in `code`.
-    pub(super) on_return: Option<Return>,
+    pub(super) on_return: Option<Routines<ReturnRoutine>>,
     code: ActionCode<A>,
 }
 
@@ -63,17 +63,10 @@ enum Place {
     Data,
 }
 
-/// See [`probes::CallAction`].
+/// The routines of a program of a call, see [`probes::CallAction`]: with a frame, and by a jump.
 #[derive(Clone, Copy)]
-pub(super) struct Entry {
-    pub(super) routine: EntryRoutine,
-    pub(super) by_jump: u64,
-}
-
-/// The same.
-#[derive(Clone, Copy)]
-pub(super) struct Return {
-    pub(super) routine: ReturnRoutine,
+pub(super) struct Routines<R> {
+    pub(super) routine: R,
     pub(super) by_jump: JumpRoutine,
 }
 
@@ -196,37 +189,29 @@ impl<A: Agent> Program<A> {
                 handler = Some(with_registers);
                 code
             }
-            ProgramKind::Entry { .. } => {
-                let codes = [compiled(Form::Handler)?, compiled(Form::Entry)?];
-                let (code, starts) = write_codes::<A>(&codes)?;
-                let [handler, by_jump] = starts[..] else {
-                    return Err(LoadError::OutOfMemory);
-                };
-                let start = core::ptr::with_exposed_provenance::<()>(handler as usize);
-                entry = Some(Entry {
-                    // SAFETY: the code of the form for handlers of calls has these arguments, and
-                    // returns 0, `EntryVerdict::Track`, or 1, `EntryVerdict::Decline`.
-                    routine: unsafe { core::mem::transmute::<*const (), EntryRoutine>(start) },
-                    by_jump,
-                });
-                code
-            }
-            ProgramKind::Return { .. } => {
-                let codes = [compiled(Form::Handler)?, compiled(Form::Return)?];
+            kind @ (ProgramKind::Entry { .. } | ProgramKind::Return { .. }) => {
+                let codes = [compiled(Form::Handler)?, compiled(Form::Call)?];
                 let (code, starts) = write_codes::<A>(&codes)?;
                 let [handler, by_jump] = starts[..] else {
                     return Err(LoadError::OutOfMemory);
                 };
                 let [handler, by_jump] = [handler, by_jump]
                     .map(|start| core::ptr::with_exposed_provenance::<()>(start as usize));
-                // SAFETY: as for an entry. The other form has the convention of
+                // SAFETY: the code has the convention of `CallAction::jump_entry` or
                 // `CallAction::jump_return`, as `contract.rs` says.
-                on_return = Some(unsafe {
-                    Return {
-                        routine: core::mem::transmute::<*const (), ReturnRoutine>(handler),
-                        by_jump: core::mem::transmute::<*const (), JumpRoutine>(by_jump),
-                    }
-                });
+                let by_jump = unsafe { core::mem::transmute::<*const (), JumpRoutine>(by_jump) };
+                if let ProgramKind::Entry { .. } = kind {
+                    // SAFETY: the code of the form for handlers of calls has these arguments, and
+                    // returns 0, `EntryVerdict::Track`, or 1, `EntryVerdict::Decline`.
+                    let routine =
+                        unsafe { core::mem::transmute::<*const (), EntryRoutine>(handler) };
+                    entry = Some(Routines { routine, by_jump });
+                } else {
+                    // SAFETY: the same, and nobody looks at what it returns.
+                    let routine =
+                        unsafe { core::mem::transmute::<*const (), ReturnRoutine>(handler) };
+                    on_return = Some(Routines { routine, by_jump });
+                }
                 code
             }
         };

@@ -35,18 +35,17 @@ pub fn entries<A: Agent>(
     match map {
         Map::Array(array) => {
             let words = array.value_words();
-            let taken = match emptied {
-                None => Vec::new(),
-                Some(_) => taken::<A>(array)?,
-            };
-            let mut taken = taken.iter();
+            let taken = emptied.map(|_| taken::<A>(array)).transpose()?;
+            let mut taken = taken.as_ref().map(|words| words.iter());
             let mut value = try_vec(words).map_err(|_| OutOfMemory { bytes: 0 })?;
             value.resize(words, 0);
             for cpu in 0..array.cpus() {
                 for index in 0..array.entries() {
-                    array.read_per_cpu(index, cpu, &mut value);
-                    if emptied.is_some() {
-                        value.fill_with(|| taken.next().map_or(0, |word| word.load(Relaxed)));
+                    match &mut taken {
+                        None => _ = array.read_per_cpu(index, cpu, &mut value),
+                        Some(taken) => {
+                            value.fill_with(|| taken.next().map_or(0, |word| word.load(Relaxed)));
+                        }
                     }
                     if value.iter().any(|word| *word != 0) {
                         push(&mut entries, cpu, &(index as u32).to_le_bytes(), &value)?;
@@ -126,7 +125,7 @@ fn push(
     Ok(())
 }
 
-/// Takes all keys away; of an array, sets all values to zero.
+/// Takes all keys away; of an array, sets all values to zero. Task context, while hits go on.
 pub fn clear<A: Agent>(map: &Map) {
     match map {
         Map::Array(array) => take::<A>(array, &|_, _, _| {}),

@@ -358,8 +358,9 @@ impl Lower<'_> {
 
     /// The result, where the caller expects it.
     pub(super) fn result(&mut self) {
-        if !matches!(self.env.form, Form::Handler | Form::Entry) {
-            return;
+        match (self.env.form, self.env.kind()) {
+            (Form::Handler, _) | (Form::Call, ProgramKind::Entry { .. }) => {}
+            _ => return,
         }
         let place = match self.env.kind() {
             ProgramKind::Entry { .. } => self.place(Reg::R0),

@@ -17,9 +17,7 @@ impl Lower<'_> {
         let form = self.env.form;
         let preserved = match form {
             Form::Jump { .. } => ALL,
-            Form::Breakpoint | Form::Watchpoint | Form::Entry | Form::Return => {
-                ALL.without(IN_FRAME)
-            }
+            Form::Breakpoint | Form::Watchpoint | Form::Call => ALL.without(IN_FRAME),
             Form::Handler => ALL.without(CALLER_SAVED),
         };
         let flags_live = matches!(
@@ -194,7 +192,7 @@ impl Lower<'_> {
                     self.asm.step(Bytes::B4, count, false, false);
                 }
                 Form::Breakpoint | Form::Watchpoint => self.clear_flags(),
-                Form::Handler | Form::Entry | Form::Return => {}
+                Form::Handler | Form::Call => {}
             }
         }
         self.forget_writes();

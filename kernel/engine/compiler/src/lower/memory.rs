@@ -81,8 +81,8 @@ impl Lower<'_> {
     pub(super) fn load_context(&mut self, to: Gpr, register: Register, bytes: Bytes, signed: bool) {
         match (self.env.form, register) {
             (_, Register::Ip) => self.load_ip(to),
-            (Form::Jump { .. } | Form::Entry | Form::Return, Register::Cs) => self.asm.mov_cs(to),
-            (Form::Jump { .. } | Form::Entry | Form::Return, Register::Ss) => self.asm.mov_ss(to),
+            (Form::Jump { .. } | Form::Call, Register::Cs) => self.asm.mov_cs(to),
+            (Form::Jump { .. } | Form::Call, Register::Ss) => self.asm.mov_ss(to),
             _ => match self.probed(register) {
                 Place::Rm(from) if bytes != Bytes::B8 => {
                     return self.asm.mov_extended(to, from, bytes, signed);
@@ -115,7 +115,7 @@ impl Lower<'_> {
                 let at = self.above_return(8 + at);
                 self.asm.mov(Bytes::B8, to, Rm::Mem(at));
             }
-            (Form::Return, _) => {
+            (Form::Call, ProgramKind::Return { .. }) => {
                 let address = in_instance(self, to, INSTANCE_RETURN_ADDRESS);
                 self.asm.mov(Bytes::B8, to, Rm::Mem(address));
             }

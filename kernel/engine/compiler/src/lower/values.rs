@@ -4,7 +4,7 @@
 //! else it is loaded into a scratch register. Scratch registers of an instruction are in `taken`.
 //! They hold nothing that this instruction or a later one needs.
 
-use bpf::{Operand, Reg, Width, context::Register};
+use bpf::{Operand, ProgramKind, Reg, Width, context::Register};
 
 use super::{ALL, CALLER_SAVED, CONTEXT, HEAVY, INSTANCE, LIGHT, Lower, Place, gpr_of};
 use crate::{
@@ -40,7 +40,7 @@ fn in_frame(form: Form, register: Register) -> Option<i32> {
 /// A place in the call's instance. May change `scratch`.
 pub(super) fn in_instance(lower: &mut Lower, scratch: Gpr, offset: i32) -> Mem {
     let instance = match lower.env.form {
-        Form::Entry | Form::Return => Rm::Mem(lower.above_return(8 + EntryFrame::INSTANCE)),
+        Form::Call => Rm::Mem(lower.above_return(8 + EntryFrame::INSTANCE)),
         _ => lower.entry_register(INSTANCE),
     };
     let base = match instance {
@@ -79,17 +79,16 @@ impl Lower<'_> {
             (Form::Breakpoint | Form::Watchpoint, Some(offset), _) => {
                 Rm::Mem(self.above_return(8 + offset))
             }
-            (Form::Entry | Form::Return, Some(offset), Some(_)) => {
-                Rm::Mem(self.above_return(8 + offset))
-            }
-            (Form::Entry | Form::Return, ..) if register == Register::Flags => {
+            (Form::Call, Some(offset), Some(_)) => Rm::Mem(self.above_return(8 + offset)),
+            (Form::Call, ..) if register == Register::Flags => {
                 Rm::Mem(self.above_return(8 + EntryFrame::FLAGS))
             }
-            (Form::Entry, _, None) => {
-                return Place::Address(self.above_return(8 + EntryFrame::RETURN_SLOT));
-            }
-            (Form::Return, _, None) => {
-                return Place::Address(self.above_return(8 + EntryFrame::RETURN_SLOT + 8));
+            (Form::Call, _, None) => {
+                let slot = 8 + EntryFrame::RETURN_SLOT;
+                return Place::Address(match self.env.kind() {
+                    ProgramKind::Return { .. } => self.above_return(slot + 8),
+                    _ => self.above_return(slot),
+                });
             }
             (_, _, Some(gpr)) => self.entry_register(gpr),
             (Form::Jump { .. }, ..) if register == Register::Flags => {

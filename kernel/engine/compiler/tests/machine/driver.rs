@@ -158,7 +158,7 @@ pub(super) fn check_kept(form: Form, before: &Registers, after: &Registers, code
     let (lost, flags): (&[usize], u64) = match form {
         Form::Jump { flags_live, .. } => (&[], if flags_live { 0 } else { STATUS }),
         Form::Breakpoint | Form::Watchpoint => (&[AX, CX, DX, SI, DI], STATUS | DIRECTION),
-        Form::Entry | Form::Return => (&[AX, CX, DX, SI, DI], STATUS),
+        Form::Call => (&[AX, CX, DX, SI, DI], STATUS),
         Form::Handler => (&[AX, CX, DX, SI, DI, 8, 9, 10, 11], STATUS),
     };
     for number in (0..16).filter(|number| !lost.contains(number)) {
@@ -283,14 +283,14 @@ pub(super) fn registers(
             }
             world.func_ip = world.registers[Register::Ip as usize];
         }
-        Form::Entry | Form::Return => {
+        Form::Call => {
             registers.gpr[SP] = top;
             let fields = [(EntryFrame::FLAGS, Register::Flags)];
             write_frame(top, &fields, 0, world, &mut registers);
             let slot = top + EntryFrame::RETURN_SLOT as u64;
-            let (sp, ip) = match form {
-                Form::Entry => (slot, world.func_ip),
-                _ => (slot + 8, world.return_address),
+            let (sp, ip) = match kind {
+                ProgramKind::Return { .. } => (slot + 8, world.return_address),
+                _ => (slot, world.func_ip),
             };
             world.set_register(Register::Sp, sp);
             world.set_register(Register::Ip, ip);

@@ -208,7 +208,7 @@ pub fn run(
         let instance = run.machine.entry_data.instance();
         instance[INSTANCE_RETURN_ADDRESS as usize..][..8].copy_from_slice(&return_address);
         let instance = instance.as_ptr() as u64;
-        if matches!(form, Form::Entry | Form::Return) {
+        if form == Form::Call {
             let place = registers.gpr[SP] as i64 + i64::from(EntryFrame::INSTANCE);
             // SAFETY: inside the stack's mapping, and aligned.
             unsafe { (place as *mut u64).write(instance) };
@@ -323,8 +323,7 @@ pub fn agree(
     }
     let forms = match program.program().kind {
         ProgramKind::Probe => forms,
-        ProgramKind::Entry { .. } => &[Form::Handler, Form::Entry],
-        ProgramKind::Return { .. } => &[Form::Handler, Form::Return],
+        ProgramKind::Entry { .. } | ProgramKind::Return { .. } => &[Form::Handler, Form::Call],
     };
     for &form in forms {
         compiled(program, form, variant).map_err(|error| format!("{form:?}: {error}"))?;
@@ -333,8 +332,9 @@ pub fn agree(
         let result = bpf_interpreter::run(program.program(), &mut world, limit)
             .map_err(|objection| format!("the interpreter objects: {objection}"))?;
         let mut differences = machine.differences(&world);
-        if matches!(form, Form::Handler | Form::Entry) {
-            let expected = match program.program().kind {
+        let kind = program.program().kind;
+        if form == Form::Handler || matches!(kind, ProgramKind::Entry { .. }) {
+            let expected = match kind {
                 ProgramKind::Entry { .. } => u8::from(result != 0),
                 ProgramKind::Probe | ProgramKind::Return { .. } => 0,
             };
