@@ -57,9 +57,20 @@ fn workload() -> &'static Answers {
             "vfscount",
             "heaptop",
         ];
-        Answers::of(&[&programs(&names, ""), "workload"])
+        // What the kernel's own words are.
+        let parents = "kretprobe:sys_getppid { \
+                       printf(\"%d has parent %d %d %d\\n\", pid, ppid, retval, curtask.pid); }";
+        Answers::of(&[&programs(&names, parents), "workload"])
     });
     &ANSWERS
+}
+
+#[test]
+fn ppid_is_what_the_kernel_answers() {
+    let lines = workload().lines("").into_iter();
+    let lines = lines.filter(|line| line.contains(" has parent "));
+    let expected = of_children(|pid, _| format!("{pid} has parent {WORKLOAD} {WORKLOAD} {pid}"));
+    assert_eq!(lines.collect::<Vec<_>>(), expected);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use core::fmt::Write;
 
 use super::command::{Failure, Next, no_arguments};
 use crate::{
-    task::{self, TaskState, exec::run_program_until, process},
+    task::{self, TaskState, exec::run_program_until},
     terminal::Command,
 };
 
@@ -19,7 +19,7 @@ pub fn ps(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Failure> {
             TaskState::Sleeping => "sleeping",
             TaskState::Dead => "dead",
         };
-        let (pid, parent) = (task.pid(), process::parent_pid(task.pid()));
+        let (pid, parent) = (task.pid(), task.process.parent());
         writeln!(
             out,
             "{pid:5} {parent:5} {state} {:3} {}",

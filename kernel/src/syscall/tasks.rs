@@ -123,7 +123,7 @@ pub extern "C" fn sys_getpid() -> i64 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn sys_getppid() -> i64 {
-    process::parent_pid(task::current().pid()).into()
+    task::current().process.parent().into()
 }
 
 /// `sched_yield()`.

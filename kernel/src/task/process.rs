@@ -37,7 +37,7 @@ use crate::{
 };
 use abi::{WaitStatus, signal};
 use alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 /// Most processes that there may be at once, zombies included.
 pub const MAX_PROCESSES: usize = 512;
@@ -52,6 +52,9 @@ pub struct Process {
     /// The process that was started from the outside, and from which this one comes by `fork`.
     /// Ctrl-C ends the whole group.
     group: Group,
+    /// The number of the parent; 0 for a kernel thread. Written under the lock of `PROCESSES`, so
+    /// that it agrees with the entry there. Anyone may read it, probes included.
+    parent: AtomicI32,
     /// How the task is to end, as a [`WaitStatus`]; [`NO_REQUEST`] while it may go on.
     exit_request: AtomicU32,
     /// Woken when a child of this task ends.
@@ -82,6 +85,7 @@ impl Process {
             files,
             cwd: Mutex::new(cwd),
             group,
+            parent: AtomicI32::new(0),
             exit_request: AtomicU32::new(NO_REQUEST),
             child_ended: WaitQueue::new(),
         }
@@ -90,6 +94,11 @@ impl Process {
     /// Makes the part of a child by `fork`: the same open files, working directory and group.
     pub fn duplicate(&self) -> Self {
         Self::new(self.files.duplicate(), Some(self.cwd()), self.group)
+    }
+
+    /// The number of the parent: [`INIT`] for an orphan, 0 for a kernel thread. Any context.
+    pub fn parent(&self) -> Pid {
+        self.parent.load(Ordering::Relaxed)
     }
 
     /// Returns the working directory.
@@ -164,6 +173,7 @@ pub(super) fn add(task: Arc<Task>, parent: Arc<Task>) -> Result<(), Errno> {
         return Err(Errno::EAGAIN);
     }
     let pid = task.pid();
+    task.process.parent.store(parent.pid(), Ordering::Relaxed);
     let entry = Entry {
         parent: Some(parent),
         state: State::Running(task),
@@ -189,6 +199,9 @@ pub(super) fn end(pid: Pid, status: WaitStatus) {
                 .is_some_and(|parent| parent.pid() == pid)
             {
                 released.push(entry.parent.take());
+                if let State::Running(child) = &entry.state {
+                    child.process.parent.store(INIT, Ordering::Relaxed);
+                }
             }
         }
         // `init` never waits.
@@ -272,14 +285,6 @@ pub fn count() -> usize {
 /// The pids of all processes, zombies included.
 pub fn pids() -> Vec<Pid> {
     PROCESSES.lock().keys().copied().collect()
-}
-
-/// The pid of the parent of process `pid`: [`INIT`] for an orphan, 0 if there is no such process.
-pub fn parent_pid(pid: Pid) -> Pid {
-    match PROCESSES.lock().get(&pid) {
-        Some(entry) => entry.parent.as_ref().map_or(INIT, |parent| parent.pid()),
-        None => 0,
-    }
 }
 
 /// Asks the process `pid` to end, as SIGKILL does; ESRCH if there is none. A zombie stays as it is.

@@ -458,6 +458,7 @@ impl<'a> Compiler<'a> {
             forgetful: way.forgetful,
             turns: way.turns,
             source: group.source.clone(),
+            words: usize::MAX,
             function: group.user.as_ref().and_then(|user| user.name.clone()),
             mark: group.user.as_ref().and_then(|user| user.mark.clone()),
         };

@@ -167,6 +167,9 @@ pub const FUNCTIONS: [Function; 51] = {
     ]
 };
 
+const NO_WORD: &str = "this kernel says nothing of it; a line of its event sources can, as \
+                       `docs/tracing.md` shows: the name, `word`, an expression";
+
 /// Names of other tracers, and why they are not here.
 pub(crate) const ABSENT: [(&str, &str); 27] = [
     (
@@ -182,7 +185,7 @@ pub(crate) const ABSENT: [(&str, &str); 27] = [
         "cgroup_path",
         "there are no control groups; use pid or comm",
     ),
-    ("curtask", "use pid, tid and comm"),
+    ("curtask", NO_WORD),
     ("numaid", "all memory is equally far from all CPUs; use cpu"),
     ("jiffies", "use nsecs, which counts nanoseconds"),
     (
@@ -219,12 +222,7 @@ pub(crate) const ABSENT: [(&str, &str); 27] = [
         "a program only looks and counts, and writes no memory of others",
     ),
     ("path", "paths are texts here; use str(address)"),
-    (
-        "ppid",
-        "the kernel keeps the parents of processes in a table behind a lock, which no probe may \
-         take; note them as they fork: tracepoint:sched:sched_process_fork \
-         { @parent[args.child_pid] = args.parent_pid; }",
-    ),
+    ("ppid", NO_WORD),
     (
         "typeinfo",
         "types are no values; print sizeof(value), or declare a variable as typeof(value)",

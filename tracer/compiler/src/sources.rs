@@ -1,25 +1,24 @@
 //! The kernel's event sources, `tracepoint:GROUP:EVENT`: names for functions of the kernel, and for
-//! what is to be seen there.
+//! what is to be seen there. And words of its own, such as `ppid`.
 //!
 //! A source is a probe at the entry or the return of a function. Each of its fields is an
 //! expression of the language, calculated at that place. So a source costs nothing until it is
-//! used, and a reader of this file sees how to write the same with `kprobe:`.
+//! used, and a reader of this file sees how to write the same with `kprobe:`. A word is such an
+//! expression, too. It may name the words before it.
 //!
-//! An [`EventTable`] is the sources of a kernel. The default is that of this tree's kernel. Another
-//! one says it in lines, whose parts are divided by tabs:
+//! An [`EventTable`] has the sources and the words of a kernel. The default is that of this tree's
+//! kernel. Another one says it in lines, whose parts are divided by tabs:
 //!
 //! ```text
 //!   syscalls:sys_enter_open ⇥ entry ⇥ sys_open ⇥ filename=str(arg0) ⇥ flags=(uint32)arg1
+//!   curtask ⇥ word ⇥ (my_kernel::Task*)my_kernel::CPUS[cpu].current
 //! ```
 
 use alloc::{borrow::Cow, format, string::String, vec::Vec};
 use core::fmt::{self, Write};
 
 use trace_interface::symbols::glob;
-use trace_language::{
-    parse,
-    tree::{Expression, ExpressionKind, StatementKind},
-};
+use trace_language::{WORDS, parse_expression, tree::Expression};
 
 /// A source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,18 +30,35 @@ pub(crate) struct EventSource {
     fields: Vec<(Cow<'static, str>, String)>,
 }
 
-/// The event sources of a kernel.
+/// A name for an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EventTable(Vec<EventSource>);
+struct Word {
+    name: Cow<'static, str>,
+    text: Cow<'static, str>,
+}
+
+/// The event sources and the words of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventTable {
+    sources: Vec<EventSource>,
+    words: Vec<Word>,
+}
 
 impl Default for EventTable {
     /// Those of this tree's kernel.
     fn default() -> Self {
-        Self(all().collect())
+        let word = |(name, text): (&'static str, &'static str)| Word {
+            name: name.into(),
+            text: text.into(),
+        };
+        Self {
+            sources: all().collect(),
+            words: KERNEL_WORDS.map(word).into(),
+        }
     }
 }
 
-/// A line that is no event source.
+/// A line that is neither an event source nor a word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoEvent {
     line: String,
@@ -53,7 +69,8 @@ impl fmt::Display for NoEvent {
         write!(
             f,
             "`{}` is no event source; its parts, divided by tabs, are GROUP:EVENT, entry or \
-             return, FUNCTION, and for each field NAME=EXPRESSION",
+             return, FUNCTION, and for each field NAME=EXPRESSION; those of a word are its name, \
+             which must be a new one, `word`, and an expression without variables and maps",
             self.line
         )
     }
@@ -62,44 +79,79 @@ impl fmt::Display for NoEvent {
 impl core::error::Error for NoEvent {}
 
 impl EventTable {
-    /// The sources that a kernel has named, a line for each.
+    /// The sources and words that a kernel has named, a line for each.
     ///
     /// # Errors
     /// [`NoEvent`] for the first line that is none.
     pub fn parse<'l>(lines: impl Iterator<Item = &'l str>) -> Result<Self, NoEvent> {
-        let source = |line: &str| {
-            let source = EventSource::parse(line);
-            source.ok_or_else(|| NoEvent { line: line.into() })
+        let mut table = Self {
+            sources: Vec::new(),
+            words: Vec::new(),
         };
-        Ok(Self(lines.map(source).collect::<Result<_, _>>()?))
+        for line in lines {
+            match (EventSource::parse(line), table.parse_word(line)) {
+                (Some(source), _) => table.sources.push(source),
+                (None, Some(word)) => table.words.push(word),
+                (None, None) => return Err(NoEvent { line: line.into() }),
+            }
+        }
+        Ok(table)
+    }
+
+    fn parse_word(&self, line: &str) -> Option<Word> {
+        let (name, text) = line.split_once("\tword\t")?;
+        let is_name = name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let is_new = !WORDS.contains(&name) && self.words.iter().all(|word| word.name != name);
+        // Variables and maps would be those of the script.
+        let is_expression = !text.contains(['$', '@', '{']) && parse_expression(text, &[]).is_ok();
+        (is_name && is_new && is_expression).then(|| Word {
+            name: String::from(name).into(),
+            text: String::from(text).into(),
+        })
     }
 
     /// The same lines.
     pub fn lines(&self) -> String {
         let mut lines = String::new();
-        for source in &self.0 {
+        for source in &self.sources {
             // A text takes everything.
             let _ = writeln!(lines, "{source}");
+        }
+        for Word { name, text } in &self.words {
+            let _ = writeln!(lines, "{name}\tword\t{text}");
         }
         lines
     }
 
+    /// The word of that name among the first `visible` ones: which one it is, and what it means.
+    pub(crate) fn word(&self, name: &str, visible: usize) -> Option<(usize, Expression)> {
+        let mut words = self.words.iter().take(visible);
+        let at = words.position(|word| word.name == name)?;
+        Some((at, parse_expression(&self.words[at].text, &[]).ok()?))
+    }
+
+    /// The names of the words.
+    pub fn words(&self) -> impl Iterator<Item = &str> {
+        self.words.iter().map(|word| &*word.name)
+    }
+
     /// The sources that patterns match.
     pub(crate) fn matching(&self, group: &str, event: &str) -> Vec<EventSource> {
-        let all = self.0.iter();
+        let all = self.sources.iter();
         let found = all.filter(|source| glob(group, &source.group) && glob(event, &source.event));
         found.cloned().collect()
     }
 
     /// The names of all sources, `GROUP:EVENT`.
     pub(crate) fn names(&self) -> Vec<String> {
-        self.0.iter().map(EventSource::name).collect()
+        self.sources.iter().map(EventSource::name).collect()
     }
 
     /// The names of the groups.
     pub(crate) fn groups(&self) -> Vec<&str> {
         let mut groups: Vec<&str> = Vec::new();
-        for source in &self.0 {
+        for source in &self.sources {
             if !groups.contains(&&*source.group) {
                 groups.push(&source.group);
             }
@@ -118,7 +170,7 @@ impl EventTable {
                 false => format!("{}  {place}", fields.join(", ")),
             }
         };
-        let all = self.0.iter();
+        let all = self.sources.iter();
         all.filter(|source| glob(pattern, &source.name()))
             .map(|source| (source.name(), shown(source)))
             .collect()
@@ -189,6 +241,15 @@ const OTHERS: [Row; 12] = [
     ("irq_vectors", "local_timer_exit", "timer_interrupt", true, &[]),
     ("irq", "irq_handler_entry", "handle_irq", false, &[("irq", "(uint32)arg1")]),
     ("irq", "irq_handler_exit", "handle_irq", true, &[("irq", "(uint32)arg1")]),
+];
+
+/// The words. The running task stays the one of its CPU as long as a hit lasts.
+const KERNEL_WORDS: [(&str, &str); 2] = [
+    (
+        "curtask",
+        "(kernel::task::Task*)kernel::arch::x86_64::percpu::PERCPU[cpu].current",
+    ),
+    ("ppid", "(uint32)curtask.process.parent"),
 ];
 
 /// How an argument of a system call is calculated.
@@ -291,22 +352,7 @@ impl EventSource {
     /// How a field is calculated.
     pub(crate) fn field(&self, name: &str) -> Option<Expression> {
         let (_, text) = self.fields.iter().find(|(known, _)| known == name)?;
-        let script = parse(&format!("kprobe:f {{ print({text}); }}")).ok()?;
-        let statement = script
-            .clauses
-            .into_iter()
-            .next()?
-            .body
-            .statements
-            .into_iter()
-            .next()?;
-        let StatementKind::Expression(expression) = statement.kind else {
-            return None;
-        };
-        match expression.kind {
-            ExpressionKind::Call { arguments, .. } => arguments.into_iter().next(),
-            _ => None,
-        }
+        parse_expression(text, &[]).ok()
     }
 }
 

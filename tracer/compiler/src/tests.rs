@@ -19,4 +19,5 @@ mod settings;
 mod types_of;
 mod user;
 mod values;
+mod words;
 mod world;

@@ -242,6 +242,7 @@ fn site(kind: SiteKind, address: Option<u64>) -> Site {
         forgetful: false,
         turns: 0,
         source: None,
+        words: usize::MAX,
         function: None,
         mark: None,
     }

@@ -115,8 +115,9 @@ pub struct Options {
     /// The file of that kernel, with debug information [default: this tree's kernel]
     #[arg(long, value_name = "FILE", value_parser = kernel_file)]
     pub elf: Option<PathBuf>,
-    /// A file that names the event sources of that kernel, in place of what the kernel says: a line
-    /// for each, with tabs between GROUP:EVENT, entry or return, FUNCTION, and NAME=EXPRESSION ...
+    /// A file that names the event sources and words of that kernel, in place of what the kernel
+    /// says: a line for each, with tabs between GROUP:EVENT, entry or return, FUNCTION, and
+    /// NAME=EXPRESSION ..., or between NAME, word and EXPRESSION
     #[arg(long, value_name = "FILE", requires = "connect")]
     pub events: Option<PathBuf>,
     #[command(flatten)]

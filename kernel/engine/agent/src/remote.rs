@@ -82,7 +82,8 @@ pub struct Facts<'f> {
     /// Where the code runs, as a distance from where it was linked to. Wraps at 64 bits.
     pub slide: u64,
     /// The event sources, a line for each, divided by tabs: `GROUP:EVENT`, `entry` or `return`,
-    /// the function, and for each field `NAME=EXPRESSION` in the tracer's language.
+    /// the function, and for each field `NAME=EXPRESSION` in the tracer's language. And words of
+    /// the kernel's own: the name, `word`, and an expression.
     pub events: &'f str,
     /// The most bytes of a script. One that probes all functions has about 10 bytes for each.
     pub most_script_bytes: u32,

@@ -3,10 +3,12 @@
 //! The texts are compared whole, because they are what a user learns the language from. Each has a
 //! cause and, if there is one, a next step.
 
+use std::rc::Rc;
+
 use trace_interface::script::Attachment;
 
 use super::fake::{Fake, READ, compiled_with};
-use crate::Options;
+use crate::{EventTable, Options};
 
 fn refusal(text: &str) -> String {
     refusal_with(text, &Options::default())
@@ -94,17 +96,20 @@ fn a_profile_that_is_faster_than_the_ticks_is_refused() {
 
 #[test]
 fn words_of_other_tracers_are_refused_with_what_to_use() {
-    let parents = "the kernel keeps the parents of processes in a table behind a lock, which no \
-                   probe may take; note them as they fork: \
-                   tracepoint:sched:sched_process_fork { @parent[args.child_pid] = \
-                   args.parent_pid; }";
+    let none = Options {
+        events: Rc::new(EventTable::parse([].into_iter()).unwrap()),
+        ..Options::default()
+    };
+    let without = |text| brief(&refusal_with(text, &none));
+    let what = "this kernel says nothing of it; a line of its event sources can, as \
+                `docs/tracing.md` shows: the name, `word`, an expression";
     assert_eq!(
-        short("kprobe:vfs_write { print(ppid); }"),
-        format!("there is no `ppid` | {parents}")
+        without("kprobe:vfs_write { print(ppid); }"),
+        format!("there is no `ppid` | {what}")
     );
     assert_eq!(
-        short("kprobe:vfs_write { print(ppid()); }"),
-        format!("there is no function `ppid` | {parents}")
+        without("kprobe:vfs_write { print(ppid()); }"),
+        format!("there is no function `ppid` | {what}")
     );
     assert_eq!(
         short("kprobe:vfs_write { $x = 1; print(typeinfo($x)); }"),

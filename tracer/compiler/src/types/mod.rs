@@ -39,7 +39,7 @@ pub(crate) struct Types<'a> {
     pub(crate) kernel: &'a dyn Kernel,
     /// The program of user mode whose names the text means where it is compiled now, before the
     /// kernel's.
-    program: Cell<Option<&'a dyn Kernel>>,
+    pub(crate) program: Cell<Option<&'a dyn Kernel>>,
     options: &'a Options,
     own: RefCell<Vec<Rc<Type>>>,
     /// See [`Types::shorten`].
@@ -60,10 +60,11 @@ impl<'a> Types<'a> {
         }
     }
 
-    /// Says whose names are meant from now on: a program's at that path, or the kernel's alone.
-    pub(crate) fn set_program(&self, path: Option<&str>) {
-        self.program
-            .set(path.and_then(|path| self.kernel.program(path)));
+    /// Says whose names are meant from now on: those of the program at a path, or the kernel's
+    /// alone. Returns whose they were.
+    pub(crate) fn set_program(&self, path: Option<&str>) -> Option<&'a dyn Kernel> {
+        let program = path.and_then(|path| self.kernel.program(path));
+        self.program.replace(program)
     }
 
     /// Says how much shorter values in records are from now on than they might be. At

@@ -89,8 +89,10 @@ impl Values<'_, '_> {
         if let Some((_, gives)) = GIVEN.iter().find(|(known, _)| *known == word) {
             return gives(self, call);
         }
-        // A word of the language may stand as a call, too.
-        if arguments.is_empty() && words::WORDS.contains(&word) {
+        // A word may stand as a call, too.
+        let is_word =
+            words::WORDS.contains(&word) || self.tables.options.events.words().any(|of| of == word);
+        if arguments.is_empty() && is_word {
             return self.name(word, span);
         }
         Err(match functions::named(word).map(|function| function.role) {

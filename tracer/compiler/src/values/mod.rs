@@ -183,6 +183,9 @@ pub(crate) struct Site {
     pub(crate) turns: u32,
     /// Whose fields `args` has; else it has the arguments of the source.
     pub(crate) source: Option<Rc<EventSource>>,
+    /// How many of the kernel's words have a meaning, if there are so many: inside of a word those
+    /// before it.
+    pub(crate) words: usize,
     /// The path of the function in a program of user mode, if it is known.
     pub(crate) function: Option<String>,
     /// The static mark that it is at.

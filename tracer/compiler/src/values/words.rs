@@ -3,6 +3,7 @@
 //! A name that is no word is a variable of the probed function, or a static one.
 
 use alloc::format;
+use core::mem;
 
 use bpf::{AluOp, context::ARGUMENTS};
 use trace_interface::{
@@ -13,7 +14,7 @@ use trace_interface::{
 pub(crate) use trace_language::WORDS;
 use trace_language::{Diagnostic, tree::Span};
 
-use super::{SiteKind, UserMoment, Val, Values, Watched, variable::argument_of_mark};
+use super::{Site, SiteKind, UserMoment, Val, Values, Watched, variable::argument_of_mark};
 use crate::{
     Lowered,
     functions::ABSENT,
@@ -147,7 +148,10 @@ impl Values<'_, '_> {
                 .and_then(|number| number.parse().ok())
             {
                 Some(number) => self.argument_register(name, number, span)?,
-                None => self.other_name(name, span)?,
+                None => match kernel_word(self, name, span) {
+                    Some(value) => value?,
+                    None => self.other_name(name, span)?,
+                },
             },
         })
     }
@@ -257,7 +261,8 @@ impl Values<'_, '_> {
         if let Some((_, why)) = unknown.find(|(word, _)| *word == name) {
             return Err(Diagnostic::new(span, format!("there is no `{name}`"), *why));
         }
-        let near = names::nearest(name, WORDS.into_iter());
+        let events = self.tables.options.events.clone();
+        let near = names::nearest(name, WORDS.into_iter().chain(events.words()));
         if !near.is_empty() {
             return Err(Diagnostic::new(
                 span,
@@ -274,6 +279,32 @@ impl Values<'_, '_> {
             ),
         })
     }
+}
+
+/// A word that the kernel has named. It means the same everywhere, because its expression sees
+/// neither the place nor the variables of the text.
+fn kernel_word(values: &mut Values<'_, '_>, name: &str, span: Span) -> Option<Lowered<Val>> {
+    let events = values.tables.options.events.clone();
+    let (before, meaning) = events.word(name, values.site.words)?;
+    let nowhere = Site {
+        kind: SiteKind::Interval,
+        address: None,
+        source: None,
+        words: before,
+        function: None,
+        mark: None,
+        ..values.site.clone()
+    };
+    let here = mem::replace(&mut values.site, nowhere);
+    let program = values.types().set_program(None);
+    let value = values.value(&meaning);
+    values.types().program.set(program);
+    values.site = here;
+    Some(value.map_err(|error| Diagnostic {
+        span,
+        message: format!("`{name}`, a word of this kernel: {}", error.message),
+        ..error
+    }))
 }
 
 /// `old`, `new` or `addr` of a watch: the value before the instruction, the one after it, where
