@@ -5,6 +5,7 @@
 //! program, its words, and the exit status.
 
 use std::{
+    collections::BTreeMap,
     io::{BufRead, BufReader, Read},
     process::{Command, Stdio},
 };
@@ -406,25 +407,57 @@ fn statics_are_listed_with_their_types() {
     }
 }
 
-/// A map that is printed and cleared again and again has each hit once, whatever comes meanwhile.
+/// A map that is printed and cleared again and again has each hit once, whatever comes meanwhile,
+/// and all that a hit has changed belongs to the same time.
 #[test]
 fn what_is_printed_and_cleared_adds_up() {
     let said = answer(&[
-        "kprobe:sys_getpid { @c = count(); @h = hist(tid); @all = count(); } \
-         interval:ms:5 { print(@c); clear(@c); print(@h); zero(@h); }",
+        "kprobe:sys_getpid { @c = count(); @h = hist(tid); @k[tid] = count(); @z[tid] = count(); \
+         @name[comm] = count(); @s = stats(3); @t[tid] = stats(3); @all = count(); \
+         @live = stats(3); @average[tid] = avg(3); } \
+         interval:ms:5 { print(@c); clear(@c); print(@h); zero(@h); print(@k); clear(@k); \
+         print(@z); zero(@z); print(@name); clear(@name); print(@s); clear(@s); \
+         print(@t); clear(@t); print(@live); print(@average); }",
         "--run",
         "exercise calls 100000",
         "--json",
     ]);
-    let (mut counted, mut in_rows, mut all) = (0, 0, 0);
+    let mut sums = BTreeMap::new();
     for line in said.lines() {
         let line: serde_json::Value = serde_json::from_str(line).unwrap();
-        let data = &line["data"];
-        counted += data["@c"].as_u64().unwrap_or(0);
-        all += data["@all"].as_u64().unwrap_or(0);
-        in_rows += data["@h"].as_array().map_or(0, |_| total(&data["@h"]));
+        let Some(data) = line["data"].as_object() else {
+            continue;
+        };
+        for (name, value) in data.iter().filter(|(name, _)| name.starts_with('@')) {
+            match &**name {
+                "@average" => {
+                    let mut averages = value.as_object().unwrap().values();
+                    assert!(averages.all(|average| average == 3), "{value}");
+                }
+                "@live" => assert!(hits(value) <= 300_000),
+                _ => *sums.entry(name.clone()).or_insert(0) += hits(value),
+            }
+        }
     }
-    assert_eq!((counted, in_rows, all), (300_000, 300_000, 300_000));
+    let maps = ["@all", "@c", "@h", "@k", "@name", "@s", "@t", "@z"];
+    let wanted = maps.map(|name| (name.to_owned(), 300_000));
+    assert_eq!(Vec::from_iter(sums), wanted);
+}
+
+/// How many hits a value tells: a count, a histogram, statistics of threes, or these by key.
+fn hits(value: &serde_json::Value) -> u64 {
+    if value.is_array() {
+        return total(value);
+    }
+    if let Some(statistics) = value.get("count") {
+        let count = statistics.as_u64().unwrap();
+        assert_eq!(value["total"], 3 * count, "{value}");
+        return count;
+    }
+    match value.as_object() {
+        Some(of_keys) => of_keys.values().map(hits).sum(),
+        None => value.as_u64().unwrap(),
+    }
 }
 
 /// The word at the stack pointer of its first instruction is the number of arguments, and no

@@ -85,7 +85,10 @@ pub fn on_fault(regs: &mut PtRegs, vector: u8) -> bool {
 
 /// Runs on a CPU that gets the synchronising IPI, interrupts off.
 pub fn on_sync_ipi(regs: &PtRegs) {
+    // So that the work can ask whether it has interrupted a hit.
+    PROBES.irq_enter(regs.ip);
     every_cpu::work_here();
+    PROBES.irq_exit();
     text_poke::on_ipi(regs.ip);
 }
 

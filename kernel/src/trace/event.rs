@@ -31,7 +31,7 @@ use core::{
 
 use bpf::{AluOp, Condition, Helper, Label, Reg, Size, verifier::verify};
 use fallible::{copied, written};
-use trace_agent::script::clear_map;
+use trace_agent::script::{clear_map, read_map};
 use trace_maps::Map;
 use tracefs::{
     compile::{self, EventProgram},
@@ -504,26 +504,13 @@ impl Event {
     /// The contents of a histogram.
     fn table<'a>(&self, hist: &'a Hist, name: &str) -> Result<hist::Table<'a>, Errno> {
         let mut table = hist::Table::new(hist);
-        let mut result = Ok(());
-        match self.map(|known| known == name) {
-            Some(Map::Hash(hash)) => {
-                hash.for_each(|_, key, value| {
-                    let bytes: Vec<u8> = value.iter().flat_map(|word| word.to_le_bytes()).collect();
-                    result = result.and(table.add(key, &bytes));
-                });
+        if let Some(map) = self.map(|known| known == name) {
+            for entry in read_map::<Kernel>(map)? {
+                table
+                    .add(&entry.key, &entry.value)
+                    .map_err(|_| Errno::ENOMEM)?;
             }
-            Some(Map::Array(array)) => {
-                for index in 0..array.entries() {
-                    let mut sum = [0];
-                    if array.read_sum(index, &mut sum) && sum[0] != 0 {
-                        let added = table.add(&(index as u32).to_le_bytes(), &sum[0].to_le_bytes());
-                        result = result.and(added);
-                    }
-                }
-            }
-            _ => {}
         }
-        result.map_err(|_| Errno::ENOMEM)?;
         let is_drops = |known: &str| known.strip_prefix(name) == Some(".drops");
         if let Some(Map::Array(drops)) = self.map(is_drops) {
             let mut sum = [0];

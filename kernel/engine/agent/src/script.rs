@@ -65,7 +65,11 @@ use self::{
     loader::{Loader, set_clock},
     maps::Emptied,
 };
-pub use self::{maps::clear as clear_map, own_tasks::OwnTasks, refusal::Refusal};
+pub use self::{
+    maps::{clear as clear_map, read as read_map},
+    own_tasks::OwnTasks,
+    refusal::Refusal,
+};
 use crate::{
     Agent,
     buffer::{Item, Totals},

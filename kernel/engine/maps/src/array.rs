@@ -245,13 +245,27 @@ impl Array {
 
     /// Takes the values of `cpu` away: `visit` gets each word that is not 0, with its place among
     /// them, and it is 0 then. If it runs on that CPU, or the values are shared, each addition is
-    /// in what was taken or stays, as far as it is to one word.
+    /// in what was taken or stays, as far as it is to one word. On that CPU, in no hit, that is so
+    /// of all words that a hit changes.
     pub fn take_cpu(&self, cpu: usize, mut visit: impl FnMut(usize, u64)) {
         if cpu < self.cpus {
             let words = self.part(cpu).iter().take(self.entries * self.value_words);
             for (place, word) in words.enumerate() {
                 if word.load(Relaxed) != 0 {
                     visit(place, word.swap(0, Relaxed));
+                }
+            }
+        }
+    }
+
+    /// Calls `visit` with each word of the values of `cpu` that is not 0, and its place among them.
+    pub fn for_each_of_cpu(&self, cpu: usize, mut visit: impl FnMut(usize, u64)) {
+        if cpu < self.cpus {
+            let words = self.part(cpu).iter().take(self.entries * self.value_words);
+            for (place, word) in words.enumerate() {
+                match word.load(Relaxed) {
+                    0 => {}
+                    word => visit(place, word),
                 }
             }
         }

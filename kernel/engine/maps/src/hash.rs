@@ -212,24 +212,37 @@ impl Hash {
         &self,
         mut visit: impl FnMut(usize, &[u8], &[u64]),
     ) -> usize {
+        let cpus = 0..self.tables.len();
+        cpus.map(|cpu| self.for_each_of::<S>(cpu, |key, value| visit(cpu, key, value)))
+            .sum()
+    }
+
+    /// Same as [`Hash::for_each`], for the entries in the table of `cpu`.
+    pub fn for_each_of_cpu(&self, cpu: usize, visit: impl FnMut(&[u8], &[u64])) -> usize {
+        self.for_each_of::<NoSteps>(cpu, visit)
+    }
+
+    fn for_each_of<S: Steps>(&self, cpu: usize, mut visit: impl FnMut(&[u8], &[u64])) -> usize {
         let mut unsettled = 0;
         let mut copied = Copied::new();
-        for (cpu, table) in self.tables.iter().enumerate() {
-            for index in 0..table.places() {
-                match table.read::<S>(index, &mut copied) {
-                    Read::Nothing => {}
-                    Read::Unsettled => unsettled += 1,
-                    Read::Entry => {
-                        visit(
-                            cpu,
-                            &copied.key_bytes()[..self.key_size()],
-                            &copied.value[..self.value_words()],
-                        );
-                    }
-                }
+        let tables = self.tables.get(cpu).into_iter();
+        for (table, index) in tables.flat_map(|table| (0..table.places()).map(move |n| (table, n)))
+        {
+            match table.read::<S>(index, &mut copied) {
+                Read::Nothing => {}
+                Read::Unsettled => unsettled += 1,
+                Read::Entry => visit(
+                    &copied.key_bytes()[..self.key_size()],
+                    &copied.value[..self.value_words()],
+                ),
             }
         }
         unsettled
+    }
+
+    /// How many keys there are in the table of `cpu`.
+    pub fn len_of_cpu(&self, cpu: usize) -> u64 {
+        self.tables.get(cpu).map_or(0, Table::len)
     }
 
     /// All keys in ascending order of their bytes, each with the sum of its values on all CPUs.

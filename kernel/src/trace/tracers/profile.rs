@@ -23,14 +23,15 @@ use bpf::{
     ProgramKind, Reg, Size::B8,
 };
 use fallible::push;
-use trace_agent::graph::TIME_WORD;
-use trace_maps::Map;
+use trace_agent::{graph::TIME_WORD, script::read_map};
+use trace_interface::frame::MapEntry;
 use tracefs::profile::{Calls, variance, write_head, write_row};
 
 use super::set::function_name;
 use crate::{
     errno::Errno,
     mm::shared::Shared,
+    probes::Kernel,
     time::{self, tsc_hz},
     trace::{
         program::{AttachedCalls, LoadError, Program},
@@ -176,25 +177,28 @@ impl Profile {
     /// ENOMEM, and that of `out`.
     pub fn show(&self, cpu: usize, out: &mut dyn Write) -> Result<(), Errno> {
         let mut rows: Vec<Row> = Vec::new();
-        let mut result = Ok(());
-        if let Some(Map::Hash(hash)) = self.on_return.map(ROWS) {
-            hash.for_each(|of, key, value| {
-                let function = key.first_chunk().map(|key| u64::from_le_bytes(*key));
-                if let (Some(function), &[hits, ticks, shifted, squares]) = (function, value)
-                    && of == cpu
-                {
-                    let row = Row {
-                        ticks,
-                        function,
-                        hits,
-                        shifted,
-                        squares,
-                    };
-                    result = result.and(push(&mut rows, row));
-                }
-            });
+        let entries = self.on_return.map(ROWS).map(read_map::<Kernel>);
+        for MapEntry {
+            cpu: of,
+            key,
+            value,
+        } in entries.transpose()?.unwrap_or_default()
+        {
+            let word = |bytes: &[u8], index: usize| {
+                let words = bytes.as_chunks::<8>().0;
+                words.get(index).map_or(0, |word| u64::from_le_bytes(*word))
+            };
+            if of as usize == cpu {
+                let row = Row {
+                    ticks: word(&value, 1),
+                    function: word(&key, 0),
+                    hits: word(&value, 0),
+                    shifted: word(&value, 2),
+                    squares: word(&value, 3),
+                };
+                push(&mut rows, row)?;
+            }
         }
-        result?;
         rows.sort_unstable_by(|a, b| b.cmp(a));
         write_head(out)?;
         for row in rows {

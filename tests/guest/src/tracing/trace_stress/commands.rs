@@ -143,6 +143,56 @@ fn knobs_are_turned_under_fire() {
     });
 }
 
+/// The hits of the rows of a histogram. The sum of each row is that of these hits, three of each,
+/// from the same moment.
+fn hits_in_rows() -> u64 {
+    let text = show("events/kprobes/fired/hist");
+    let rows = text.lines().filter(|line| line.starts_with('{'));
+    let number = |line: &str, name: &str| -> u64 {
+        let (_, after) = line.split_once(name).unwrap();
+        after
+            .split_ascii_whitespace()
+            .next()
+            .unwrap()
+            .parse()
+            .unwrap()
+    };
+    let hits = |row| {
+        let hits = number(row, " hitcount:");
+        assert_eq!(number(row, " three:"), 3 * hits, "{text}");
+        hits
+    };
+    rows.map(hits).sum()
+}
+
+#[guest_test(smp = 4)]
+fn a_histogram_is_read_and_cleared_under_fire() {
+    const HISTOGRAM: &str = "hist:keys=common_pid:vals=three";
+    const TRIGGER: &str = "events/kprobes/fired/trigger";
+    clean_up();
+    echo("p:fired fired_target three=\\3:u64", "kprobe_events").unwrap();
+    echo(HISTOGRAM, TRIGGER).unwrap();
+    let fire = Fire::start();
+    let mut before = 0;
+    for _ in 0..30 {
+        fire.wait_for(20);
+        let hits = hits_in_rows();
+        assert!(hits >= before, "{hits} after {before}");
+        before = hits;
+    }
+    for _ in 0..30 {
+        fire.wait_for(20);
+        append(&format!("{HISTOGRAM}:clear"), TRIGGER).unwrap();
+        hits_in_rows();
+    }
+    let calls = fire.end();
+    append(&format!("{HISTOGRAM}:clear"), TRIGGER).unwrap();
+    assert_eq!(hits_in_rows(), 0);
+    assert!(before > 0 && before < calls, "{before} of {calls}");
+    append(&format!("!{HISTOGRAM}"), TRIGGER).unwrap();
+    clean_up();
+}
+
 /// Events are defined, turned on, read and deleted by tasks on all CPUs, with fire on their
 /// function. All of it works, or says that the event is in use or gone.
 #[guest_test(smp = 4)]
