@@ -281,6 +281,63 @@ fn lists_show_what_is_not_known() {
     assert!(said.contains("  fn sys_sched_yield() -> "), "{said}");
 }
 
+/// As `| head` does it.
+#[test]
+fn a_list_may_be_read_in_part() {
+    let mut command = Command::new(program());
+    command
+        .args(["-l", "*"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut lister = command.spawn().unwrap();
+    let mut first = String::new();
+    BufReader::new(lister.stdout.take().unwrap())
+        .read_line(&mut first)
+        .unwrap();
+    assert!(first.starts_with("kprobe:"), "{first}");
+    let output = lister.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.is_empty(), "{said}");
+}
+
+/// Each line is a place that a program can name.
+#[test]
+fn copies_of_functions_and_lines_are_listed() {
+    let copies = answer(&["-l", "inline:percpu::cpu_id"]);
+    let is_place = |line: &str| {
+        let place = line
+            .strip_prefix("kprobe:")
+            .and_then(|rest| rest.split_once("  "));
+        place.is_some_and(|(place, line)| place.contains("::") && line.contains(".rs:"))
+    };
+    assert!(
+        copies.lines().count() > 10 && copies.lines().all(is_place),
+        "{copies}"
+    );
+    let function = answer(&["-l", "sys_mkdir"]);
+    let (_, line) = function.trim_end().rsplit_once('/').unwrap();
+    let said = answer(&["-l", &format!("line:{line}")]);
+    assert!(
+        said.starts_with("kprobe:kernel::syscall::paths::sys_mkdir "),
+        "{said}"
+    );
+    for (pattern, wanted) in [
+        (
+            "inline:no_such",
+            "no copy of a function that matches `no_such`",
+        ),
+        (
+            "line:paths.rs",
+            "`line:paths.rs` names no line; write line:FILE:LINE",
+        ),
+        ("line:paths.rs:99999", "99999"),
+    ] {
+        let output = trace(&["-l", pattern]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(wanted), "{said}");
+    }
+}
+
 #[test]
 fn a_ready_program_tells_its_use() {
     let said = answer(&["funcslower", "--help"]);

@@ -9,7 +9,10 @@ use std::{collections::BTreeMap, io::Write};
 use anyhow::{Context, Error, Result, bail};
 use debug_info::{DebugInfo, Static};
 use trace_compiler::EventTable;
-use trace_interface::{Kernel as _, symbols::glob};
+use trace_interface::{
+    Kernel as _,
+    symbols::{Unavailable, glob},
+};
 
 const CANNOT_WRITE: &str = "cannot write the list to standard output";
 
@@ -92,15 +95,43 @@ pub fn list_program_statics<'p>(
     })
 }
 
-/// Writes a line for each instruction of the kernel whose mnemonic or text the pattern matches: the
-/// function that it is in, how far, and the line of the function. The pattern may be in quotes, as
-/// in a program.
+/// Writes a line for each instruction of the kernel whose mnemonic or text the pattern matches. The
+/// pattern may be in quotes, as in a program.
 pub fn list_instructions(pattern: &str, symbols: &DebugInfo, out: &mut impl Write) -> Result<()> {
     let unquoted = pattern
         .strip_prefix('"')
         .and_then(|rest| rest.strip_suffix('"'));
     let found = symbols.instructions(unquoted.unwrap_or(pattern));
-    for address in found.map_err(|unavailable| Error::msg(unavailable.to_string()))? {
+    list_places(found.map_err(refused)?, symbols, out)
+}
+
+/// Writes a line for each place where code of a source line begins: `FILE:LINE`.
+pub fn list_line(place: &str, symbols: &DebugInfo, out: &mut impl Write) -> Result<()> {
+    let (file, line) = place.rsplit_once(':').unwrap_or((place, ""));
+    let Ok(line) = line.parse() else {
+        bail!("`line:{place}` names no line; write line:FILE:LINE");
+    };
+    list_places(symbols.line(file, line).map_err(refused)?, symbols, out)
+}
+
+/// Writes a line for each place where a copy of a function begins that the pattern matches.
+pub fn list_inlined(pattern: &str, symbols: &DebugInfo, out: &mut impl Write) -> Result<()> {
+    let found = symbols.inlined(pattern);
+    if found.is_empty() {
+        bail!("no copy of a function that matches `{pattern}` is inlined anywhere");
+    }
+    list_places(found, symbols, out)
+}
+
+fn refused(unavailable: Unavailable) -> Error {
+    Error::msg(unavailable.to_string())
+}
+
+/// Writes a line for each address: the function that it is in, how far, and its line.
+fn list_places(mut addresses: Vec<u64>, symbols: &DebugInfo, out: &mut impl Write) -> Result<()> {
+    addresses.sort_unstable();
+    addresses.dedup();
+    for address in addresses {
         let frames = symbols.symbolise(address);
         let Some(own) = frames.last() else { continue };
         write!(out, "kprobe:{}", own.function).context(CANNOT_WRITE)?;

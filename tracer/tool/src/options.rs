@@ -63,7 +63,8 @@ pub struct Options {
     pub file: Option<PathBuf>,
     /// List the functions that can be probed whose path matches, with signature, file and line; or
     /// the events of the kernel with their fields: 'tracepoint:*'; or its statics: 'watch:*'; or
-    /// its instructions of a name: 'insn:cli'
+    /// its instructions of a name: 'insn:cli'; or the copies of a function: 'inline:cpu_id'; or the
+    /// code of a line: 'line:vfs.rs:120'
     #[arg(short, long, value_name = "GLOB", conflicts_with_all = ["words", "file"])]
     #[arg(conflicts_with_all = OF_A_RUN)]
     pub list: Option<String>,

@@ -8,9 +8,9 @@
 //!   record    in place of the last three: a recording, which is shown at its end
 //! ```
 
-use std::io::{Write, stdout};
+use std::io::{self, Write, stdout};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 use boot::progress::say;
 
 use crate::{
@@ -29,8 +29,12 @@ pub fn run(options: &Options) -> Result<u8, Failure> {
     run::end_on_signal()?;
     let mut timing = Timing::new(options.timing);
     if let Some(pattern) = &options.list {
-        list(pattern, options, &mut timing)?;
-        return Ok(0);
+        return match list(pattern, options, &mut timing) {
+            Err(Failure::Error(error)) if !is_closed_pipe(&error) => Err(Failure::Error(error)),
+            Err(refused @ Failure::Refused(_)) => Err(refused),
+            // Whoever reads the list has seen enough.
+            Ok(()) | Err(Failure::Error(_)) => Ok(0),
+        };
     }
     if options.record.record {
         return record::run(options, &mut timing);
@@ -54,6 +58,11 @@ pub fn run(options: &Options) -> Result<u8, Failure> {
         return Ok(0);
     }
     trace(options, &source, &mut timing)
+}
+
+fn is_closed_pipe(error: &Error) -> bool {
+    let cause = error.root_cause().downcast_ref::<io::Error>();
+    cause.is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// Lists what can be probed. Only functions need the kernel's file.
@@ -88,6 +97,8 @@ fn list(pattern: &str, options: &Options, timing: &mut Timing) -> Result<(), Fai
     match pattern.split_once(':') {
         Some(("watch", statics)) => list::list_statics(statics, &symbols, out)?,
         Some(("insn", text)) => list::list_instructions(text, &symbols, out)?,
+        Some(("line", place)) => list::list_line(place, &symbols, out)?,
+        Some(("inline", function)) => list::list_inlined(function, &symbols, out)?,
         _ => list::list(pattern, &symbols, out)?,
     }
     Ok(())
