@@ -112,7 +112,7 @@ fn fires(flags: Flags, addresses: &str) -> String {
         "a stale breakpoint: passed",
         "a fault in a slot: passed",
         "an int3 of user code: skipped, because the kernel has no user_breakpoint",
-        "an NMI in a handler: skipped, because the kernel has no in_nmi",
+        "an NMI in a handler: skipped, because the kernel has no send_nmi",
         "a probe removed under fire: skipped, because the kernel has no spawn",
         "preemption in a slot: skipped, because the kernel has no spawn",
         "plain call: 3",
