@@ -10,7 +10,7 @@ use crate::{
 use probes::{
     Host, PerCpu, Platform, ProbeError, Probes, ReturnMethod, StepMethod,
     insn::EntryFacts,
-    platform::{EntryPoints, SlotMemory, SlotPage, Symbol, Text},
+    platform::{Entries, EntryPoints, SlotMemory, Symbol, Text},
 };
 
 /// This kernel, as the probes see it.
@@ -71,16 +71,8 @@ unsafe impl Platform for Second {
         SLOTS.range()
     }
 
-    fn slot_page(index: usize) -> Option<SlotPage> {
-        SLOTS.page(index, memory::alias)
-    }
-
     fn stack_of(sp: u64) -> Range<u64> {
         tasks::stack_of(sp)
-    }
-
-    fn entry_points() -> EntryPoints {
-        crate::with_debug_entry(with_breakpoint_entry(probe_entry_points()))
     }
 
     fn lookup_symbol(name: &str) -> Result<u64, ProbeError> {
@@ -116,9 +108,8 @@ unsafe impl Platform for Second {
         fixups::is_in(range)
     }
 
-    unsafe fn write_text(addr: u64, byte: u8) {
-        // SAFETY: live text by the contract.
-        unsafe { memory::alias(addr).write_volatile(byte) };
+    fn alias(addr: u64) -> *mut u8 {
+        memory::alias(addr)
     }
 
     fn on_every_cpu(work: &(dyn Fn() + Sync)) {
@@ -131,6 +122,12 @@ unsafe impl Platform for Second {
 
     fn log(message: fmt::Arguments<'_>) {
         say(message);
+    }
+}
+
+impl Entries for Second {
+    fn entry_points() -> EntryPoints {
+        crate::with_debug_entry(with_breakpoint_entry(probe_entry_points()))
     }
 }
 

@@ -23,7 +23,7 @@ use std::{
 
 use probes::{
     Host, Platform, ProbeError, Probes, PtRegs,
-    platform::{EntryPoints, SlotPage, Symbol},
+    platform::{Entries, EntryPoints, SlotPage, Symbol},
 };
 use script_world::{Hit, World};
 use trace_agent::{
@@ -113,12 +113,6 @@ unsafe impl Platform for Process {
         0..0
     }
 
-    fn entry_points() -> EntryPoints {
-        // No probe is registered, so the distance from GS is all that is asked for, and it is 0.
-        // SAFETY: all of it are numbers.
-        unsafe { std::mem::zeroed() }
-    }
-
     fn lookup_symbol(name: &str) -> Result<u64, ProbeError> {
         let (name, hint) = (name.into(), "there are no symbols".into());
         Err(ProbeError::UnknownSymbol { name, hint })
@@ -134,6 +128,14 @@ unsafe impl Platform for Process {
 
     unsafe fn write_text(_: u64, _: u8) {
         unreachable!("no probe is registered")
+    }
+}
+
+impl Entries for Process {
+    fn entry_points() -> EntryPoints {
+        // No probe is registered, so the distance from GS is all that is asked for, and it is 0.
+        // SAFETY: all of it are numbers.
+        unsafe { std::mem::zeroed() }
     }
 }
 
