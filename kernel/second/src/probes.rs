@@ -8,9 +8,8 @@ use crate::{
     fixups, memory, probe_entry_points, say, smp, symbols, tasks, with_breakpoint_entry,
 };
 use probes::{
-    Host, PerCpu, Platform, ProbeError, Probes, ReturnMethod, StepMethod,
-    insn::EntryFacts,
-    platform::{Entries, EntryPoints, SlotMemory, Symbol, Text},
+    Code, Host, PerCpu, Platform, Probes, ReturnMethod, StepMethod,
+    platform::{Entries, EntryPoints, SlotMemory},
 };
 
 /// This kernel, as the probes see it.
@@ -35,12 +34,6 @@ static SLOTS: SlotMemory<SLOT_BYTES> = SlotMemory::new();
 pub fn init() {
     memory::make_executable(Second::slots());
     PROBES.init(StepMethod::Translate, ReturnMethod::Asm, true);
-}
-
-unsafe extern "C" {
-    // The linker defines these for each section whose name is one of C.
-    static __start_probeable: u8;
-    static __stop_probeable: u8;
 }
 
 // SAFETY: clause by clause of `Platform`:
@@ -75,29 +68,8 @@ unsafe impl Platform for Second {
         tasks::stack_of(sp)
     }
 
-    fn lookup_symbol(name: &str) -> Result<u64, ProbeError> {
-        let function = symbols::lookup(name).map(|function| function.start);
-        function.ok_or_else(|| ProbeError::UnknownSymbol {
-            name: name.into(),
-            hint: "see the list of `nm`".into(),
-        })
-    }
-
-    fn symbol_at(addr: u64) -> Option<Symbol> {
-        let function = symbols::covering(addr)?;
-        Some(Symbol {
-            start: function.start,
-            size: function.size,
-            text: Text::Kernel,
-            exported: !symbols::is_mangled(function.name),
-            entry: EntryFacts::UNKNOWN,
-        })
-    }
-
-    fn blacklisted(addr: u64) -> Option<&'static str> {
-        let probeable = (&raw const __start_probeable)..(&raw const __stop_probeable);
-        let may_be = probeable.contains(&(addr as *const u8)) || symbols::is_of_self_test(addr);
-        (!may_be).then_some("a hit may run through it")
+    fn code() -> Option<&'static dyn Code> {
+        symbols::code()
     }
 
     fn not_watchable(range: Range<u64>) -> Option<&'static str> {

@@ -27,7 +27,7 @@ use probes::{
 };
 use script_world::{Hit, World};
 use trace_agent::{
-    Agent, CodePage, Tracing, facts,
+    Agent, Local,
     script::{How, Outlet, Refusal, Session},
 };
 use trace_answers::{Presentation, Symbolize};
@@ -43,23 +43,12 @@ const PAGES: usize = 64;
 const PAGE_BYTES: usize = 4096;
 
 /// What the GS base leads to.
-#[repr(C)]
-struct Cpu {
-    probes: probes::PerCpu,
-    tracing: trace_agent::PerCpu,
-}
-
-static CPU: Cpu = Cpu {
-    probes: probes::PerCpu::new(),
-    tracing: trace_agent::PerCpu::new(),
-};
+static CPU: Local = Local::new();
 
 struct Process;
 
 static PROBES: Probes<Process> = Probes::new();
-static CODE: [CodePage; PAGES] = [const { CodePage::new() }; PAGES];
-static TRACING: Tracing<Process> = Tracing::new(&CODE);
-trace_agent::entry_points!(Process);
+trace_agent::tracing!(Process, TRACING);
 
 /// Nanoseconds since the boot.
 static NOW: AtomicU64 = AtomicU64::new(0);
@@ -90,10 +79,6 @@ unsafe impl Platform for Process {
     type RawMutex = parking_lot::RawMutex;
 
     const ACTION_PAGES: usize = PAGES;
-
-    fn this_cpu() -> &'static probes::PerCpu {
-        &CPU.probes
-    }
 
     fn per_cpu(cpu: usize) -> Option<&'static probes::PerCpu> {
         (cpu == 0).then_some(&CPU.probes)
@@ -149,20 +134,7 @@ impl Host for Process {
 // nothing interrupts it; 3. and 4. those above; 5. `on_fault` asks, and no test reads memory where
 // something is mapped but its own; 6. there is none; 7. it is not implemented.
 unsafe impl Agent for Process {
-    const GS_OFFSET: u32 = std::mem::offset_of!(Cpu, tracing) as u32;
     const RING_PAGES: usize = 4;
-
-    fn this_cpu_tracing() -> &'static trace_agent::PerCpu {
-        &CPU.tracing
-    }
-
-    fn cpu_tracing(cpu: usize) -> Option<&'static trace_agent::PerCpu> {
-        (cpu == 0).then_some(&CPU.tracing)
-    }
-
-    fn tracing() -> &'static Tracing<Self> {
-        &TRACING
-    }
 
     fn task_key() -> u64 {
         2
@@ -170,10 +142,6 @@ unsafe impl Agent for Process {
 
     fn task_name() -> [u64; 2] {
         [u64::from_le_bytes(*b"cat\0\0\0\0\0"), 0]
-    }
-
-    fn tracing_entry_points() -> facts::EntryPoints {
-        trace_entry_points()
     }
 
     fn possible_cpus() -> usize {
