@@ -112,7 +112,7 @@ fn fires(flags: Flags, addresses: &str) -> String {
         "a stale breakpoint: passed",
         "a fault in a slot: passed",
         "an int3 of user code: skipped, because the kernel has no user_breakpoint",
-        "an NMI in a handler: skipped, because the kernel has no in_nmi",
+        "an NMI in a handler: skipped, because the kernel has no send_nmi",
         "a probe removed under fire: skipped, because the kernel has no spawn",
         "preemption in a slot: skipped, because the kernel has no spawn",
         "plain call: 3",
@@ -169,14 +169,15 @@ fn dedented(lines: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// A block of Rust is marked with a file of a kernel that the tests build and boot, and stands in
-/// it, letter for letter but for how far all of it is indented.
-fn stands_in_its_file(block: &Block<'_>, path: &str) {
+/// A file that cargo compiles with the tests of its package.
+const EXAMPLE: &str = "kernel/engine/agent/examples/glue.rs";
+
+/// That the file is a module of a kernel that the tests build and boot.
+fn is_of_a_kernel(path: &str, read: impl Fn(&str) -> String) {
     let folder = ["kernel/minimal/src/", "kernel/second/src/"]
         .into_iter()
         .find(|folder| path.starts_with(folder));
     let folder = folder.unwrap_or_else(|| panic!("{path} is in no kernel that is booted"));
-    let read = |path: &str| fs::read_to_string(layout::workspace().join(path)).unwrap();
     let module = path[folder.len()..].trim_end_matches(".rs");
     let roots = ["main.rs", "lib.rs"].map(|root| format!("{folder}{root}"));
     let mut roots = roots
@@ -186,6 +187,15 @@ fn stands_in_its_file(block: &Block<'_>, path: &str) {
     let names = |root: &str| lines.iter().any(|line| root.contains(line));
     let is_built = module == "main" || roots.any(|root| names(&read(root)));
     assert!(is_built, "{path} is no module of the kernel");
+}
+
+/// A block of Rust is marked with a file of a kernel that the tests build and boot, or with the
+/// example, and stands in it, letter for letter but for how far all of it is indented.
+fn stands_in_its_file(block: &Block<'_>, path: &str) {
+    let read = |path: &str| fs::read_to_string(layout::workspace().join(path)).unwrap();
+    if path != EXAMPLE {
+        is_of_a_kernel(path, read);
+    }
     let source = read(path);
     let source: Vec<&str> = source.lines().collect();
     let code = dedented(&block.text.lines().collect::<Vec<_>>());

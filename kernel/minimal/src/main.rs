@@ -24,23 +24,12 @@ use core::{
 
 use bootloader_api::{BootInfo, BootloaderConfig, config::Mapping};
 use linked_list_allocator::Heap;
-use probes::{
-    Kprobe, Kretprobe, KretprobeInstance, PreVerdict, ProbeError, Probes, PtRegs, ReturnMethod,
-    StepMethod, self_test,
-};
+use probes::{Kprobe, Kretprobe, KretprobeInstance, PreVerdict, ProbeError, PtRegs, self_test};
 use spin::mutex::SpinMutex;
 use uart_16550::{Config, Uart16550Tty, backend::PioBackend};
 use x86_64::instructions::port::Port;
 
-use crate::glue::Minimal;
-
-/// The probes of this kernel.
-pub static PROBES: Probes<Minimal> = Probes::new();
-
-// The assembly of the probes: stubs, trampoline, and `kprobe_breakpoint`, where the gate of #BP
-// leads. Without SMAP nothing has to be cleared there.
-probes::entry_points!(Minimal, cs = traps::CODE, ss = traps::DATA);
-probes::breakpoint_entry!(Minimal, PROBES, owner = traps::OWNER, clear_ac = "");
+use crate::glue::{Minimal, PROBES};
 
 static CONFIG: BootloaderConfig = {
     let mut config = BootloaderConfig::new_default();
@@ -51,12 +40,9 @@ static CONFIG: BootloaderConfig = {
 bootloader_api::entry_point!(start, config = &CONFIG);
 
 fn start(info: &'static mut BootInfo) -> ! {
-    // The table first: from here on a breakpoint may be looked up.
-    PROBES.init_table();
     traps::init();
     heap_init();
     glue::init(info);
-    PROBES.init(StepMethod::Translate, ReturnMethod::Asm, true);
     // Return probes keep their calls by task. A scheduler says this at each switch.
     PROBES.task_switched(THE_TASK);
     // Once, to see that all of the above is as the probes need it.

@@ -1,8 +1,7 @@
-//! The traps that concern the probes, on the stack of whoever is interrupted.
+//! The traps of this kernel, on the stack of whoever is interrupted.
 
 use core::arch::naked_asm;
 
-use probes::gates::GateOwner;
 use spin::Lazy;
 use x86_64::{
     VirtAddr,
@@ -12,8 +11,6 @@ use x86_64::{
         idt::InterruptDescriptorTable,
     },
 };
-
-use crate::{glue::Minimal, kprobe_breakpoint};
 
 /// The selector of the code segment.
 pub const CODE: u16 = 8;
@@ -28,37 +25,15 @@ static GDT: Lazy<GlobalDescriptorTable> = Lazy::new(|| {
     gdt
 });
 
-/// Where the traps go that are not the probes'.
-pub static OWNER: GateOwner = GateOwner::of(stray_trap);
-
-probes::trap_entry!(Minimal, debug, vector = 1, owner = OWNER, clear_ac = "");
-probes::trap_entry!(
-    Minimal,
-    protection_fault,
-    vector = 13,
-    owner = OWNER,
-    clear_ac = ""
-);
-probes::trap_entry!(
-    Minimal,
-    page_fault,
-    vector = 14,
-    owner = OWNER,
-    clear_ac = ""
-);
-
 static IDT: Lazy<InterruptDescriptorTable> = Lazy::new(|| {
     let mut idt = InterruptDescriptorTable::new();
-    let address = |stub: unsafe extern "C" fn()| VirtAddr::new(stub as *const () as u64);
-    // SAFETY: each stub is made for its vector: it takes the frame that the processor pushes there,
-    // restores all registers and leaves by `iretq`.
+    let stray = VirtAddr::new(stray_trap as *const () as u64);
+    // SAFETY: it does not return, so it may find any frame.
     unsafe {
-        // Straight to the probes.
-        idt.breakpoint.set_handler_addr(address(kprobe_breakpoint));
-        idt.debug.set_handler_addr(address(debug));
-        idt.general_protection_fault
-            .set_handler_addr(address(protection_fault));
-        idt.page_fault.set_handler_addr(address(page_fault));
+        idt.breakpoint.set_handler_addr(stray);
+        idt.debug.set_handler_addr(stray);
+        idt.general_protection_fault.set_handler_addr(stray);
+        idt.page_fault.set_handler_addr(stray);
     }
     idt
 });
@@ -77,7 +52,8 @@ pub fn init() {
 /// What this kernel does with a trap of its own: it ends.
 ///
 /// # Safety
-/// Never called: the entries of the probes jump here, with what the processor has pushed.
+/// Never called: gates lead here, and so does what the probes do not want of their traps, with what
+/// the processor has pushed.
 #[unsafe(naked)]
 unsafe extern "C" fn stray_trap() {
     naked_asm!(

@@ -86,8 +86,9 @@ impl GateOwner {
 }
 
 /// Offers a trap of kernel code to the probes, in a kernel that asks them in its own handlers: a
-/// single step or a match of a watchpoint, a breakpoint, or a fault, by its vector. True: it was
-/// theirs, resume from `regs`. Interrupts off, and DR6 as the trap has left it.
+/// single step or a match of a watchpoint, a breakpoint, or a fault, by its vector. Faults are
+/// offered to [`Host::mend`] before. True: it was theirs, resume from `regs`. Interrupts off, and
+/// DR6 as the trap has left it.
 ///
 /// The debug status loses what it said of the probes, because the processor never clears it.
 pub fn offer<P: Host>(regs: &mut PtRegs, vector: u8) -> bool {
@@ -105,7 +106,7 @@ pub fn offer<P: Host>(regs: &mut PtRegs, vector: u8) -> bool {
             is_ours
         }
         BREAKPOINT => P::probes().on_breakpoint(regs),
-        fault => P::probes().on_fault(regs, fault),
+        fault => P::mend(regs) || P::probes().on_fault(regs, fault),
     }
 }
 

@@ -4,9 +4,8 @@
 //! This crate owns everything between the trap and the handler: the table of probed addresses, the
 //! execution of the displaced instruction, the way back of a probed call, the patching of text
 //! under running processors, and the waiting before memory is freed that a hit may still use. It
-//! knows no kernel. A kernel implements [`Platform`] and [`Host`], lays a [`PerCpu`] into its
-//! per-CPU data, routes its traps to [`Probes`] and expands [`entry_points!`] once: see
-//! [`your_kernel`].
+//! knows no kernel. A kernel implements [`Platform`], lays a [`PerCpu`] into its per-CPU data and
+//! expands [`kernel!`] once, which routes its traps to [`Probes`]: see [`your_kernel`].
 //!
 //! # Principles
 //! 1. A hit takes no lock, allocates nothing, formats nothing and never panics.
@@ -22,7 +21,8 @@
 //!   asm/       the code that a kernel expands: stubs, handlers, trampolines, templates of detours
 //!   registry/  the write side: task context, one lock, may allocate
 //!   hit/       the read side: any context, no lock, no allocation, no decoder
-//!   platform   the trait that a kernel implements
+//!   platform   the trait that a kernel implements; beside it code, stacks and task_lock, for its
+//!              bodies
 //!   data/      the structures that a hit reads and the registry writes
 //!   insn/      instructions: decoding, refusing, translating; pure
 //! ```
@@ -79,6 +79,7 @@
 extern crate alloc;
 
 pub mod asm;
+pub mod code;
 mod data;
 pub mod error;
 pub mod every_cpu;
@@ -90,12 +91,15 @@ pub mod platform;
 pub mod pt_regs;
 pub mod registry;
 pub mod self_test;
+mod stacks;
+mod task_lock;
 #[doc = include_str!("../docs/your-kernel.md")]
 pub mod your_kernel {}
 
 #[cfg(feature = "jprobes")]
 #[doc(hidden)]
 pub use asm::jprobe_return;
+pub use code::Code;
 #[doc(hidden)]
 pub use data::instance;
 #[cfg(feature = "actions")]
@@ -127,7 +131,9 @@ pub use platform::Platform;
 pub use pt_regs::PtRegs;
 #[cfg(feature = "jumps")]
 pub use registry::optimize;
-pub use registry::{Host, Probes, Registered};
+pub use registry::{Host, Probes, Registered, start};
 #[cfg(feature = "watchpoints")]
 pub use registry::{RegisteredWatchpoint, Watchpoints};
 pub use self_test::{SelfTest, self_test};
+pub use stacks::Stacks;
+pub use task_lock::TaskLock;

@@ -29,53 +29,21 @@ use core::{
 };
 
 use crate::data::interrupted::Interrupted;
-pub use crate::data::{
-    entry_points::EntryPoints,
-    per_cpu::{GUARD_FREE, PerCpu},
-};
 use crate::{
+    code::{self, Code},
     data::per_cpu::MARKS,
     error::ProbeError,
-    insn::{EntryFacts, INT3, flags::bits::IF},
+    insn::{INT3, flags::bits::IF},
+};
+pub use crate::{
+    code::{Symbol, Text},
+    data::{
+        entry_points::EntryPoints,
+        per_cpu::{GUARD_FREE, PerCpu},
+    },
 };
 
-/// The symbol that covers an address.
-#[derive(Clone, Copy, Debug)]
-pub struct Symbol {
-    /// Its first address.
-    pub start: u64,
-    /// Its length in bytes.
-    pub size: u64,
-    /// The kind of memory it lies in.
-    pub text: Text,
-    /// Whether it is exported under its plain, unmangled name.
-    pub exported: bool,
-    /// The facts about its entry that were found when the kernel was built. They hold for its code
-    /// as it is without probes. [`EntryFacts::UNKNOWN`] is always right. It must be this in text
-    /// other than [`Text::Kernel`], and if [`Platform::may_fault`] is true of the function.
-    pub entry: EntryFacts,
-}
-
-impl Symbol {
-    /// The entry of this function, if facts are known about it.
-    pub(crate) fn known_entry(&self) -> Option<u64> {
-        let is_known = self.entry.are_known();
-        is_known.then(|| self.start + self.entry.landing_pad_len())
-    }
-}
-
-/// The kind of memory that a symbol lies in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Text {
-    /// Executable for as long as the kernel runs.
-    Kernel,
-    /// Executable until the end of the boot, and not freed yet.
-    Init,
-    /// Init text that has been freed.
-    Freed,
-    /// Data.
-    No,
-}
+const PAGE_BYTES: usize = 4096;
 
 /// A page of executable memory for slots.
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +72,7 @@ pub fn without_interrupts<R>(work: impl FnOnce(bool) -> R) -> R {
 
 /// Memory for slots that is part of the kernel's image, and so near its text: a static of this
 /// type. What makes it executable is the kernel's: the section of the static, or its page tables.
+/// Its pages are those of [`Platform::slot_page`] as it is.
 #[repr(C, align(4096))]
 pub struct SlotMemory<const BYTES: usize>(UnsafeCell<[u8; BYTES]>);
 
@@ -117,12 +86,10 @@ impl<const BYTES: usize> Default for SlotMemory<BYTES> {
 }
 
 impl<const BYTES: usize> SlotMemory<BYTES> {
-    const PAGE: usize = 4096;
-
     /// Breakpoints, so that a stray jump ends there.
     pub const fn new() -> Self {
         assert!(
-            BYTES.is_multiple_of(Self::PAGE),
+            BYTES.is_multiple_of(PAGE_BYTES),
             "slots come by pages of 4,096 bytes"
         );
         Self(UnsafeCell::new([INT3; BYTES]))
@@ -134,16 +101,12 @@ impl<const BYTES: usize> SlotMemory<BYTES> {
         let start = self.0.get() as u64;
         start..start + BYTES as u64
     }
+}
 
-    /// The body of [`Platform::slot_page`]. `alias` says where the page at an address is written,
-    /// which is that address in a kernel whose text is writable.
-    pub fn page(&self, index: usize, alias: impl FnOnce(u64) -> *mut u8) -> Option<SlotPage> {
-        let exec = self.range().start + (index * Self::PAGE) as u64;
-        self.range().contains(&exec).then(|| SlotPage {
-            exec,
-            alias: alias(exec),
-        })
-    }
+/// What the macros have put into a kernel. [`kernel!`](crate::kernel!) implements it.
+pub trait Entries {
+    /// The addresses that [`entry_points!`](crate::entry_points!) and its like have defined.
+    fn entry_points() -> EntryPoints;
 }
 
 /// A kernel, as the probes see it.
@@ -166,8 +129,9 @@ impl<const BYTES: usize> SlotMemory<BYTES> {
 ///    `alias`, for ever.
 /// 7. The kernel calls each method of [`Hits`](crate::hit::Hits) only in the contexts that its text
 ///    allows.
-pub unsafe trait Platform: Sized + 'static {
-    /// A lock that tasks may sleep on; serialises registration.
+pub unsafe trait Platform: Entries + Sized + 'static {
+    /// A lock that tasks may sleep on; serialises registration. A kernel that has none takes
+    /// [`TaskLock<Self>`](crate::TaskLock).
     type RawMutex: lock_api::RawMutex;
 
     /// Bytes of a slot: more where addresses do not fit in 32 bits, because a branch or a call that
@@ -199,13 +163,34 @@ pub unsafe trait Platform: Sized + 'static {
     /// moved. [`Platform::watchable_value`] is needed, too.
     const CAN_LOAD_WATCHES_ELSEWHERE: bool = false;
 
+    /// Whether the kernel goes on elsewhere, or brings memory in, when an instruction of its own
+    /// faults: the answer of [`Platform::may_fault`] for all code.
+    const MENDS_FAULTS: bool = true;
+
     // For the hit path: any context, no locks.
 
     /// Where slot pages are executed: within 2 GiB of all text. Constant.
     fn slots() -> Range<u64>;
 
-    /// The data of the CPU that calls, which cannot change CPU meanwhile.
-    fn this_cpu() -> &'static PerCpu;
+    /// The data of the CPU that calls, which cannot change CPU meanwhile. If not implemented, what
+    /// is [`Platform::PER_CPU_GS_OFFSET`] bytes from the GS base, which is set and had
+    /// [`PerCpu::init`] before this is called for the first time. A kernel where the linker adds to
+    /// that distance implements it.
+    #[inline(always)]
+    fn this_cpu() -> &'static PerCpu {
+        let this: *const PerCpu;
+        // SAFETY: by the contract, the data of this CPU is there, and stays. It begins with what
+        // `init` has stored: its own address.
+        unsafe {
+            asm!(
+                "mov {}, gs:[{}]",
+                out(reg) this,
+                const Self::PER_CPU_GS_OFFSET + PerCpu::THIS_OFFSET,
+                options(nostack, preserves_flags, readonly),
+            );
+            &*this
+        }
+    }
 
     /// The bounds of the stack that contains `sp`; an empty range where it is none.
     fn stack_of(sp: u64) -> Range<u64>;
@@ -242,34 +227,55 @@ pub unsafe trait Platform: Sized + 'static {
         })
     }
 
-    /// The entry points of this kernel.
-    fn entry_points() -> EntryPoints;
+    /// What answers the next three questions, unless they are implemented. As it is, what
+    /// [`start`](crate::start) was given.
+    fn code() -> Option<&'static dyn Code> {
+        code::of_kernel()
+    }
 
     /// The address of a symbol, by plain, mangled or demangled name.
-    fn lookup_symbol(name: &str) -> Result<u64, ProbeError>;
+    fn lookup_symbol(name: &str) -> Result<u64, ProbeError> {
+        Self::code().ok_or(ProbeError::NotReady)?.lookup(name)
+    }
 
     /// The symbol that covers `addr`.
-    fn symbol_at(addr: u64) -> Option<Symbol>;
+    fn symbol_at(addr: u64) -> Option<Symbol> {
+        Self::code()?.symbol_at(addr)
+    }
 
     /// Why `addr` may not be probed, if it may not. Functions that return as another task or on
     /// another stack are among these, because a return probe would lose their calls.
-    fn blacklisted(addr: u64) -> Option<&'static str>;
-
-    /// Whether the kernel goes on elsewhere, or brings memory in, when an instruction in `range`
-    /// faults. An entry of an exception table says so. True is right for any kernel, and if not
-    /// implemented it is the answer: then no breakpoint becomes a jump.
-    fn may_fault(range: Range<u64>) -> bool {
-        let _ = range;
-        true
+    fn blacklisted(addr: u64) -> Option<&'static str> {
+        Self::code()?.refused(addr)
     }
 
-    /// Stores one byte of text through a writable alias.
+    /// Whether the kernel goes on elsewhere, or brings memory in, when an instruction in `range`
+    /// faults. An entry of an exception table says so. True is right for any kernel. If not
+    /// implemented, [`Platform::MENDS_FAULTS`] answers; as long as that is true, no breakpoint
+    /// becomes a jump.
+    fn may_fault(range: Range<u64>) -> bool {
+        let _ = range;
+        Self::MENDS_FAULTS
+    }
+
+    /// Where the byte of text or of a slot at `addr` is written. If not implemented, there itself:
+    /// then text and slots are writable where they are executed. A kernel that implements
+    /// [`write_text`](Self::write_text) and [`slot_page`](Self::slot_page) is not asked.
+    fn alias(addr: u64) -> *mut u8 {
+        addr as *mut u8
+    }
+
+    /// Stores one byte of text through a writable alias. If not implemented, through
+    /// [`Platform::alias`].
     ///
     /// # Safety
     /// 1. `addr` is live text, and the byte starts an instruction, the old one and the new one. Or
     ///    `addr` is after a breakpoint, where no CPU executes.
     /// 2. The registration lock is held.
-    unsafe fn write_text(addr: u64, byte: u8);
+    unsafe fn write_text(addr: u64, byte: u8) {
+        // SAFETY: live text by the contract, and the alias of live text is writable.
+        unsafe { Self::alias(addr).write_volatile(byte) };
+    }
 
     /// Stores four bytes of text that follow each other, which may be on two pages. A platform that
     /// finds its alias by a page does better than this.
@@ -283,8 +289,15 @@ pub unsafe trait Platform: Sized + 'static {
         }
     }
 
-    /// Page number `index` of the slot region; none when memory or the region is used up.
-    fn slot_page(index: usize) -> Option<SlotPage>;
+    /// Page number `index` of the slot region; none when memory or the region is used up. If not
+    /// implemented, all pages are there already, and are written through [`Platform::alias`].
+    fn slot_page(index: usize) -> Option<SlotPage> {
+        let exec = Self::slots().start + (index * PAGE_BYTES) as u64;
+        Self::slots().contains(&exec).then(|| SlotPage {
+            exec,
+            alias: Self::alias(exec),
+        })
+    }
 
     /// Calls `work` once on every CPU that runs, with interrupts off: on the one that calls, and on
     /// each other in an interrupt handler, between
@@ -573,22 +586,4 @@ impl PerCpu {
     }
 
     pub const JPROBE_OFFSET: u32 = offset_of!(Self, jprobe) as u32;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slot_memory_gives_each_page_once_and_no_more() {
-        static MEMORY: SlotMemory<8192> = SlotMemory::new();
-        let Range { start, end } = MEMORY.range();
-        assert_eq!((start % 4096, end - start), (0, 8192));
-        let elsewhere = |exec: u64| (exec + (1 << 40)) as *mut u8;
-        for (index, exec) in [(0, start), (1, start + 4096)] {
-            let page = MEMORY.page(index, elsewhere).unwrap();
-            assert_eq!((page.exec, page.alias), (exec, elsewhere(exec)));
-        }
-        assert!(MEMORY.page(2, elsewhere).is_none());
-    }
 }

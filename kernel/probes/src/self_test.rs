@@ -20,6 +20,7 @@ use alloc::vec::Vec;
 use core::{
     arch::{asm, naked_asm},
     fmt, hint,
+    ptr::null_mut,
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst},
 };
 
@@ -51,17 +52,44 @@ pub trait SelfTest: Host {
             .count()
     }
 
-    /// Sends an NMI to the CPU that calls, whose handler calls `work`, and returns after that.
-    /// Called in a handler of a probe. False: there is no such thing.
-    fn in_nmi(work: fn()) -> bool {
-        let _ = work;
+    /// Sends an NMI to the CPU that calls, whose handler calls [`answer_nmi`] with the rest of the
+    /// hit put aside ([`Hits::aside`](crate::hit::Hits::aside)). False: there is no such thing.
+    fn send_nmi() -> bool {
         false
+    }
+
+    /// Has an NMI of this CPU call `work`, and returns after that. Called in a handler of a probe.
+    /// False: there is no such thing. If not implemented, by [`SelfTest::send_nmi`].
+    fn in_nmi(work: fn()) -> bool {
+        IN_NMI.store(work as *mut (), SeqCst);
+        let is_sent = Self::send_nmi();
+        if !is_sent {
+            IN_NMI.store(null_mut(), SeqCst);
+        }
+        while !IN_NMI.load(SeqCst).is_null() {
+            hint::spin_loop();
+        }
+        is_sent
     }
 
     /// Runs user code with an `int3` of its own. Whether it was treated as on a kernel without
     /// probes. None: there is no such thing.
     fn user_breakpoint() -> Option<bool> {
         None
+    }
+}
+
+/// What the next NMI is to do, a `fn()`; null: nothing.
+static IN_NMI: AtomicPtr<()> = AtomicPtr::new(null_mut());
+
+/// Does what the self-test has sent an NMI for, if it has: see [`SelfTest::send_nmi`].
+pub fn answer_nmi() {
+    let work = IN_NMI.load(SeqCst);
+    if !work.is_null() {
+        // SAFETY: only `in_nmi` stores something else, and that is such a function.
+        let work: fn() = unsafe { core::mem::transmute(work) };
+        work();
+        IN_NMI.store(null_mut(), SeqCst);
     }
 }
 
@@ -426,7 +454,7 @@ fn nmi_in_handler<P: SelfTest>() -> Result<Verdict, ProbeError> {
     let missed = INNER.nmissed() - missed;
     P::probes().unregister_batch(&[&OUTER, &INNER])?;
     if !NMI_SENT.load(SeqCst) {
-        return Ok(Verdict::Skipped("the kernel has no in_nmi"));
+        return Ok(Verdict::Skipped("the kernel has no send_nmi"));
     }
     if !NMI_IS_ASIDE.load(SeqCst) {
         return Ok(Verdict::Failed(

@@ -8,9 +8,8 @@ use crate::{
     fixups, memory, probe_entry_points, say, smp, symbols, tasks, with_breakpoint_entry,
 };
 use probes::{
-    Host, PerCpu, Platform, ProbeError, Probes, ReturnMethod, StepMethod,
-    insn::EntryFacts,
-    platform::{EntryPoints, SlotMemory, SlotPage, Symbol, Text},
+    Code, Host, PerCpu, Platform, Probes, ReturnMethod, StepMethod,
+    platform::{Entries, EntryPoints, SlotMemory},
 };
 
 /// This kernel, as the probes see it.
@@ -35,12 +34,6 @@ static SLOTS: SlotMemory<SLOT_BYTES> = SlotMemory::new();
 pub fn init() {
     memory::make_executable(Second::slots());
     PROBES.init(StepMethod::Translate, ReturnMethod::Asm, true);
-}
-
-unsafe extern "C" {
-    // The linker defines these for each section whose name is one of C.
-    static __start_probeable: u8;
-    static __stop_probeable: u8;
 }
 
 // SAFETY: clause by clause of `Platform`:
@@ -71,41 +64,12 @@ unsafe impl Platform for Second {
         SLOTS.range()
     }
 
-    fn slot_page(index: usize) -> Option<SlotPage> {
-        SLOTS.page(index, memory::alias)
-    }
-
     fn stack_of(sp: u64) -> Range<u64> {
         tasks::stack_of(sp)
     }
 
-    fn entry_points() -> EntryPoints {
-        crate::with_debug_entry(with_breakpoint_entry(probe_entry_points()))
-    }
-
-    fn lookup_symbol(name: &str) -> Result<u64, ProbeError> {
-        let function = symbols::lookup(name).map(|function| function.start);
-        function.ok_or_else(|| ProbeError::UnknownSymbol {
-            name: name.into(),
-            hint: "see the list of `nm`".into(),
-        })
-    }
-
-    fn symbol_at(addr: u64) -> Option<Symbol> {
-        let function = symbols::covering(addr)?;
-        Some(Symbol {
-            start: function.start,
-            size: function.size,
-            text: Text::Kernel,
-            exported: !symbols::is_mangled(function.name),
-            entry: EntryFacts::UNKNOWN,
-        })
-    }
-
-    fn blacklisted(addr: u64) -> Option<&'static str> {
-        let probeable = (&raw const __start_probeable)..(&raw const __stop_probeable);
-        let may_be = probeable.contains(&(addr as *const u8)) || symbols::is_of_self_test(addr);
-        (!may_be).then_some("a hit may run through it")
+    fn code() -> Option<&'static dyn Code> {
+        symbols::code()
     }
 
     fn not_watchable(range: Range<u64>) -> Option<&'static str> {
@@ -116,9 +80,8 @@ unsafe impl Platform for Second {
         fixups::is_in(range)
     }
 
-    unsafe fn write_text(addr: u64, byte: u8) {
-        // SAFETY: live text by the contract.
-        unsafe { memory::alias(addr).write_volatile(byte) };
+    fn alias(addr: u64) -> *mut u8 {
+        memory::alias(addr)
     }
 
     fn on_every_cpu(work: &(dyn Fn() + Sync)) {
@@ -131,6 +94,12 @@ unsafe impl Platform for Second {
 
     fn log(message: fmt::Arguments<'_>) {
         say(message);
+    }
+}
+
+impl Entries for Second {
+    fn entry_points() -> EntryPoints {
+        crate::with_debug_entry(with_breakpoint_entry(probe_entry_points()))
     }
 }
 

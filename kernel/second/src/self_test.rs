@@ -1,13 +1,10 @@
 //! What the probes' self-test asks of this kernel: a second task, an NMI, and user code.
 //!
 //! # Contexts
-//! One task, after all CPUs have started. [`on_nmi`]: an NMI.
+//! One task, after all CPUs have started.
 
 use alloc::vec::Vec;
-use core::{
-    hint, mem, ptr,
-    sync::atomic::{AtomicPtr, Ordering::Relaxed, Ordering::SeqCst},
-};
+use core::sync::atomic::Ordering::Relaxed;
 
 use probes::SelfTest;
 use spin::mutex::SpinMutex;
@@ -24,9 +21,6 @@ use crate::{
 /// The tasks that were started.
 static STARTED: SpinMutex<Vec<Handle>> = SpinMutex::new(Vec::new());
 
-/// What the next NMI is to do, a `fn()`; null: nothing.
-static IN_NMI: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
-
 impl SelfTest for Second {
     fn spawn(work: fn()) -> bool {
         let task = tasks::spawn_call("self-test", work);
@@ -38,12 +32,8 @@ impl SelfTest for Second {
         smp::online()
     }
 
-    fn in_nmi(work: fn()) -> bool {
-        IN_NMI.store(work as *mut (), SeqCst);
+    fn send_nmi() -> bool {
         smp::send_nmi(NUMBER.here().load(Relaxed));
-        while !IN_NMI.load(SeqCst).is_null() {
-            hint::spin_loop();
-        }
         true
     }
 
@@ -53,17 +43,6 @@ impl SelfTest for Second {
         let before = sums();
         tasks::spawn("user", None, user::run, BREAKPOINTS).join();
         Some(sums() == (before.0 + BREAKPOINTS, before.1 + 4 + 3 + 2 + 1))
-    }
-}
-
-/// Does what an NMI is to do.
-pub fn on_nmi() {
-    let work = IN_NMI.load(SeqCst);
-    if !work.is_null() {
-        // SAFETY: `in_nmi` has stored such a function.
-        let work: fn() = unsafe { mem::transmute(work) };
-        work();
-        IN_NMI.store(ptr::null_mut(), SeqCst);
     }
 }
 

@@ -14,7 +14,7 @@
 //! the answer, so the CPU that waits answers, too, and may run other tasks meanwhile.
 
 use core::{
-    arch::{global_asm, x86_64::_rdtsc},
+    arch::global_asm,
     hint, ptr,
     sync::atomic::{
         AtomicUsize,
@@ -39,7 +39,6 @@ const COMMAND_LOW: u64 = 0x300;
 const COMMAND_HIGH: u64 = 0x310;
 const TIMER: u64 = 0x320;
 const TIMER_INITIAL: u64 = 0x380;
-const TIMER_CURRENT: u64 = 0x390;
 const TIMER_DIVIDE: u64 = 0x3e0;
 
 const NMI: u32 = 0x4400;
@@ -71,27 +70,9 @@ fn command(apic: u32, low: u32) {
 }
 
 const PERIODIC: u32 = 1 << 17;
-const MASKED: u32 = 1 << 16;
 const DIVIDE_BY_16: u32 = 0b0011;
 /// A millisecond where the bus runs at 1 GHz, as in QEMU.
 const TICK: u32 = 62_500;
-
-/// Ticks of the time stamp counter in a millisecond, by the local APIC's timer, before
-/// [`init_cpu`] has set it.
-pub fn tsc_in_a_millisecond() -> u64 {
-    write(SPURIOUS, 0x100 | u32::from(frame::SPURIOUS));
-    write(TIMER_DIVIDE, DIVIDE_BY_16);
-    write(TIMER, MASKED);
-    write(TIMER_INITIAL, u32::MAX);
-    // SAFETY: every processor has the counter.
-    let start = unsafe { _rdtsc() };
-    // SAFETY: a register of the local APIC, which reading does not change.
-    while unsafe { register(TIMER_CURRENT).read_volatile() } > u32::MAX - 10 * TICK {
-        hint::spin_loop();
-    }
-    // SAFETY: as above.
-    (unsafe { _rdtsc() } - start) / 10
-}
 
 /// Switches the calling CPU's local APIC on, and its tick. Interrupts off.
 pub fn init_cpu() {

@@ -12,6 +12,11 @@ use elf::{
     abi::{PF_X, PT_LOAD, STT_FUNC},
     endian::LittleEndian,
 };
+use probes::{
+    Code, ProbeError,
+    insn::EntryFacts,
+    platform::{Symbol, Text},
+};
 use spin::Once;
 
 use crate::memory;
@@ -74,14 +79,50 @@ fn symbols() -> &'static Symbols {
     SYMBOLS.get().expect("`init` comes first")
 }
 
-/// The section with the number that the linker has given the file.
-pub fn notes() -> &'static [u8] {
-    symbols().notes
+/// What the probes and the tracer ask about them.
+pub fn code() -> Option<&'static dyn Code> {
+    SYMBOLS.get().map(|symbols| symbols as &dyn Code)
 }
 
-/// Where the code runs, as a distance from where it was linked to.
-pub fn slide() -> u64 {
-    symbols().slide
+impl Code for Symbols {
+    fn lookup(&self, name: &str) -> Result<u64, ProbeError> {
+        let function = lookup(name).map(|function| function.start);
+        function.ok_or_else(|| ProbeError::UnknownSymbol {
+            name: name.into(),
+            hint: "see the list of `nm`".into(),
+        })
+    }
+
+    fn symbol_at(&self, addr: u64) -> Option<Symbol> {
+        let function = covering(addr)?;
+        Some(Symbol {
+            start: function.start,
+            size: function.size,
+            text: Text::Kernel,
+            exported: !is_mangled(function.name),
+            entry: EntryFacts::UNKNOWN,
+        })
+    }
+
+    fn refused(&self, addr: u64) -> Option<&'static str> {
+        let probeable = (&raw const __start_probeable)..(&raw const __stop_probeable);
+        let may_be = probeable.contains(&(addr as *const u8)) || is_of_self_test(addr);
+        (!may_be).then_some("a hit may run through it")
+    }
+
+    fn build_id_notes(&self) -> &[u8] {
+        self.notes
+    }
+
+    fn slide(&self) -> u64 {
+        self.slide
+    }
+}
+
+unsafe extern "C" {
+    // The linker defines these for each section whose name is one of C.
+    static __start_probeable: u8;
+    static __stop_probeable: u8;
 }
 
 /// The function of that name.
@@ -99,12 +140,12 @@ pub fn covering(address: u64) -> Option<&'static Function> {
 }
 
 /// Whether `name` is one that the compiler made for a function that is not exported by its own.
-pub fn is_mangled(name: &str) -> bool {
+fn is_mangled(name: &str) -> bool {
     name.starts_with("_R") || name.starts_with("_ZN")
 }
 
 /// Whether `address` is in one of the functions that the probes' self-test probes.
-pub fn is_of_self_test(address: u64) -> bool {
+fn is_of_self_test(address: u64) -> bool {
     covering(address).is_some_and(|function| function.name.starts_with("probes_self_test_"))
 }
 

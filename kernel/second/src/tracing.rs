@@ -6,32 +6,27 @@
 
 use core::{fmt, hint};
 
-use probes::Platform;
-use spin::Once;
 use trace_agent::{
-    Agent, CodePage, PerCpu, Tracing,
-    facts::EntryPoints,
+    Agent, PerCpu, Serial,
     remote::{self, Facts, Line},
 };
-use uart_16550::{Config, Uart16550, backend::PioBackend};
+use uart_16550::Uart16550;
 
-use crate::{cpu, fuse, probes::Second, smp, symbols, tasks};
+use crate::{cpu, fuse, probes::Second, smp, tasks};
 
-static CODE: [CodePage; Second::ACTION_PAGES] = [const { CodePage::new() }; Second::ACTION_PAGES];
-pub static TRACING: Tracing<Second> = Tracing::new(&CODE);
-trace_agent::entry_points!(Second);
+trace_agent::tracing!(Second, TRACING);
 
-/// Ticks of the time stamp counter in a millisecond.
-static CLOCK: Once<u64> = Once::new();
+const COM2: u16 = 0x2f8;
 
-/// Starts the clock. Before the local APIC's timer is used.
+/// Starts the clock.
 pub fn init() {
-    CLOCK.call_once(smp::tsc_in_a_millisecond);
+    // SAFETY: this is a PC, and nothing else uses its timer of old.
+    unsafe { TRACING.calibrate_by_pit() };
 }
 
 // SAFETY: clause by clause of `Agent`:
 // 1. `cpu` has one for each CPU, at the GS base. 2. Interrupts are off, and an interrupt on each
-// CPU is what ends a grace period. 3. and 4. These statics are for this type. 5. `traps` asks
+// CPU is what ends a grace period. 3. and 4. By `tracing!`. 5. `traps` asks
 // first. Registers of devices are out of the map of physical memory; those of the local APIC, the
 // only ones that are mapped, are 1 MiB above the end of what is read. 6. Stacks are statics. 7. It
 // is not implemented.
@@ -44,18 +39,6 @@ unsafe impl Agent for Second {
 
     fn cpu_tracing(cpu: usize) -> Option<&'static PerCpu> {
         cpu::tracing(cpu)
-    }
-
-    fn tracing() -> &'static Tracing<Self> {
-        &TRACING
-    }
-
-    fn tracing_entry_points() -> EntryPoints {
-        trace_entry_points()
-    }
-
-    fn tsc_hz() -> u64 {
-        CLOCK.get().expect("`init` comes first") * 1000
     }
 
     fn online_cpus() -> usize {
@@ -76,70 +59,55 @@ unsafe impl Agent for Second {
     }
 }
 
-fn send(port: &mut Uart16550<PioBackend>, bytes: &[u8]) {
-    for byte in bytes {
-        while port.try_send_byte(*byte).is_err() {
-            hint::spin_loop();
-        }
-    }
-}
-
 /// Sends bytes on that port when nothing else runs any more, whatever [`serve`] was doing with it.
 /// The port is set up.
 pub fn write_by_force(bytes: &[u8]) {
     // SAFETY: COM2 is at this address on every PC, and the task that uses it does not run.
-    if let Ok(mut port) = unsafe { Uart16550::new_port(0x2f8) } {
-        send(&mut port, bytes);
+    if let Ok(mut port) = unsafe { Uart16550::new_port(COM2) } {
+        for byte in bytes {
+            while port.try_send_byte(*byte).is_err() {
+                hint::spin_loop();
+            }
+        }
     }
 }
 
-/// The second serial port.
-struct Com2(Uart16550<PioBackend>);
+/// The second serial port, with the fuses of tests.
+struct Com2(Serial<Second>);
 
 impl Line for Com2 {
     fn read(&mut self) -> Option<u8> {
         fuse::is_heard(TRACING.script_runs());
-        let byte = self.0.try_receive_byte().ok()?;
+        let byte = self.0.read()?;
         fuse::was_read();
         Some(byte)
     }
 
     fn write(&mut self, bytes: &[u8]) {
         let (first, rest) = bytes.split_at(bytes.len() / 2);
-        send(&mut self.0, first);
+        self.0.write(first);
         fuse::is_written();
-        send(&mut self.0, rest);
+        self.0.write(rest);
         fuse::was_written(TRACING.script_runs());
     }
 
-    /// A port whose other end is not there takes bytes, too, and loses them.
     fn is_dead(&self) -> bool {
-        false
+        self.0.is_dead()
     }
 
-    fn revive(&mut self) {}
+    fn revive(&mut self) {
+        self.0.revive();
+    }
 
     fn wait(&mut self, nanoseconds: u64) {
-        let end = Second::now() + nanoseconds;
-        while Second::now() < end {
-            tasks::yield_now();
-        }
+        self.0.wait(nanoseconds);
     }
 }
 
 /// Serves tracers for ever.
 pub extern "C" fn serve(_: u64) {
     // SAFETY: COM2 is at this address on every PC, and only this task uses it.
-    let port = unsafe { Uart16550::new_port(0x2f8) };
-    let mut port = port.expect("it is a port");
-    port.init(Config::DEFAULT)
-        .expect("there is a second serial port");
-    let facts = Facts {
-        kernel: concat!("second kernel ", env!("CARGO_PKG_VERSION")),
-        build_id_notes: symbols::notes(),
-        slide: symbols::slide(),
-        events: "",
-        most_script_bytes: 64 << 10,
-    };
+    let port = unsafe { Serial::at(COM2) };
+    let facts = Facts::of::<Second>(concat!("second kernel ", env!("CARGO_PKG_VERSION")));
     remote::serve::<Second>(&mut Com2(port), &facts)
 }

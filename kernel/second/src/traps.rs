@@ -23,7 +23,7 @@ use core::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use probes::{gates::GateOwner, pt_regs::Frame as _};
+use probes::{gates::GateOwner, pt_regs::Frame as _, self_test};
 use spin::{Lazy, Once};
 use x86_64::{
     PrivilegeLevel, VirtAddr,
@@ -36,7 +36,7 @@ use crate::{
     cpu::{self, DOUBLE_FAULT_STACK, per_cpu},
     death, debugger, fixups,
     frame::{CALL, Frame, SPARE, SPURIOUS, SYSTEM_CALL, TICK},
-    kprobe_breakpoint, kprobe_debug, self_test, smp, tasks,
+    kprobe_breakpoint, kprobe_debug, smp, tasks,
     tracing::TRACING,
     user,
 };
@@ -228,7 +228,7 @@ extern "C" fn trap(frame: &mut Frame) {
             // A hit that it has interrupted goes on when it is over.
             PROBES.aside(|| {
                 on_nmi();
-                self_test::on_nmi();
+                self_test::answer_nmi();
             });
         }
         _ if frame.is_from_user() => user::exception(frame),

@@ -11,7 +11,7 @@ use crate::{
 };
 use core::slice;
 use spin::Once;
-use trace_agent::{Agent, code::CodeFrame};
+use trace_agent::{Traced, code::CodeFrame};
 use unwind::{Frame, Memory, Section, Stop, Tables, fast::FastTable, register};
 use x86_64::VirtAddr;
 

@@ -9,7 +9,7 @@ use core::{fmt, ops::Range};
 use ::probes::{
     Host, PerCpu, Platform, ProbeError, Probes,
     insn::EntryFacts,
-    platform::{EntryPoints, SlotPage, Symbol, Text},
+    platform::{Entries, EntryPoints, SlotPage, Symbol, Text},
 };
 use abi::{WaitStatus, signal};
 use trace_agent::nofault::Space;
@@ -115,10 +115,6 @@ unsafe impl Platform for Kernel {
         task::may_sleep()
     }
 
-    fn entry_points() -> EntryPoints {
-        with_debug_entry(with_breakpoint_entry(probe_entry_points()))
-    }
-
     fn lookup_symbol(name: &str) -> Result<u64, ProbeError> {
         names::lookup(name)
     }
@@ -219,6 +215,12 @@ unsafe impl Platform for Kernel {
 
     fn log(message: fmt::Arguments<'_>) {
         crate::pr_info!("{message}");
+    }
+}
+
+impl Entries for Kernel {
+    fn entry_points() -> EntryPoints {
+        with_debug_entry(with_breakpoint_entry(probe_entry_points()))
     }
 }
 

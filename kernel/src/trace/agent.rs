@@ -10,10 +10,10 @@ use core::{fmt, ops::Range};
 use bpf_compiler::Sample;
 use fallible::try_box;
 use trace_agent::{
-    Agent, CodePage, PerCpu, Tracing,
+    Agent, PerCpu,
     facts::{
-        EntryPoints, InProgram, MAX_CPUS, NoTable, PlaceInProgram, ProgramFrame, RunAtObject,
-        RunInProgram, Shown, Source, Ticks,
+        InProgram, MAX_CPUS, NoTable, PlaceInProgram, ProgramFrame, RunAtObject, RunInProgram,
+        Shown, Source, Ticks,
     },
     records,
 };
@@ -27,20 +27,14 @@ use crate::{
     backtrace,
     mm::{kernel_stack, paging},
     probes::{
-        ACTION_PAGES, Kernel, WatchScope,
+        Kernel, WatchScope,
         watched_objects::{ObjectWatch, RegisteredObjectWatch},
     },
     task::{self, Task, comms, running},
     time, uprobes,
 };
 
-/// What is known of each page of code.
-static CODE: [CodePage; ACTION_PAGES] = [const { CodePage::new() }; ACTION_PAGES];
-
-/// The agent of this kernel.
-pub static TRACING: Tracing<Kernel> = Tracing::new(&CODE);
-
-trace_agent::entry_points!(Kernel);
+trace_agent::tracing!(Kernel, TRACING);
 
 const _: () = assert!(percpu::MAX_CPUS == MAX_CPUS);
 // The records of stacks are lines of `trace`.
@@ -64,8 +58,7 @@ const _: () = assert!(trace_interface::script::TICK_NANOSECONDS == time::TICK_NS
 // 1. The data of each CPU hold one `tracing`, to which GS leads (PERCPU-1), and `percpu::init`
 //    begins it.
 // 2. Interrupts are off, and handlers of IPIs take part in each grace period.
-// 3. `TRACING` alone has `CODE`.
-// 4. They are those above.
+// 3. and 4. By `tracing!`.
 // 5. `enter_page_fault` asks first. Devices are mapped from `DEVICES_START` on only (PAGING-4),
 //    1 MiB above the end of what is read.
 // 6. Stacks are mapped to their ends, for ever.
@@ -93,11 +86,6 @@ unsafe impl Agent for Kernel {
     #[inline(always)]
     fn cpu_tracing(cpu: usize) -> Option<&'static PerCpu> {
         percpu::get(cpu).map(|data| &data.tracing)
-    }
-
-    #[inline(always)]
-    fn tracing() -> &'static Tracing<Self> {
-        &TRACING
     }
 
     #[inline(always)]
@@ -169,10 +157,6 @@ unsafe impl Agent for Kernel {
     #[inline(always)]
     fn trigger(number: u64, value: u64) -> u64 {
         triggers::act(number, value)
-    }
-
-    fn tracing_entry_points() -> EntryPoints {
-        trace_entry_points()
     }
 
     fn possible_cpus() -> usize {

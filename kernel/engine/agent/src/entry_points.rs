@@ -24,8 +24,8 @@ pub mod graph;
 pub mod routines;
 
 /// Puts the functions that programs call into a kernel, and `trace_entry_points`, which
-/// [`Agent::tracing_entry_points`](crate::Agent::tracing_entry_points) returns. Once, in any
-/// module.
+/// [`Traced::tracing_entry_points`](crate::Traced::tracing_entry_points) returns. Once, in any
+/// module. It is part of [`tracing!`](crate::tracing!).
 #[macro_export]
 macro_rules! entry_points {
     ($agent:ty) => {

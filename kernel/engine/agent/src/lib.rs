@@ -13,7 +13,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`platform`], [`facts`] | what a kernel gives the agent: the trait [`Agent`], and its types |
-//! | [`per_cpu`] | what the agent keeps for each CPU |
+//! | [`per_cpu`], [`Local`] | what the agent keeps for each CPU; that and the probes' |
 //! | [`state`] | the rest, in one static of the kernel: [`Tracing`] |
 //! | [`mod@entry_points`] | the functions of the hit path, which a macro puts into the kernel |
 //! | [`program`] | a program: verified, compiled, attached to a probe |
@@ -26,19 +26,20 @@
 //! | [`counters`] | counters that are reached by one instruction |
 //! | [`stacks`] | call stacks of hits |
 //! | [`script`] | a script: loaded, attached, run, answered |
-//! | [`remote`] | a tracer that comes over a serial port, and its scripts |
+//! | [`remote`], [`Serial`] | a tracer that comes over a line, and its scripts; a serial port |
 //! | [`last_words`] | what the panic handler sends it |
 //!
 //! # A kernel that has it
 //! ```text
-//!   static CODE: [CodePage; Kernel::ACTION_PAGES] = [const { CodePage::new() }; …];
-//!   pub static TRACING: Tracing<Kernel> = Tracing::new(&CODE);
-//!   trace_agent::entry_points!(Kernel);
+//!   trace_agent::kernel! { Kernel, PROBES, TRACING, cs = …, ss = …, gates = [1, 13, 14] }
+//!   static LOCAL: Local = Local::new();        // for each CPU
+//!   unsafe impl Platform for Kernel { … }      // what the probes ask
 //!   unsafe impl Agent for Kernel { … }
 //! ```
-//! At the start of each CPU it calls [`PerCpu::init`], at each switch of tasks
-//! [`PerCpu::task_switched`], and first of all in its handler of page faults [`Tracing::mend`].
-//! [`snapshot`] asks for a call in interrupts if the kernel takes snapshots.
+//! At the start of each CPU it calls [`Local::init`], at each switch of tasks
+//! [`Tracing::task_switched`], and in a task of its own [`remote::serve`] with a line, such as
+//! [`Serial`]. [`kernel!`] has faults offered to [`Tracing::mend`] first of all. All of it is
+//! in `examples/glue.rs`. [`snapshot`] asks for a call in interrupts if the kernel takes snapshots.
 //!
 //! # A hit
 //! A jump or a breakpoint leads to compiled code ([`probes::action`]). It reads registers and
@@ -59,6 +60,7 @@
 extern crate alloc;
 
 pub mod buffer;
+mod clock;
 pub mod code;
 pub mod counters;
 pub mod entry_points;
@@ -66,7 +68,9 @@ pub mod facts;
 pub mod functions;
 pub mod graph;
 pub mod helpers;
+mod kernel;
 pub mod last_words;
+mod local;
 pub mod nofault;
 pub mod per_cpu;
 pub mod platform;
@@ -74,6 +78,7 @@ pub mod program;
 pub mod records;
 pub mod remote;
 pub mod script;
+mod serial;
 pub mod snapshot;
 pub mod stacks;
 pub mod state;
@@ -85,8 +90,9 @@ pub use bpf_compiler;
 pub use bpf_compiler::KERNEL_MEMORY_END;
 pub use code::CodePage;
 pub use fallible::{OutOfMemory, Shared};
+pub use local::Local;
 pub use per_cpu::PerCpu;
-pub use platform::Agent;
-#[doc(hidden)]
+pub use platform::{Agent, Traced};
 pub use probes;
+pub use serial::Serial;
 pub use state::{MarkError, Tracing};

@@ -31,6 +31,8 @@ pub struct PerCpu {
     zero: AtomicU32,
     /// The running task, and its process. 0: none yet.
     ids: [AtomicU32; 2],
+    /// The running task's name: see [`name_words`].
+    name: [AtomicU64; 2],
     /// This CPU's ring, or null.
     ring: AtomicPtr<u8>,
     /// Whether records are taken, for routines: the same on each CPU.
@@ -61,6 +63,7 @@ impl PerCpu {
             number: AtomicU32::new(0),
             zero: AtomicU32::new(0),
             ids: [const { AtomicU32::new(0) }; 2],
+            name: [const { AtomicU64::new(0) }; 2],
             ring: AtomicPtr::new(core::ptr::null_mut()),
             recording: AtomicPtr::new(core::ptr::null_mut()),
             spare: Spare::new(),
@@ -84,6 +87,20 @@ impl PerCpu {
     pub fn task_switched(&self, process: u32, task: u32) {
         self.ids[0].store(task, Relaxed);
         self.ids[1].store(process, Relaxed);
+    }
+
+    /// The name of the task that runs on this CPU now, or as much of it as fits. In the switch.
+    #[inline]
+    pub fn name_task(&self, name: &str) {
+        let [first, second] = name_words(name);
+        self.name[0].store(first, Relaxed);
+        self.name[1].store(second, Relaxed);
+    }
+
+    /// The name of the running task, as [`Agent::task_name`] has it.
+    #[inline(always)]
+    pub fn task_name(&self) -> [u64; 2] {
+        [self.name[0].load(Relaxed), self.name[1].load(Relaxed)]
     }
 
     /// The number of the CPU.
@@ -139,6 +156,15 @@ impl PerCpu {
     pub const TASK_OFFSET: usize = offset_of!(Self, ids);
 }
 
+/// A name as [`Agent::task_name`] has it: its first 15 bytes, the first one lowest.
+pub fn name_words(name: &str) -> [u64; 2] {
+    let mut words = [0; 2];
+    for (at, byte) in name.bytes().take(15).enumerate() {
+        words[at / 8] |= u64::from(byte) << (8 * (at % 8));
+    }
+    words
+}
+
 /// Counts a load, or a copy of a helper, that found no memory. Any context.
 #[inline(always)]
 pub(crate) fn count_bad_load<A: Agent>() {
@@ -191,4 +217,22 @@ pub(crate) const fn bad_loads<A: Agent>() -> u32 {
 
 pub(crate) const fn records_off<A: Agent>() -> u32 {
     A::GS_OFFSET + offset_of!(PerCpu, records_off) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_ends_before_the_last_byte() {
+        let cpu = PerCpu::new();
+        for (name, told) in [
+            ("", b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"),
+            ("shop", b"shop\0\0\0\0\0\0\0\0\0\0\0\0"),
+            ("abcdefghijklmnopq", b"abcdefghijklmno\0"),
+        ] {
+            cpu.name_task(name);
+            assert_eq!(cpu.task_name().map(u64::to_le_bytes).as_flattened(), told);
+        }
+    }
 }

@@ -1,9 +1,9 @@
 //! What a kernel gives the agent: the trait [`Agent`].
 //!
 //! It stands on [`probes::Platform`], which says already where code may lie, which text may be
-//! probed, where stacks end and how to wait for all CPUs. Five methods are required. Of the others,
-//! some are right as they are for most kernels, and some stand for what a kernel may lack: as they
-//! are, they say that it is not there.
+//! probed, where stacks end and how to wait for all CPUs. No method is required. Some are right as
+//! they are for most kernels, and some stand for what a kernel may lack: as they are, they say that
+//! it is not there.
 
 use alloc::{boxed::Box, string::String};
 use core::{arch::x86_64::_rdtsc, fmt, ops::Range};
@@ -13,7 +13,7 @@ use probes::{Host, WatchScope, platform::without_interrupts};
 use unwind::fast::FastTable;
 
 use crate::{
-    PerCpu, Tracing,
+    Local, PerCpu, Tracing,
     facts::{
         EntryPoints, InProgram, NSEC_PER_SEC, NoTable, PlaceInProgram, ProgramFrame, RunAtObject,
         RunInProgram, Shown, Source, Ticks,
@@ -26,26 +26,39 @@ pub(crate) const UPPER_HALF: u64 = 1 << 63;
 /// The end of user memory where all of the lower half may be mapped, except its last page.
 const LOWER_HALF: u64 = (1 << 47) - 4096;
 
+/// What the macros have put into a kernel. [`tracing!`](crate::tracing!) implements it.
+pub trait Traced: Sized {
+    /// The agent of this kernel.
+    fn tracing() -> &'static Tracing<Self>
+    where
+        Self: Agent;
+
+    /// What [`entry_points!`](crate::entry_points!) has made.
+    fn tracing_entry_points() -> EntryPoints;
+}
+
 /// A kernel, as the agent sees it.
 ///
 /// # Safety
 /// 1. [`Agent::this_cpu_tracing`] and [`Agent::cpu_tracing`] give one [`PerCpu`] for each CPU, and
 ///    that of the running CPU is [`Agent::GS_OFFSET`] bytes from the GS base in kernel code. It was
-///    given to [`PerCpu::init`] before the CPU's first hit.
+///    given to [`PerCpu::init`] before the CPU's first hit. As they are, they find it in
+///    [`Local`]s, of which the probes' parts are what [`probes::Platform::per_cpu`] gives.
 /// 2. While [`Agent::keep_cpu`] runs what it was given, the task stays on its CPU, no interrupt
 ///    comes, and no grace period of [`probes::Platform::synchronize_hits`] ends.
-/// 3. [`Agent::tracing`] gives one value, whose pages of code no other [`Tracing`] has.
-/// 4. [`Agent::tracing_entry_points`] gives those of [`entry_points!`](crate::entry_points!) for
+/// 3. [`Traced::tracing`] gives one value, whose pages of code no other [`Tracing`] has.
+/// 4. [`Traced::tracing_entry_points`] gives those of [`entry_points!`](crate::entry_points!) for
 ///    this type.
-/// 5. The page fault handler calls [`Tracing::mend`] before anything that may be probed. A kernel
-///    address at which nothing is mapped faults. Reading a mapped one below
+/// 5. The handlers of page faults and of protection faults (vectors 14 and 13) call
+///    [`Tracing::mend`] before anything that may be probed. A kernel address at which nothing is
+///    mapped faults, in one of these ways. Reading a mapped one below
 ///    [`KERNEL_MEMORY_END`](crate::KERNEL_MEMORY_END) has no effect, so a map of all physical
 ///    memory is without the registers of devices. Nothing is mapped in the 1 MiB after that end.
 /// 6. [`Agent::stack_end`] is the end of a mapped stack, or 0.
 /// 7. [`Agent::SHOWN`] names words that exist on each CPU.
-pub unsafe trait Agent: Host {
+pub unsafe trait Agent: Host + Traced {
     /// Where [`Agent::this_cpu_tracing`] is, in bytes from the GS base.
-    const GS_OFFSET: u32;
+    const GS_OFFSET: u32 = Self::PER_CPU_GS_OFFSET + Local::TRACING;
 
     /// The words that the header of an event's record shows beside the running task. A kernel
     /// without them shows 0.
@@ -66,13 +79,17 @@ pub unsafe trait Agent: Host {
     // For the hit path: any context, no locks. They may not be probed, nor what they call.
 
     /// The agent's data of the CPU that calls, which cannot change CPU meanwhile.
-    fn this_cpu_tracing() -> &'static PerCpu;
+    #[inline(always)]
+    fn this_cpu_tracing() -> &'static PerCpu {
+        // SAFETY: by the contract.
+        unsafe { Local::tracing_beside(Self::this_cpu()) }
+    }
 
     /// The agent's data of CPU number `cpu`; none past the last possible CPU.
-    fn cpu_tracing(cpu: usize) -> Option<&'static PerCpu>;
-
-    /// The agent of this kernel.
-    fn tracing() -> &'static Tracing<Self>;
+    fn cpu_tracing(cpu: usize) -> Option<&'static PerCpu> {
+        // SAFETY: by the contract.
+        Self::per_cpu(cpu).map(|probes| unsafe { Local::tracing_beside(probes) })
+    }
 
     /// The running task, by the number that [`probes::hit::Hits::task_switched`] was told.
     #[inline(always)]
@@ -81,10 +98,11 @@ pub unsafe trait Agent: Host {
     }
 
     /// The name of the running task: 16 bytes, the first one lowest. After the name, and in the
-    /// last byte, are zeros. As it is, tasks have no names.
+    /// last byte, are zeros. As it is, what [`PerCpu::name_task`] was told; tasks have no names
+    /// without that.
     #[inline(always)]
     fn task_name() -> [u64; 2] {
-        [0; 2]
+        Self::this_cpu_tracing().task_name()
     }
 
     /// The end of the stack that contains `sp`; 0 if it is none.
@@ -158,9 +176,6 @@ pub unsafe trait Agent: Host {
 
     // For tasks.
 
-    /// What [`entry_points!`](crate::entry_points!) has made.
-    fn tracing_entry_points() -> EntryPoints;
-
     /// How many CPUs there may ever be, from 1 to [`MAX_CPUS`](crate::facts::MAX_CPUS). Constant.
     /// As it is, all that [`probes::Platform::per_cpu`] knows.
     fn possible_cpus() -> usize {
@@ -181,11 +196,15 @@ pub unsafe trait Agent: Host {
     fn now() -> u64 {
         // SAFETY: every processor has the counter.
         let ticks = u128::from(unsafe { _rdtsc() });
-        (ticks * u128::from(NSEC_PER_SEC) / u128::from(Self::tsc_hz())) as u64
+        let nanoseconds = (ticks * u128::from(NSEC_PER_SEC)).checked_div(Self::tsc_hz().into());
+        nanoseconds.unwrap_or(0) as u64
     }
 
-    /// Ticks of the time stamp counter in a second.
-    fn tsc_hz() -> u64;
+    /// Ticks of the time stamp counter in a second. As it is, what
+    /// [`Tracing::calibrate`] has measured; 0 before.
+    fn tsc_hz() -> u64 {
+        Self::tracing().clock.hz()
+    }
 
     /// The time of day in seconds since 1970; 0 if nothing tells it.
     fn seconds_since_1970() -> u64 {

@@ -22,6 +22,7 @@
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::{fmt, marker::PhantomData};
 
+use probes::Code;
 use trace_interface::Frame;
 use trace_wire::{
     Options,
@@ -49,7 +50,7 @@ const LOOK_NS: u64 = 20 * NSEC_PER_MSEC;
 /// How often the line is read in vain until the task waits: the rest of a message comes soon.
 const READS: u32 = 10_000;
 
-/// A line of bytes to a tracer. One task has it.
+/// A line of bytes to a tracer. One task has it. [`Serial`](crate::Serial) is one.
 pub trait Line {
     /// Takes a byte that has come, if there is one. Does not wait.
     fn read(&mut self) -> Option<u8>;
@@ -89,8 +90,30 @@ pub struct Facts<'f> {
     pub most_script_bytes: u32,
 }
 
+impl<'f> Facts<'f> {
+    /// Those of a kernel with that name, from its [`Platform::code`](probes::Platform::code). It
+    /// has no event sources, and takes scripts of 1 MiB.
+    pub fn of<A: Agent>(kernel: &'f str) -> Self {
+        let code = A::code();
+        Self {
+            kernel,
+            build_id_notes: code.map_or(&[], Code::build_id_notes),
+            slide: code.map_or(0, Code::slide),
+            events: "",
+            most_script_bytes: 1 << 20,
+        }
+    }
+}
+
 /// Serves the tracers that come, one after the other. Does not return.
+///
+/// # Panics
+/// If [`Agent::tsc_hz`] is 0.
 pub fn serve<A: Agent>(line: &mut dyn Line, facts: &Facts<'_>) -> ! {
+    assert!(
+        A::tsc_hz() > 0,
+        "the agent has no clock; call `Tracing::calibrate` before, or implement `Agent::tsc_hz`"
+    );
     let mut remote = Remote::<A> {
         line,
         facts,

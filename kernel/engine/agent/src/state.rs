@@ -10,6 +10,7 @@ use probes::PtRegs;
 use crate::{
     Agent, CodePage,
     buffer::Buffers,
+    clock::Clock,
     code::CodeRegion,
     counters::Counters,
     graph::Choice,
@@ -38,6 +39,7 @@ pub struct Tracing<A: Agent> {
     pub(crate) profiles: Profiles<A>,
     pub(crate) aimed: AimedWatches<A>,
     pub(crate) last_words: LastWords,
+    pub(crate) clock: Clock,
 }
 
 impl<A: Agent> Tracing<A> {
@@ -54,7 +56,37 @@ impl<A: Agent> Tracing<A> {
             profiles: Profiles::new(),
             aimed: AimedWatches::new(),
             last_words: LastWords::new(),
+            clock: Clock::new(),
         }
+    }
+
+    /// Measures how fast the time stamp counter runs, by `clock`, which counts `hz` times a second.
+    /// Takes a tenth of a second. Before a tracer is served; tasks, and boots with interrupts on if
+    /// it is they that count.
+    pub fn calibrate(&self, hz: u64, clock: impl Fn() -> u64) {
+        self.clock.measure(hz, clock);
+    }
+
+    /// The same, by a PC's interval timer, with interrupts off for 10 ms.
+    ///
+    /// # Safety
+    /// This is a PC, and nothing else uses channel 2 of its timer (the speaker's) meanwhile.
+    pub unsafe fn calibrate_by_pit(&self) {
+        // SAFETY: the caller's contract.
+        unsafe { self.clock.measure_by_pit() };
+    }
+
+    /// Another task runs on this CPU: tells the probes and the agent, as
+    /// [`probes::hit::Hits::task_switched`],
+    /// [`PerCpu::task_switched`](crate::PerCpu::task_switched) and
+    /// [`PerCpu::name_task`](crate::PerCpu::name_task) say. For kernels whose processes have
+    /// one task each; tasks without names are called "".
+    #[inline(always)]
+    pub fn task_switched(&self, task: u64, name: &str) {
+        A::probes().task_switched(task);
+        let cpu = A::this_cpu_tracing();
+        cpu.task_switched(task as u32, task as u32);
+        cpu.name_task(name);
     }
 
     /// Mends a fault of a program: of a load in its code, or of a copy in a helper. False: it is

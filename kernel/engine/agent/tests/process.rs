@@ -23,11 +23,11 @@ use std::{
 
 use probes::{
     Host, Platform, ProbeError, Probes, PtRegs,
-    platform::{EntryPoints, SlotPage, Symbol},
+    platform::{Entries, EntryPoints, SlotPage, Symbol},
 };
 use script_world::{Hit, World};
 use trace_agent::{
-    Agent, CodePage, Tracing, facts,
+    Agent, Local,
     script::{How, Outlet, Refusal, Session},
 };
 use trace_answers::{Presentation, Symbolize};
@@ -43,23 +43,12 @@ const PAGES: usize = 64;
 const PAGE_BYTES: usize = 4096;
 
 /// What the GS base leads to.
-#[repr(C)]
-struct Cpu {
-    probes: probes::PerCpu,
-    tracing: trace_agent::PerCpu,
-}
-
-static CPU: Cpu = Cpu {
-    probes: probes::PerCpu::new(),
-    tracing: trace_agent::PerCpu::new(),
-};
+static CPU: Local = Local::new();
 
 struct Process;
 
 static PROBES: Probes<Process> = Probes::new();
-static CODE: [CodePage; PAGES] = [const { CodePage::new() }; PAGES];
-static TRACING: Tracing<Process> = Tracing::new(&CODE);
-trace_agent::entry_points!(Process);
+trace_agent::tracing!(Process, TRACING);
 
 /// Nanoseconds since the boot.
 static NOW: AtomicU64 = AtomicU64::new(0);
@@ -91,10 +80,6 @@ unsafe impl Platform for Process {
 
     const ACTION_PAGES: usize = PAGES;
 
-    fn this_cpu() -> &'static probes::PerCpu {
-        &CPU.probes
-    }
-
     fn per_cpu(cpu: usize) -> Option<&'static probes::PerCpu> {
         (cpu == 0).then_some(&CPU.probes)
     }
@@ -111,12 +96,6 @@ unsafe impl Platform for Process {
 
     fn stack_of(_: u64) -> Range<u64> {
         0..0
-    }
-
-    fn entry_points() -> EntryPoints {
-        // No probe is registered, so the distance from GS is all that is asked for, and it is 0.
-        // SAFETY: all of it are numbers.
-        unsafe { std::mem::zeroed() }
     }
 
     fn lookup_symbol(name: &str) -> Result<u64, ProbeError> {
@@ -137,6 +116,14 @@ unsafe impl Platform for Process {
     }
 }
 
+impl Entries for Process {
+    fn entry_points() -> EntryPoints {
+        // No probe is registered, so the distance from GS is all that is asked for, and it is 0.
+        // SAFETY: all of it are numbers.
+        unsafe { std::mem::zeroed() }
+    }
+}
+
 impl Host for Process {
     fn probes() -> &'static Probes<Self> {
         &PROBES
@@ -147,20 +134,7 @@ impl Host for Process {
 // nothing interrupts it; 3. and 4. those above; 5. `on_fault` asks, and no test reads memory where
 // something is mapped but its own; 6. there is none; 7. it is not implemented.
 unsafe impl Agent for Process {
-    const GS_OFFSET: u32 = std::mem::offset_of!(Cpu, tracing) as u32;
     const RING_PAGES: usize = 4;
-
-    fn this_cpu_tracing() -> &'static trace_agent::PerCpu {
-        &CPU.tracing
-    }
-
-    fn cpu_tracing(cpu: usize) -> Option<&'static trace_agent::PerCpu> {
-        (cpu == 0).then_some(&CPU.tracing)
-    }
-
-    fn tracing() -> &'static Tracing<Self> {
-        &TRACING
-    }
 
     fn task_key() -> u64 {
         2
@@ -168,10 +142,6 @@ unsafe impl Agent for Process {
 
     fn task_name() -> [u64; 2] {
         [u64::from_le_bytes(*b"cat\0\0\0\0\0"), 0]
-    }
-
-    fn tracing_entry_points() -> facts::EntryPoints {
-        trace_entry_points()
     }
 
     fn possible_cpus() -> usize {

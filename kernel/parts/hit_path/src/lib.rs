@@ -93,6 +93,16 @@ impl Rules<'static> {
         callers: &[],
         stack_switchers: &[],
     };
+
+    /// These functions leave on another stack than they were entered on, and nothing else is to be
+    /// added: for kernels that switch tasks, and whose traps all come to the probes by
+    /// `probes::kernel!`.
+    pub const fn of_stack_switchers(functions: &'static [(&'static str, &'static str)]) -> Self {
+        Self {
+            stack_switchers: functions,
+            ..Self::NONE
+        }
+    }
 }
 
 /// A violation of the rules.

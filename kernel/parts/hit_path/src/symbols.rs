@@ -2,8 +2,8 @@
 //! what may not be probed.
 //!
 //! # Contexts
-//! [`Symbols::of_file`] allocates; once, before the first probe. [`Symbols::lookup`]: task context.
-//! All else anywhere.
+//! [`Symbols::of_file`] allocates; once, before the first probe. A look-up: task context. All else
+//! anywhere.
 
 use alloc::string::String;
 use core::fmt;
@@ -12,19 +12,20 @@ use elf::{ElfBytes, endian::LittleEndian};
 use fallible::{OutOfMemory, written};
 use kallsyms::{Candidates, LookupError, Table};
 use probes::{
-    ProbeError,
+    Code, ProbeError,
     insn::EntryFacts,
     platform::{Symbol, Text},
 };
 
 use crate::{Blacklist, Rules, blacklist::BlacklistError, file::File};
 
-/// See the module's text. Each method is the body of one of
-/// [`Platform`](probes::Platform)'s, or of a tracer's fact.
+/// See the module's text. [`probes::start`] takes it, or it is what
+/// [`Platform::code`](probes::Platform::code) gives.
 pub struct Symbols<'a> {
     table: Table<'a>,
     refused: Blacklist,
     build_id_notes: &'a [u8],
+    distance: u64,
 }
 
 impl<'a> Symbols<'a> {
@@ -39,31 +40,36 @@ impl<'a> Symbols<'a> {
     ) -> Result<Self, BlacklistError> {
         let image = File::read_moved(file, distance).map_err(BlacklistError::File)?;
         let refused = Blacklist::of_image(&image, own)?;
-        Ok(Self::with(file, image.into_symbols(), refused))
+        Ok(Self::with(file, distance, image.into_symbols(), refused))
     }
 
-    fn with(file: &'a [u8], table: Table<'a>, refused: Blacklist) -> Self {
+    fn with(file: &'a [u8], distance: u64, table: Table<'a>, refused: Blacklist) -> Self {
         Self {
             table,
             refused,
             build_id_notes: build_id_notes(file).unwrap_or_default(),
+            distance,
         }
     }
 
-    /// The body of [`Platform::lookup_symbol`](probes::Platform::lookup_symbol).
-    ///
+    /// All symbols.
+    pub fn table(&self) -> &Table<'a> {
+        &self.table
+    }
+}
+
+impl Code for Symbols<'_> {
     /// # Errors
     /// [`ProbeError::UnknownSymbol`] with the names that were perhaps meant,
     /// [`ProbeError::AmbiguousSymbol`], [`ProbeError::OutOfMemory`].
-    pub fn lookup(&self, name: &str) -> Result<u64, ProbeError> {
+    fn lookup(&self, name: &str) -> Result<u64, ProbeError> {
         match self.table.lookup(name) {
             Ok(symbol) => Ok(symbol.start),
             Err(error) => Err(lookup_error(error)),
         }
     }
 
-    /// The body of [`Platform::symbol_at`](probes::Platform::symbol_at).
-    pub fn symbol_at(&self, addr: u64) -> Option<Symbol> {
+    fn symbol_at(&self, addr: u64) -> Option<Symbol> {
         let symbol = self.table.symbol_at(addr)?;
         let (text, entry) = if symbol.kind.is_text() {
             (Text::Kernel, EntryFacts::from_bits(symbol.note))
@@ -79,20 +85,17 @@ impl<'a> Symbols<'a> {
         })
     }
 
-    /// The body of [`Platform::blacklisted`](probes::Platform::blacklisted).
-    pub fn refused(&self, addr: u64) -> Option<&'static str> {
+    fn refused(&self, addr: u64) -> Option<&'static str> {
         self.refused.reason(addr)
     }
 
-    /// The notes with the number by which a tracer tells whether its file is this kernel's. Empty
-    /// if the linker was not told to number it (`--build-id`).
-    pub fn build_id_notes(&self) -> &'a [u8] {
+    /// Empty if the linker was not told to number the file (`--build-id`).
+    fn build_id_notes(&self) -> &[u8] {
         self.build_id_notes
     }
 
-    /// All symbols.
-    pub fn table(&self) -> &Table<'a> {
-        &self.table
+    fn slide(&self) -> u64 {
+        self.distance
     }
 }
 
@@ -150,7 +153,7 @@ mod tests {
     /// Without what is refused.
     fn of(file: &[u8], distance: u64) -> Symbols<'_> {
         let table = Table::read_moved(file, distance).unwrap();
-        Symbols::with(file, table, Blacklist::default())
+        Symbols::with(file, distance, table, Blacklist::default())
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod handlers;
 mod historic;
 #[cfg_attr(not(feature = "jprobes"), path = "no_jprobes.rs")]
 mod jprobes;
+mod kernel;
 pub mod layout;
 mod returns;
 mod stub_macros;

@@ -52,55 +52,63 @@ macro_rules! trap_entry {
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name() {
-            ::core::arch::naked_asm!(
-                // By this label a kernel's list of refused code finds the entry.
-                concat!(".globl kprobe_trap_", $vector),
-                concat!("kprobe_trap_", $vector, ":"),
-                ".cfi_startproc simple",
-                ".cfi_signal_frame",
-                ".cfi_def_cfa rsp, 40 + 8 * {error_code}",
-                ".cfi_offset rip, -40",
-                ".cfi_offset rsp, -16",
-                "test byte ptr [rsp + 8 + 8 * {error_code}], 3",
-                "jnz 3f",
-                ".if {error_code} == 0",
-                "push -1",
-                ".cfi_adjust_cfa_offset 8",
-                ".endif",
-                $crate::push_general_registers!(),
-                "cld",
-                $clear_ac,
-                "mov rdi, rsp",
-                "mov esi, {vector}",
-                "sub rsp, 8",
-                ".cfi_adjust_cfa_offset 8",
-                "call {offer}",
-                "add rsp, 8",
-                ".cfi_adjust_cfa_offset -8",
-                "test al, al",
-                ".cfi_remember_state",
-                "jz 2f",
-                $crate::pop_general_registers!(),
-                "add rsp, 8",
-                ".cfi_adjust_cfa_offset -8",
-                "iretq",
-                "2:",
-                ".cfi_restore_state",
-                ".cfi_def_cfa_offset 168",
-                $crate::pop_general_registers!(),
-                ".if {error_code} == 0",
-                "add rsp, 8",
-                ".cfi_adjust_cfa_offset -8",
-                ".endif",
-                "3:",
-                "jmp qword ptr [rip + {owner}]",
-                ".cfi_endproc",
-                error_code = const $crate::asm::traps::has_error_code($vector) as u8,
-                vector = const $vector,
-                offer = sym $crate::asm::traps::offer_trap::<$platform>,
-                owner = sym $owner,
-            )
+            $crate::trap_code!($platform, $vector, owner = $owner, clear_ac = $clear_ac)
         }
+    };
+}
+
+/// The body of [`trap_entry!`](crate::trap_entry!): of a naked function.
+#[macro_export]
+macro_rules! trap_code {
+    ($platform:ty, $vector:literal, owner = $owner:path, clear_ac = $clear_ac:literal) => {
+        ::core::arch::naked_asm!(
+            // By this label a kernel's list of refused code finds the entry.
+            concat!(".globl kprobe_trap_", $vector),
+            concat!("kprobe_trap_", $vector, ":"),
+            ".cfi_startproc simple",
+            ".cfi_signal_frame",
+            ".cfi_def_cfa rsp, 40 + 8 * {error_code}",
+            ".cfi_offset rip, -40",
+            ".cfi_offset rsp, -16",
+            "test byte ptr [rsp + 8 + 8 * {error_code}], 3",
+            "jnz 3f",
+            ".if {error_code} == 0",
+            "push -1",
+            ".cfi_adjust_cfa_offset 8",
+            ".endif",
+            $crate::push_general_registers!(),
+            "cld",
+            $clear_ac,
+            "mov rdi, rsp",
+            "mov esi, {vector}",
+            "sub rsp, 8",
+            ".cfi_adjust_cfa_offset 8",
+            "call {offer}",
+            "add rsp, 8",
+            ".cfi_adjust_cfa_offset -8",
+            "test al, al",
+            ".cfi_remember_state",
+            "jz 2f",
+            $crate::pop_general_registers!(),
+            "add rsp, 8",
+            ".cfi_adjust_cfa_offset -8",
+            "iretq",
+            "2:",
+            ".cfi_restore_state",
+            ".cfi_def_cfa_offset 168",
+            $crate::pop_general_registers!(),
+            ".if {error_code} == 0",
+            "add rsp, 8",
+            ".cfi_adjust_cfa_offset -8",
+            ".endif",
+            "3:",
+            "jmp qword ptr [rip + {owner}]",
+            ".cfi_endproc",
+            error_code = const $crate::asm::traps::has_error_code($vector) as u8,
+            vector = const $vector,
+            offer = sym $crate::asm::traps::offer_trap::<$platform>,
+            owner = sym $owner,
+        )
     };
 }
 

@@ -29,6 +29,7 @@
 //! # Contexts
 //! All calls may sleep, except those that say otherwise. From an atomic context they are refused.
 
+use alloc::boxed::Box;
 use core::{ops::Range, sync::atomic::Ordering::Relaxed};
 
 #[cfg(feature = "jumps")]
@@ -67,6 +68,7 @@ pub use crate::data::{
     probe::{Container, Probe},
 };
 use crate::{
+    code::{self, Code},
     data::{
         kprobe::{Kprobe, ProbeKind, flags},
         kretprobe::KretprobeCore,
@@ -104,6 +106,15 @@ impl<'a> Listed<'a> {
             armed: site.armed.load(Relaxed),
         }
     }
+}
+
+/// Makes the probes of a kernel ready as most kernels want them, with `code` to answer what they
+/// ask about code: displaced instructions are translated, returns are followed without a trap, and
+/// breakpoints become jumps. It is [`Probes::init`], with the same conditions; `take_gates` of
+/// [`kernel!`](crate::kernel!) has made the table.
+pub fn start<P: Host>(code: impl Code + 'static) {
+    code::make_known(Box::new(code));
+    P::probes().init(StepMethod::Translate, ReturnMethod::Asm, true);
 }
 
 impl<P: Host> Probes<P> {

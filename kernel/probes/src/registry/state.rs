@@ -40,13 +40,23 @@ use crate::{
     hit::Hits,
     limits::PART_BYTES,
     platform::Platform,
+    pt_regs::PtRegs,
     registry::{in_flight::InFlight, optimizer::Optimizer, pool::Pool, slots::FreeSlots},
 };
 
-/// A kernel that has its probes in a static.
+/// A kernel that has its probes in a static. [`kernel!`](crate::kernel!) implements it.
 pub trait Host: Platform {
     /// The probes of this kernel.
     fn probes() -> &'static Probes<Self>;
+
+    /// Whether a fault of the kernel is that of somebody who has to be asked before the probes, and
+    /// is mended now: a tracer's. Interrupts off, on the hit path. If not implemented, there is
+    /// nobody.
+    #[inline(always)]
+    fn mend(regs: &mut PtRegs) -> bool {
+        let _ = regs;
+        false
+    }
 }
 
 /// The probes of one kernel: what hits read, to which it dereferences, and what changes that.

@@ -59,7 +59,7 @@ use parking_lot::MutexGuard;
 use probes::{
     Host, Kretprobe, PerCpu, Platform, ProbeError, Probes, ReturnMethod, StepMethod,
     asm::{handle_slow_path, on_return},
-    platform::{EntryPoints, SlotPage, Symbol},
+    platform::{Entries, EntryPoints, SlotPage, Symbol},
 };
 
 /// The process, as a kernel.
@@ -137,12 +137,6 @@ unsafe impl Platform for Process {
         cpu::this().can_sleep()
     }
 
-    fn entry_points() -> EntryPoints {
-        let entry = probe_entry_points();
-        let per_cpu = if Fault::Distance.is_in() { 8 } else { 0 };
-        EntryPoints { per_cpu, ..entry }
-    }
-
     fn lookup_symbol(name: &str) -> Result<u64, ProbeError> {
         symbols::lookup(name).ok_or_else(|| ProbeError::UnknownSymbol {
             name: name.into(),
@@ -217,6 +211,14 @@ unsafe impl Platform for Process {
 
     fn log(message: fmt::Arguments<'_>) {
         LOG.lock().push(message.to_string());
+    }
+}
+
+impl Entries for Process {
+    fn entry_points() -> EntryPoints {
+        let entry = probe_entry_points();
+        let per_cpu = if Fault::Distance.is_in() { 8 } else { 0 };
+        EntryPoints { per_cpu, ..entry }
     }
 }
 

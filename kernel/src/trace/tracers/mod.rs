@@ -35,7 +35,7 @@ use core::{
 };
 
 use fallible::push;
-use trace_agent::{Agent, functions, graph, tasks::TaskChoice};
+use trace_agent::{Traced, functions, graph, tasks::TaskChoice};
 use tracefs::{graph::Options, line, line::function, profile::write_head};
 
 pub use self::commands::CommandWord;
