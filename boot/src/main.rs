@@ -10,11 +10,12 @@ use std::{env, ffi::OsString, fs, path::Path, process::ExitCode};
 
 use anyhow::{Context, Result};
 use boot::{
+    cargo::Flags,
     children,
     firmware::Firmware,
     guest,
     image::Kernel,
-    options::{Checked, Options, Subcommands},
+    options::{Checked, Example, Options, Subcommands},
     prerequisites,
     progress::say,
     tracer,
@@ -61,7 +62,17 @@ fn end_children_on_signal() -> Result<()> {
 
 /// Builds the kernel, and at the same time the boot loader for `firmware`.
 fn build_kernel(options: &Options, firmware: Firmware) -> Result<Kernel> {
-    let kernel = Kernel::build_with_loader(options.build.install(), firmware)?;
+    let install = options.build.install();
+    let kernel = match options.kernel {
+        None => Kernel::build_with_loader(install, firmware)?,
+        Some(example) => {
+            prerequisites::toolchain(install)?;
+            match example {
+                Example::Minimal => Kernel::build_minimal(Flags::Tree)?,
+                Example::Second => Kernel::build_second()?,
+            }
+        }
+    };
     say(format_args!(
         "kernel with debug info: {}",
         kernel.debug_elf.display()

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, Parser, Subcommand, error::ErrorKind};
+use clap::{Args, Parser, Subcommand, ValueEnum, error::ErrorKind};
 
 use crate::{
     firmware::Firmware,
@@ -86,10 +86,23 @@ pub struct Options {
     /// run -- trace --connect unix:PATH 'PROGRAM'` attaches to it, as often as you like
     #[arg(long, value_name = "PATH", value_parser = socket)]
     trace_socket: Option<PathBuf>,
+    /// Boot one of the kernels by which the guide for other kernels explains the probes. Its
+    /// command line is that of --append: the second one serves --trace-socket if that is `traced`
+    #[arg(long, value_name = "KERNEL", conflicts_with_all = ["samples", "interactive", "disk"])]
+    pub kernel: Option<Example>,
     #[command(flatten)]
     pub build: BuildOptions,
     #[command(flatten)]
     pub machine: MachineOptions,
+}
+
+/// A kernel that is here as an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Example {
+    /// The least kernel that has probes
+    Minimal,
+    /// One that differs from ours wherever it can, with the tracer
+    Second,
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -166,7 +179,9 @@ pub struct MachineOptions {
 impl Options {
     /// Returns the kernel command line.
     pub fn cmdline(&self) -> String {
-        if self.machine.interactive {
+        if self.kernel.is_some() {
+            self.build.cmdline(&[], &[])
+        } else if self.machine.interactive {
             self.build.cmdline(&[], &["interactive"])
         } else {
             self.build.cmdline(&DEFAULT_SAMPLES, &[])
@@ -522,6 +537,9 @@ mod tests {
             &["--accel", "hvf"],
             &["--accel", "kvm", "--icount"],
             &["--samples", "a,,b"],
+            &["--kernel", "third"],
+            &["--kernel", "second", "--interactive"],
+            &["--kernel", "minimal", "--samples", ""],
             &["--samples", "a b"],
             &["--append", "a\nb"],
             &["--disk", "/no/such/file"],
@@ -565,6 +583,14 @@ mod tests {
         let long = "x".repeat(108);
         let error = parse(&["--trace-socket", &long]).unwrap_err().to_string();
         assert!(error.contains("at most 107 bytes"), "{error}");
+    }
+
+    #[test]
+    fn an_example_has_a_command_line_of_its_own() {
+        let options = parse(&["--kernel", "second", "--append", "traced"]).unwrap();
+        assert_eq!(options.kernel, Some(Example::Second));
+        assert_eq!(options.cmdline(), "traced");
+        assert_eq!(parse(&["--kernel", "minimal"]).unwrap().cmdline(), "");
     }
 
     #[test]
