@@ -498,6 +498,25 @@ fn a_child_returns_from_the_calls_of_its_parent() {
     assert_eq!((one.hits(), one.nmissed(), one.active()), (1, 1, 0));
 }
 
+/// Handlers at the beginning of a function find the return address that its caller wrote, also if a
+/// return probe came after them.
+#[guest_test]
+fn handlers_find_the_return_address_that_the_program_wrote() {
+    reset();
+    let pops = probe(at("probed_pops").handler(|_, regs| {
+        let mut word = [0; 8];
+        let is_read = copy_from_program(&mut word, regs.sp).is_ok();
+        WRONG.fetch_add(u64::from(!is_read), SeqCst);
+        SEEN.store(u64::from_le_bytes(word), SeqCst);
+        PreVerdict::Execute
+    }));
+    let back = return_probe(return_of("probed_pops").handler(|_, _| {}));
+    goes_well(&["probed", "1"]);
+    // After two pushes of a byte each and a call of five.
+    assert_eq!(SEEN.load(SeqCst), address("probed_pops_caller") + 7);
+    assert_eq!((pops.hits(), back.hits(), WRONG.load(SeqCst)), (1, 1, 0));
+}
+
 /// A program that runs already gets its breakpoints, and loses them, on whatever CPU it is.
 #[guest_test(smp = 4)]
 fn probes_come_to_programs_that_run_and_go_again() {
