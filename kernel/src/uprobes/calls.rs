@@ -16,7 +16,8 @@
 //!     of its breakpoints with interrupts off, or in here. So nobody waits for the lock, and the
 //!     assembly does not take it.
 //! CALLS-2. A call with a `lowest_slot` has it below the slots of all older calls, and returns to
-//!     an address that a program may have.
+//!     an address that a program may have. Any other is not taken by the assembly, also where the
+//!     program has chosen a stack pointer that makes its slot seem to be 0.
 
 use alloc::vec::Vec;
 use core::{
@@ -133,6 +134,8 @@ impl Calls {
         // The assembly returns to any address that it finds.
         if is_lowest && call.return_address < USER_END {
             call.lowest_slot = slot;
+        } else {
+            call.leave_to_rust();
         }
         // SAFETY: `next` is before `end`, so there is an entry, which is no call.
         unsafe {

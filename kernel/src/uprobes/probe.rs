@@ -29,7 +29,7 @@ use core::{
 use trace_agent::facts::RoutineInProgram;
 
 use super::{
-    common::{Common, IN_RUST, set_routine},
+    common::{BY_RUST, Common, IN_RUST, set_routine},
     published::Published,
 };
 use crate::{
@@ -554,7 +554,7 @@ impl Drop for HeldProbe {
 pub struct UserCall {
     probe: HeldProbe,
     /// [`Common::state`] when it began, if it has the right to be followed, and gives that back;
-    /// else 0.
+    /// else 0. With [`BY_RUST`], the assembly does not take it.
     followed: u64,
     /// The address of the function.
     pub(super) function: u64,
@@ -607,6 +607,11 @@ impl UserCall {
             0 => self.slot,
             slot => slot,
         }
+    }
+
+    /// Has its return served in Rust: no state of a probe is equal to `followed` then.
+    pub(super) fn leave_to_rust(&mut self) {
+        self.followed |= BY_RUST;
     }
 
     /// A copy for a child process, which returns from the call as well. If the probe follows as

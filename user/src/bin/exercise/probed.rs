@@ -223,25 +223,34 @@ pub fn forever() -> i32 {
     }
 }
 
-/// Jumps to the address that a call would return to, without a call, with a stack pointer that is
-/// its `own` or right behind the memory that a program can have.
+/// Jumps to the address that a call would return to, without a return: with a stack pointer that is
+/// its `own` or right `behind` the memory that a program can have, where no call is followed; or
+/// with 8, while there is an `open` call that would return to an address of no program.
 pub fn forge(mut args: Args) -> i32 {
     let trampoline = probed_own_return();
-    if args.next_str() == Some("own") {
+    let sp = match args.next_str() {
         // SAFETY: none. The program is ended there.
-        unsafe { asm!("jmp {}", in(reg) trampoline, options(noreturn)) }
-    }
+        Some("own") => unsafe { asm!("jmp {}", in(reg) trampoline, options(noreturn)) },
+        Some("open") => {
+            enter_at(on_other_stack(128, NO_ADDRESS), true);
+            8
+        }
+        _ => MEMORY_END + 1,
+    };
     // SAFETY: as above.
     unsafe {
         asm!(
             "mov rsp, {}",
             "jmp {}",
-            in(reg) MEMORY_END + 1,
+            in(reg) sp,
             in(reg) trampoline,
             options(noreturn)
         )
     }
 }
+
+/// The processor does not go there.
+const NO_ADDRESS: u64 = 0x1234_0000_0000_0000;
 
 /// No program has memory from here on.
 const MEMORY_END: u64 = 0x7fff_ffff_f000;
@@ -346,7 +355,7 @@ pub fn stacks() {
 pub fn wild_return(mut args: Args) -> i32 {
     let address: u64 = match args.next_str() {
         Some("kernel") => 0xffff_ffff_8000_0000,
-        _ => 0x1234_0000_0000_0000,
+        _ => NO_ADDRESS,
     };
     enter_at(on_other_stack(128, address), false);
     SURVIVED
