@@ -614,11 +614,13 @@ impl UserCall {
         self.followed |= BY_RUST;
     }
 
-    /// A copy for a child process, which returns from the call as well. If the probe follows as
-    /// many calls as it may, the copy only knows where to return to.
+    /// A copy for a child process, which returns from the call as well. If the probe is for the
+    /// parent alone, or follows as many calls as it may, the copy only knows where to return to.
     pub(super) fn duplicate(&self) -> Self {
         let mut followed = self.followed;
-        if self.is_current() && !self.probe.take_call() {
+        if self.probe.common.only.is_some() {
+            followed = 0;
+        } else if self.is_current() && !self.probe.take_call() {
             self.probe.common.count_miss();
             followed = 0;
         }

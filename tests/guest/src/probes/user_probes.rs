@@ -498,6 +498,21 @@ fn a_child_returns_from_the_calls_of_its_parent() {
     assert_eq!((one.hits(), one.nmissed(), one.active()), (1, 1, 0));
 }
 
+/// A probe for one process is not for the process's child: that returns from the call unseen, and
+/// its word of probes counts none.
+#[guest_test]
+fn a_probe_for_one_process_is_not_for_its_child() {
+    reset();
+    let parent = start(&["probed_fork_of_one"]);
+    let fork = return_of("probed_fork").reference_counter(semaphore());
+    let fork = return_probe(fork.only(parent).handler(|_, regs| {
+        SEEN.fetch_add(1 + u64::from(regs.ax == 0), SeqCst);
+    }));
+    assert_eq!(end_of(parent), WaitStatus::exited(0));
+    assert_eq!((fork.hits(), SEEN.load(SeqCst)), (1, 1));
+    assert_eq!((fork.nmissed(), fork.active()), (0, 0));
+}
+
 /// Handlers at the beginning of a function find the return address that its caller wrote, also if a
 /// return probe came after them.
 #[guest_test]

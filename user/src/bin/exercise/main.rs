@@ -68,6 +68,7 @@ fn main(mut args: Args) -> i32 {
         ("probed_semaphore_fork", 1) => probed::semaphore_fork(args),
         ("probed_semaphore_changes", 0) => probed::semaphore_changes(),
         ("probed_fork", 0) => probed::fork(),
+        ("probed_fork_of_one", 0) => probed::fork_of_one(),
         ("probed_wait", 0) => probed::wait(),
         ("probed_forever", 0) => return probed::forever(),
         ("probed_forge", 1) => return probed::forge(args),

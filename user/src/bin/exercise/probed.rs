@@ -180,13 +180,15 @@ pub fn semaphore_changes() {
     }
 }
 
+/// The number of the child, and 0 in the child.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+extern "C" fn probed_fork() -> u64 {
+    naked_asm!("mov eax, {fork}", "syscall", "ret", fork = const nr::FORK)
+}
+
 /// Forks in a call that is followed: both processes return from it.
 pub fn fork() {
-    #[unsafe(naked)]
-    #[unsafe(no_mangle)]
-    extern "C" fn probed_fork() -> u64 {
-        naked_asm!("mov eax, {fork}", "syscall", "ret", fork = const nr::FORK)
-    }
     match probed_fork() {
         0 => {
             assert_eq!(probed_add(20, 3), 23);
@@ -198,6 +200,22 @@ pub fn fork() {
         }
     }
     assert_eq!(probed_add(30, 4), 34);
+}
+
+/// Waits until somebody counts in this process, and forks in a call that is followed. In the child
+/// nobody counts.
+pub fn fork_of_one() {
+    let count = || PROBED_SEMAPHORE.load(Ordering::Relaxed);
+    while count() == 0 {
+        syscall::sched_yield();
+    }
+    match probed_fork() {
+        0 => syscall::exit(count().into()),
+        child => {
+            let (_, status) = syscall::wait4(child as i32, 0).expect("wait4");
+            assert_eq!((status.code(), count()), (Some(0), 1));
+        }
+    }
 }
 
 /// Stays in a function until there is a file `/released`, so that its probes can change while the
