@@ -258,6 +258,10 @@ fn values_that_are_not_there_say_why() {
         "line 13 of fs.rs has no code | line 12 has"
     );
     assert_eq!(
+        short("uprobe:/bin/cat:vfs_write { print(retval); }"),
+        "there is no result before the function returns | use it at uretprobe:PROGRAM:FUNCTION"
+    );
+    assert_eq!(
         short("kprobe:vfs_* { print(args.file); }"),
         "there is no `file` here (at `kernel::fs::vfs_read`, one of the places) | there are count"
     );
