@@ -379,7 +379,14 @@ fn on_return(space: &UserSpace, address: u64, regs: &mut PtRegs) -> bool {
     if address != space.probes().trampoline() {
         return false;
     }
-    let Some((mut call, mut more)) = calls.end(regs.sp) else {
+    // Else it was an argument that lay there, perhaps in the slot of a call that was left.
+    let is_plain = read_word(regs.sp.wrapping_sub(8)) == Some(address);
+    let plain = is_plain.then(|| calls.end(regs.sp)).flatten();
+    let ended = plain.or_else(|| {
+        drop_abandoned(space, address);
+        calls.end_with_arguments(regs.sp)
+    });
+    let Some((mut call, mut more)) = ended else {
         return false;
     };
     loop {

@@ -479,6 +479,20 @@ fn calls_carry_data_and_are_limited() {
     assert_eq!((deep.hits(), deep.nmissed(), deep.active()), (64, 36, 0));
 }
 
+/// A function that takes its arguments off the stack leaves the stack pointer at the return address
+/// of its caller, and behind those of calls that were left. It returns from its own call.
+#[guest_test]
+fn a_return_that_takes_arguments_is_of_its_own_call() {
+    reset();
+    let pops = return_probe(return_of("probed_pops").handler(note_result));
+    let around = ["probed_pops_caller", "probed_pops_after", "probed_leaves"];
+    let around = around.map(|name| return_probe(return_of(name).handler(|_, _| {})));
+    goes_well(&["probed_taken"]);
+    assert_eq!((pops.hits(), SEEN.load(SeqCst)), (2, 8 + 10));
+    assert_eq!(around.each_ref().map(|probe| probe.hits()), [1, 1, 0]);
+    assert_eq!(around.each_ref().map(|probe| probe.active()), [0; 3]);
+}
+
 /// A child of `fork` has the parent's breakpoints, and returns from the calls that the parent was
 /// in.
 #[guest_test]

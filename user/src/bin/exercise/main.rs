@@ -67,6 +67,7 @@ fn main(mut args: Args) -> i32 {
         ("probed_semaphore", 1) => probed::semaphore(args),
         ("probed_semaphore_fork", 1) => probed::semaphore_fork(args),
         ("probed_semaphore_changes", 0) => probed::semaphore_changes(),
+        ("probed_taken", 0) => probed::taken(),
         ("probed_fork", 0) => probed::fork(),
         ("probed_fork_of_one", 0) => probed::fork_of_one(),
         ("probed_wait", 0) => probed::wait(),

@@ -80,6 +80,12 @@ functions! {
     probed_pops(): "mov rax, [rsp + 8]", "add rax, [rsp + 16]", "ret 16", "/* {value} */";
     /// Calls it.
     probed_pops_caller(_a, _b): "push rdi", "push rsi", "call probed_pops", "ret", "/* {value} */";
+    /// Does not return: it goes on at r11, in the function that has called it.
+    probed_leaves(): "mov rsp, rbp", "jmp r11", "/* {value} */";
+    /// The sum. An argument of it lies where the return address of a call was that was left.
+    probed_pops_after(_a, _b):
+        "push rbp", "mov rbp, rsp", "lea r11, [rip + 2f]", "call probed_leaves", "ud2",
+        "2: push rdi", "push rsi", "call probed_pops", "pop rbp", "ret", "/* {value} */";
     /// Does not return: it leaves the function that has called it, too.
     probed_inner(): "mov rsp, rbp", "pop rbp", "mov eax, 5", "ret", "/* {value} */";
     /// 5, from the function that it calls.
@@ -95,6 +101,12 @@ functions! {
         "mov eax, 9", "test r11, r11", "jnz 2f", "ret", "2: jmp r11", "/* {value} */";
     /// Its return address, as it is on the stack.
     probed_own_return(): "mov rax, [rsp]", "ret", "/* {value} */";
+}
+
+/// Calls a function that takes its arguments off the stack, in two ways.
+pub fn taken() {
+    assert_eq!(probed_pops_caller(black_box(2), 6), 8);
+    assert_eq!(probed_pops_after(black_box(3), 7), 10);
 }
 
 /// A text that nothing else touches: its page is brought in by whoever reads it first.
