@@ -207,6 +207,19 @@ fn functions_of_programs_are_listed() {
     }
 }
 
+/// A pattern leaves out the labels inside of functions in assembly, from which nothing returns.
+#[test]
+fn returns_of_all_functions_of_a_program_are_counted() {
+    let program = "uretprobe:/bin/exercise:probed_* { @[probe] = count(); }";
+    let output = trace(&[program, "--run", "exercise probed 2"]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    for (name, calls) in [("factorial", 20), ("add", 10), ("tail", 2)] {
+        let line = format!("@[uretprobe:/bin/exercise:probed_{name}]: {calls}");
+        assert!(said.lines().any(|said| said == line), "{said}");
+    }
+    fails(&["-l", "uprobe:/bin/exercise:probed_way_b*"], "matches");
+}
+
 #[test]
 fn places_in_programs_that_cannot_be_are_refused() {
     // The tool does not know these programs or places, so it is the kernel that refuses them.
