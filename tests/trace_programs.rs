@@ -75,6 +75,8 @@ fn values_of_programs_are_as_rust_shows_them() {
             print(args.shape); print(args.points); print(*args.beyond); \
             print(CALLS); print(exercise::values::ORIGIN); @y[((&Point)arg3).y] = 1; } \
         uprobe:/bin/exercise:takes_untouched { print(args.bytes); } \
+        uprobe:/bin/exercise:takes_many { \
+            print((args.a, args.f, args.far, args.name, args.wide)); } \
         uretprobe:/bin/exercise:gives_result, uretprobe:/bin/exercise:gives_summary, \
         uretprobe:/bin/exercise:gives_text { print(retval); } \
         uprobe:/bin/exercise:*::gives_* { @[func] = count(); }";
@@ -101,6 +103,7 @@ fn values_of_programs_are_as_rust_shows_them() {
         "5",
         "Point { x: -1, y: 1 }",
         "[0, 0, 0]",
+        "(1, 6, -7, eight, 340282366920938463463374607431768211446)",
         "Err(TooSmall(-5))",
         "Ok(30064771079)",
         "Err(TooLarge)",
@@ -202,6 +205,19 @@ fn functions_of_programs_are_listed() {
     ] {
         fails(&["-l", pattern], part);
     }
+}
+
+/// A pattern leaves out the labels inside of functions in assembly, from which nothing returns.
+#[test]
+fn returns_of_all_functions_of_a_program_are_counted() {
+    let program = "uretprobe:/bin/exercise:probed_* { @[probe] = count(); }";
+    let output = trace(&[program, "--run", "exercise probed 2"]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    for (name, calls) in [("factorial", 20), ("add", 10), ("tail", 2)] {
+        let line = format!("@[uretprobe:/bin/exercise:probed_{name}]: {calls}");
+        assert!(said.lines().any(|said| said == line), "{said}");
+    }
+    fails(&["-l", "uprobe:/bin/exercise:probed_way_b*"], "matches");
 }
 
 #[test]

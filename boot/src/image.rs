@@ -187,7 +187,9 @@ fn write_initramfs(image: &Path, files: &[(&str, &[u8])]) -> Result<PathBuf> {
         let stripped = layout::artifacts()?.join(format!("user-{name}"));
         if !layout::is_current(&stripped, &[&program]) {
             // The symbols stay, because probes name functions by them.
-            cargo::objcopy(&["--strip-debug"], &program, &stripped)?;
+            // The tracer reads a program's frames from the file with debug information.
+            let options = ["--strip-debug", "--remove-section=.eh_frame"];
+            cargo::objcopy(&options, &program, &stripped)?;
         }
         let content = fs::read(&stripped)
             .with_context(|| format!("cannot read the user program {}", stripped.display()))?;

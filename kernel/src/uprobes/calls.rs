@@ -16,7 +16,8 @@
 //!     of its breakpoints with interrupts off, or in here. So nobody waits for the lock, and the
 //!     assembly does not take it.
 //! CALLS-2. A call with a `lowest_slot` has it below the slots of all older calls, and returns to
-//!     an address that a program may have.
+//!     an address that a program may have. Any other is not taken by the assembly, also where the
+//!     program has chosen a stack pointer that makes its slot seem to be 0.
 
 use alloc::vec::Vec;
 use core::{
@@ -49,9 +50,10 @@ pub(super) struct Calls {
     memory: spin::Mutex<Vec<Entry>>,
 }
 
-/// The most by which a return raises the stack pointer: its address, and the most arguments that
-/// `ret n` takes.
-const MOST_TAKEN: u64 = 8 + u16::MAX as u64;
+/// The least and the most by which a return raises the stack pointer: its address, and the most
+/// arguments that `ret n` takes.
+const LEAST_TAKEN: u64 = 8;
+const MOST_TAKEN: u64 = LEAST_TAKEN + u16::MAX as u64;
 
 impl Calls {
     /// No calls, and no memory for them.
@@ -133,6 +135,8 @@ impl Calls {
         // The assembly returns to any address that it finds.
         if is_lowest && call.return_address < USER_END {
             call.lowest_slot = slot;
+        } else {
+            call.leave_to_rust();
         }
         // SAFETY: `next` is before `end`, so there is an entry, which is no call.
         unsafe {
@@ -143,22 +147,35 @@ impl Calls {
     }
 
     /// Takes the call that has returned, now that the stack pointer is `sp`: the newest of those
-    /// with the slot below `sp`. A return may also have taken arguments off the stack (`ret n`).
-    /// The flag says whether another call has the same slot.
+    /// with the slot below `sp`. The flag says whether another call has the same slot.
     pub(super) fn end(&self, sp: u64) -> Option<(UserCall, bool)> {
-        let _lock = self.memory.lock();
-        // SAFETY: the lock is held.
-        let calls = unsafe { self.all() };
-        let is_below = |call: &UserCall| call.slot().wrapping_add(8) == sp;
-        let plain = calls.iter().rposition(is_below);
-        let index = plain.or_else(|| {
+        self.take(|calls| {
+            let is_below = |call: &UserCall| call.slot().wrapping_add(8) == sp;
+            calls.iter().rposition(is_below)
+        })
+    }
+
+    /// The same for a return that has taken arguments off the stack (`ret n`): the newest call with
+    /// the nearest slot. No call that was left may be followed any more, because its slot may be
+    /// where an argument was.
+    pub(super) fn end_with_arguments(&self, sp: u64) -> Option<(UserCall, bool)> {
+        self.take(|calls| {
+            let taken = |call: &UserCall| sp.wrapping_sub(call.slot());
             let near = calls
                 .iter()
                 .enumerate()
-                .filter(|(_, call)| sp.wrapping_sub(call.slot()) <= MOST_TAKEN);
-            near.max_by_key(|(_, call)| call.slot())
+                .rev()
+                .filter(|(_, call)| (LEAST_TAKEN..=MOST_TAKEN).contains(&taken(call)));
+            near.min_by_key(|(_, call)| taken(call))
                 .map(|(index, _)| index)
-        })?;
+        })
+    }
+
+    /// Takes the call that `find` chooses, by its index.
+    fn take(&self, find: impl FnOnce(&[UserCall]) -> Option<usize>) -> Option<(UserCall, bool)> {
+        let _lock = self.memory.lock();
+        // SAFETY: the lock is held.
+        let index = find(unsafe { self.all() })?;
         // SAFETY: there is one at `index`, and the lock is held.
         let call = unsafe { self.remove(index) };
         // SAFETY: as above.

@@ -30,6 +30,8 @@ pub(super) struct UserPlace {
 /// Bits of [`Common::state`].
 pub(super) const REGISTERED: u8 = 1;
 const DISABLED: u8 = 2;
+/// A bit that no state has: of a call, in a copy of the state.
+pub(super) const BY_RUST: u64 = 4;
 /// The bits below the number of the registration.
 const FLAG_BITS: u32 = 8;
 

@@ -5,7 +5,8 @@
 //!   int3 in the program ─► handlers, newest first ─► the slot: the instruction, and a jump back
 //!                                                 └► `syscall`, `popfq`: carried out here
 //!   with a post handler ─► the slot with the trap flag ─► #DB, outside the slot: post handlers
-//!   function's entry    ─► the trampoline's address in the return slot, a call noted
+//!   function's entry    ─► after its handlers: the trampoline's address in the return slot, a call
+//!                          noted
 //!   int3 of the trampoline ─► the call is found by its slot, handlers, on to the true address
 //! ```
 //!
@@ -158,21 +159,23 @@ fn serve(pid: Pid, space: &UserSpace, place: &ProbedPlace, regs: &mut PtRegs) {
     let mut has_post = false;
     // SAFETY: interrupts are off until the list was used last.
     if let Some(list) = unsafe { place.probes() } {
-        for probe in list.iter().filter(|probe| probe.common().fires_in(pid)) {
-            match probe {
-                UserProbe::Probe(probe) => {
-                    probe.common.count_hit();
-                    has_post |= probe.post.is_some();
-                    if probe.run(regs) == PreVerdict::Resume {
-                        return;
-                    }
-                    regs.ip = address;
+        let firing = || list.iter().filter(|probe| probe.common().fires_in(pid));
+        for probe in firing() {
+            if let UserProbe::Probe(probe) = probe {
+                probe.common.count_hit();
+                has_post |= probe.post.is_some();
+                if probe.run(regs) == PreVerdict::Resume {
+                    return;
                 }
-                UserProbe::Return(probe) => {
-                    if enter_call(space, probe, regs).is_err() {
-                        probe.common.count_miss();
-                    }
-                }
+                regs.ip = address;
+            }
+        }
+        // After the handlers, which so find the return address that the program wrote.
+        for probe in firing() {
+            if let UserProbe::Return(probe) = probe
+                && enter_call(space, probe, regs).is_err()
+            {
+                probe.common.count_miss();
             }
         }
     }
@@ -376,7 +379,14 @@ fn on_return(space: &UserSpace, address: u64, regs: &mut PtRegs) -> bool {
     if address != space.probes().trampoline() {
         return false;
     }
-    let Some((mut call, mut more)) = calls.end(regs.sp) else {
+    // Else it was an argument that lay there, perhaps in the slot of a call that was left.
+    let is_plain = read_word(regs.sp.wrapping_sub(8)) == Some(address);
+    let plain = is_plain.then(|| calls.end(regs.sp)).flatten();
+    let ended = plain.or_else(|| {
+        drop_abandoned(space, address);
+        calls.end_with_arguments(regs.sp)
+    });
+    let Some((mut call, mut more)) = ended else {
         return false;
     };
     loop {

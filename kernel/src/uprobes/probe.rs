@@ -29,7 +29,7 @@ use core::{
 use trace_agent::facts::RoutineInProgram;
 
 use super::{
-    common::{Common, IN_RUST, set_routine},
+    common::{BY_RUST, Common, IN_RUST, set_routine},
     published::Published,
 };
 use crate::{
@@ -554,7 +554,7 @@ impl Drop for HeldProbe {
 pub struct UserCall {
     probe: HeldProbe,
     /// [`Common::state`] when it began, if it has the right to be followed, and gives that back;
-    /// else 0.
+    /// else 0. With [`BY_RUST`], the assembly does not take it.
     followed: u64,
     /// The address of the function.
     pub(super) function: u64,
@@ -609,11 +609,18 @@ impl UserCall {
         }
     }
 
-    /// A copy for a child process, which returns from the call as well. If the probe follows as
-    /// many calls as it may, the copy only knows where to return to.
+    /// Has its return served in Rust: no state of a probe is equal to `followed` then.
+    pub(super) fn leave_to_rust(&mut self) {
+        self.followed |= BY_RUST;
+    }
+
+    /// A copy for a child process, which returns from the call as well. If the probe is for the
+    /// parent alone, or follows as many calls as it may, the copy only knows where to return to.
     pub(super) fn duplicate(&self) -> Self {
         let mut followed = self.followed;
-        if self.is_current() && !self.probe.take_call() {
+        if self.probe.common.only.is_some() {
+            followed = 0;
+        } else if self.is_current() && !self.probe.take_call() {
             self.probe.common.count_miss();
             followed = 0;
         }

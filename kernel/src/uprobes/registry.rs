@@ -194,7 +194,8 @@ impl Registry {
         let list = firing(site)?;
         for program in &self.programs {
             if let Some(space) = program.space.upgrade() {
-                place(&space, program.pid, key, site, list.as_ref(), after)?;
+                let pids = (program.pid, program.pid);
+                place(&space, pids, key, site, list.as_ref(), after)?;
             }
         }
         Ok(())
@@ -293,10 +294,12 @@ impl Registry {
     }
 }
 
-/// Makes the breakpoint of a site in one program what it is to be.
+/// Makes the breakpoint of a site in one program what it is to be. `pids` are the numbers of the
+/// process whose breakpoints the program has, and of the one that it is now: the same, but for a
+/// child.
 fn place(
     space: &Arc<UserSpace>,
-    pid: Pid,
+    pids: (Pid, Pid),
     key: SiteKey,
     site: &Site,
     list: Option<&ProbeList>,
@@ -305,6 +308,7 @@ fn place(
     let Some(address) = space.address_of(key.0, key.1, Access::Execute) else {
         return Ok(());
     };
+    let pid = pids.1;
     let list = list.filter(|list| fires_in(list, pid));
     let probes = space.probes();
     let known = probes.place(address);
@@ -330,7 +334,7 @@ fn place(
     let new = list.cloned().map(try_box).transpose()?;
     after.reserve_retired()?;
     let old = place.set_probes(new);
-    let counted = count_references(space, pid, key.0, (old.as_deref(), list), after);
+    let counted = count_references(space, pids, key.0, (old.as_deref(), list), after);
     after.retired.extend(old.map(|old| old as Box<dyn Any>));
     counted?;
     let (is, wanted) = (place.is_armed(), list.is_some());
@@ -343,36 +347,35 @@ fn place(
 }
 
 /// Corrects the words that count the probes of a place, where `lists` are the old probes and the
-/// new ones.
+/// new ones, and `pids` the process of each.
 fn count_references(
     space: &UserSpace,
-    pid: Pid,
+    pids: (Pid, Pid),
     file: u64,
-    (old, new): (Option<&ProbeList>, Option<&ProbeList>),
+    lists: (Option<&ProbeList>, Option<&ProbeList>),
     after: &mut Aftermath,
 ) -> Result<(), UprobeError> {
-    let counted =
-        |list: Option<&ProbeList>, other: Option<&ProbeList>, change: u16, after: &mut _| {
-            for probe in list.iter().flat_map(|list| list.iter()) {
-                let common = probe.common();
-                let is_kept = other.is_some_and(|other| other.iter().any(|other| other.is(probe)));
-                let is_of_process = common.only.is_none_or(|only| only == pid);
-                if let Some(offset) = common.place.reference_counter
-                    && !is_kept
-                    && is_of_process
-                    && let Some(address) = space.address_of(file, offset, Access::Write)
-                {
-                    let mut word = [0; 2];
-                    if space.peek(address, &mut word).is_ok() {
-                        let count = u16::from_le_bytes(word).wrapping_add(change);
-                        poke(space, address, &count.to_le_bytes(), after)?;
-                    }
+    let is_counted = |probe: &UserProbe, (list, pid): (Option<&ProbeList>, Pid)| {
+        let is_there = list.is_some_and(|list| list.iter().any(|other| other.is(probe)));
+        is_there && probe.common().only.is_none_or(|only| only == pid)
+    };
+    let (old, new) = ((lists.0, pids.0), (lists.1, pids.1));
+    for (these, others, change) in [(old, new, u16::MAX), (new, old, 1)] {
+        for probe in these.0.iter().flat_map(|list| list.iter()) {
+            if let Some(offset) = probe.common().place.reference_counter
+                && is_counted(probe, these)
+                && !is_counted(probe, others)
+                && let Some(address) = space.address_of(file, offset, Access::Write)
+            {
+                let mut word = [0; 2];
+                if space.peek(address, &mut word).is_ok() {
+                    let count = u16::from_le_bytes(word).wrapping_add(change);
+                    poke(space, address, &count.to_le_bytes(), after)?;
                 }
             }
-            Ok(())
-        };
-    counted(old, new, u16::MAX, after)?;
-    counted(new, old, 1, after)
+        }
+    }
+    Ok(())
 }
 
 /// Whether the instruction of a site is at `address`.
@@ -549,7 +552,7 @@ pub fn program_starts(space: &Arc<UserSpace>, pid: Pid) -> Result<(), Errno> {
     registry.note(space, pid)?;
     for site in &registry.sites {
         let placed = firing(site)
-            .and_then(|list| place(space, pid, site.key, site, list.as_ref(), &mut after));
+            .and_then(|list| place(space, (pid, pid), site.key, site, list.as_ref(), &mut after));
         if let Err(error) = placed {
             pr_warn!("uprobes: process {pid} runs without a breakpoint: {error}");
         }
@@ -558,12 +561,25 @@ pub fn program_starts(space: &Arc<UserSpace>, pid: Pid) -> Result<(), Errno> {
 }
 
 /// Makes a copy of the running task's memory for a child, with the breakpoints and the calls that
-/// are followed. [`child_is`] tells its number.
+/// are followed, but for what is of its parent alone. [`child_is`] tells its number.
 pub fn fork(parent: &UserSpace) -> Result<Arc<UserSpace>, Errno> {
+    /// Stands for the number of the child.
+    const NO_PROCESS: Pid = 0;
     let mut registry = REGISTRY.lock();
     let child = Arc::new(parent.fork()?);
     child.probes().copy(parent.probes())?;
-    registry.note(&child, 0)?;
+    let pid = task::current().pid();
+    let is_for_parent = |probe: &UserProbe| probe.common().only == Some(pid);
+    for site in &registry.sites {
+        if site.probes.iter().any(is_for_parent) {
+            let pids = (pid, NO_PROCESS);
+            // No CPU has used the memory yet.
+            let mut after = Aftermath::default();
+            let list = firing(site)?;
+            place(&child, pids, site.key, site, list.as_ref(), &mut after)?;
+        }
+    }
+    registry.note(&child, NO_PROCESS)?;
     Ok(child)
 }
 

@@ -16,7 +16,7 @@ use alloc::{format, rc::Rc, string::String};
 use bpf::AluOp;
 use trace_interface::{
     script::{WatchedAccess, WatchedAt},
-    symbols::TypeId,
+    symbols::{TypeId, Unavailable},
 };
 use trace_language::{
     Diagnostic,
@@ -81,6 +81,9 @@ pub(crate) fn of_place(
     };
     let name = match what {
         tree::Watched::Memory { address, bytes } => {
+            if let Some(path) = program.filter(|_| access == tree::Access::Execute) {
+                begins_instruction(tables, path, *address, span)?;
+            }
             return Ok(Watched {
                 space,
                 at: WatchedAt::Address(*address),
@@ -108,6 +111,37 @@ pub(crate) fn of_place(
     let watched = watched_static(tables, name, space, access);
     tables.types.set_program(None);
     watched
+}
+
+/// Checks that an instruction of a program begins at `address`: at another one a watch would never
+/// hit, and the kernel does not look at the code of programs for that. Of a program that is not
+/// known all is taken.
+fn begins_instruction(
+    tables: &Tables<'_>,
+    path: &Name,
+    address: u64,
+    span: Span,
+) -> Result<(), Diagnostic> {
+    let Some(program) = tables.types.kernel.program(&path.text) else {
+        return Ok(());
+    };
+    let functions = program.functions("*");
+    let function = functions
+        .iter()
+        .find(|function| address.wrapping_sub(function.address) < function.bytes);
+    let Some(function) = function else {
+        return Err(Diagnostic::new(
+            span,
+            format!("no function of {} has code at {address:#x}", path.text),
+            format!(
+                "name the address of an instruction, or write `uprobe:{}:FUNCTION`",
+                path.text
+            ),
+        ));
+    };
+    program
+        .instruction(function, address - function.address)
+        .map_err(|Unavailable { reason, help }| Diagnostic::new(span, reason, help))
 }
 
 fn wanted(access: tree::Access) -> WatchedAccess {

@@ -93,6 +93,10 @@ pub use crate::{
     variables::Static,
 };
 
+/// The help where no value by name can be told.
+const REGISTERS_INSTEAD: &str =
+    "read registers instead, for example arg0 or reg(\"di\"), and reg(\"ax\") at a return";
+
 /// The debug information of a kernel.
 pub struct DebugInfo {
     image: Image,
@@ -267,7 +271,7 @@ impl DebugInfo {
                  arguments and variables are not known",
                 self.index.name(row.path)
             ),
-            help: "read registers instead, for example arg0 or reg(\"di\")".into(),
+            help: REGISTERS_INSTEAD.into(),
         };
         let entry = row.entry.ok_or_else(missing)?;
         if let Some(known) = self.functions.borrow().get(&entry) {
@@ -311,7 +315,7 @@ impl DebugInfo {
                     self.index.name(row.path),
                     self.index.name(other)
                 ),
-                help: "read registers instead, for example arg0 or reg(\"di\")".into(),
+                help: REGISTERS_INSTEAD.into(),
             }),
         }
     }

@@ -172,7 +172,14 @@ impl DebugInfo {
         } else {
             "variable"
         };
-        let help = if ranges.is_empty() {
+        let (here, elsewhere): (Vec<_>, Vec<_>) = ranges
+            .into_iter()
+            .partition(|range| range.contains(&address));
+        let help = if !elsewhere.is_empty() {
+            self.where_it_is(&elsewhere, address)
+        } else if !here.is_empty() {
+            crate::REGISTERS_INSTEAD.into()
+        } else {
             match (local.argument, scope.kind) {
                 (true, ScopeKind::Function) => {
                     "the function has no use for it, so nothing keeps it; \
@@ -182,8 +189,6 @@ impl DebugInfo {
                 _ => "it is nowhere in the compiled code: probe where its parts are computed"
                     .to_string(),
             }
-        } else {
-            self.where_it_is(&ranges, address)
         };
         Unavailable {
             reason: format!("the {what} {} is not there: {why}", local.name),

@@ -162,9 +162,22 @@ impl ProgramInfo {
     }
 }
 
+impl DebugInfo {
+    /// The functions that a pattern matches, if this is the information of a program. One with `*`
+    /// or `?` leaves out what has no size: labels of assembly, which lie inside of functions. The
+    /// kernel refuses their returns, and knows only those that say that they are functions.
+    pub fn functions_of_program(&self, pattern: &str) -> Vec<Function> {
+        let mut functions = self.functions(pattern);
+        if pattern.contains(['*', '?']) {
+            functions.retain(|function| function.bytes > 0);
+        }
+        functions
+    }
+}
+
 impl Kernel for ProgramInfo {
     fn functions(&self, pattern: &str) -> Vec<Function> {
-        self.debug_info.functions(pattern)
+        self.debug_info.functions_of_program(pattern)
     }
 
     fn inlined(&self, pattern: &str) -> Vec<u64> {

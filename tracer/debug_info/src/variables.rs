@@ -113,7 +113,7 @@ impl DebugInfo {
                     "the debug information of {function} has no types, so its arguments and \
                      variables are not known"
                 ),
-                help: "read registers instead, for example arg0 or reg(\"di\")".into(),
+                help: crate::REGISTERS_INSTEAD.into(),
             });
         }
         let known_here = self.names_at(place);

@@ -153,7 +153,7 @@ pub fn list_program_functions<'p>(
     out: &mut impl Write,
 ) -> Result<()> {
     list_in_programs(pattern, "function", programs, |of, symbols, wanted| {
-        let functions = symbols.functions(wanted);
+        let functions = symbols.functions_of_program(wanted);
         let signatures = symbols.signatures(&functions);
         for (function, signature) in functions.iter().zip(signatures) {
             writeln!(out, "uprobe:{of}:{}  {signature}", function.path).context(CANNOT_WRITE)?;

@@ -479,6 +479,20 @@ fn calls_carry_data_and_are_limited() {
     assert_eq!((deep.hits(), deep.nmissed(), deep.active()), (64, 36, 0));
 }
 
+/// A function that takes its arguments off the stack leaves the stack pointer at the return address
+/// of its caller, and behind those of calls that were left. It returns from its own call.
+#[guest_test]
+fn a_return_that_takes_arguments_is_of_its_own_call() {
+    reset();
+    let pops = return_probe(return_of("probed_pops").handler(note_result));
+    let around = ["probed_pops_caller", "probed_pops_after", "probed_leaves"];
+    let around = around.map(|name| return_probe(return_of(name).handler(|_, _| {})));
+    goes_well(&["probed_taken"]);
+    assert_eq!((pops.hits(), SEEN.load(SeqCst)), (2, 8 + 10));
+    assert_eq!(around.each_ref().map(|probe| probe.hits()), [1, 1, 0]);
+    assert_eq!(around.each_ref().map(|probe| probe.active()), [0; 3]);
+}
+
 /// A child of `fork` has the parent's breakpoints, and returns from the calls that the parent was
 /// in.
 #[guest_test]
@@ -496,6 +510,40 @@ fn a_child_returns_from_the_calls_of_its_parent() {
     let one = return_probe(return_of("probed_fork").maxactive(1).handler(note_result));
     goes_well(&["probed_fork"]);
     assert_eq!((one.hits(), one.nmissed(), one.active()), (1, 1, 0));
+}
+
+/// A probe for one process is not for the process's child: that returns from the call unseen, and
+/// its word of probes counts none.
+#[guest_test]
+fn a_probe_for_one_process_is_not_for_its_child() {
+    reset();
+    let parent = start(&["probed_fork_of_one"]);
+    let fork = return_of("probed_fork").reference_counter(semaphore());
+    let fork = return_probe(fork.only(parent).handler(|_, regs| {
+        SEEN.fetch_add(1 + u64::from(regs.ax == 0), SeqCst);
+    }));
+    assert_eq!(end_of(parent), WaitStatus::exited(0));
+    assert_eq!((fork.hits(), SEEN.load(SeqCst)), (1, 1));
+    assert_eq!((fork.nmissed(), fork.active()), (0, 0));
+}
+
+/// Handlers at the beginning of a function find the return address that its caller wrote, also if a
+/// return probe came after them.
+#[guest_test]
+fn handlers_find_the_return_address_that_the_program_wrote() {
+    reset();
+    let pops = probe(at("probed_pops").handler(|_, regs| {
+        let mut word = [0; 8];
+        let is_read = copy_from_program(&mut word, regs.sp).is_ok();
+        WRONG.fetch_add(u64::from(!is_read), SeqCst);
+        SEEN.store(u64::from_le_bytes(word), SeqCst);
+        PreVerdict::Execute
+    }));
+    let back = return_probe(return_of("probed_pops").handler(|_, _| {}));
+    goes_well(&["probed", "1"]);
+    // After two pushes of a byte each and a call of five.
+    assert_eq!(SEEN.load(SeqCst), address("probed_pops_caller") + 7);
+    assert_eq!((pops.hits(), back.hits(), WRONG.load(SeqCst)), (1, 1, 0));
 }
 
 /// A program that runs already gets its breakpoints, and loses them, on whatever CPU it is.

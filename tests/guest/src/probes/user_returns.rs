@@ -170,6 +170,22 @@ fn returns_to_nowhere_end_the_program_alone() {
     assert_eq!((forged.hits(), forged.active()), (2, 0));
 }
 
+/// A call that is still open is not over because the program comes to the trampoline: it would be
+/// taken for the return of a call with no slot, and go on at an address that `iretq` refuses.
+#[guest_test]
+fn an_open_call_is_not_taken_for_one_that_returns() {
+    let own = return_probe("probed_own_return", |_, _| {});
+    let ended = || exercise(&["probed_forge", "open"]);
+    let handled = return_probe("probed_anywhere", |_, _| {});
+    assert_eq!(ended(), WaitStatus::killed(signal::TRAP));
+    assert_eq!((handled.hits(), handled.active()), (0, 0));
+    drop(handled);
+    let counted = Action::counting("probed_anywhere");
+    assert_eq!(ended(), WaitStatus::killed(signal::TRAP));
+    assert_eq!(counted.end(), (0, 0));
+    assert_eq!((own.hits(), own.active()), (2, 0));
+}
+
 /// An action counts each return that a handler would count: in recursion, after a jump to another
 /// probed function, where arguments are taken off the stack, after calls that were left by another
 /// way, at the limit of a task, and in a child.

@@ -138,6 +138,16 @@ fn what_cannot_be_watched_in_a_program_is_refused() {
             "`func` is of the kernel, and this is a place in a program | use probe, ip or ustack",
         ),
         (
+            "watchpoint:/bin/cat:0xffff800000001003:1:x { @ = count(); }",
+            "no instruction of `kernel::fs::vfs_write` begins at `+3` | instructions begin at `+2` \
+             and at `+4`",
+        ),
+        (
+            "watchpoint:/bin/cat:0x402000:1:x { @ = count(); }",
+            "no function of /bin/cat has code at 0x402000 | name the address of an instruction, or \
+             write `uprobe:/bin/cat:FUNCTION`",
+        ),
+        (
             "watchpoint:0x1000:1:x { print(old); }",
             "there is no `old` here: an instruction has no value | use reg(\"NAME\") for what it \
              works with",
@@ -252,6 +262,10 @@ fn values_that_are_not_there_say_why() {
         short("kprobe:vfs_write { print(retval); }"),
         "there is no result before the function returns | use it at kretprobe:FUNCTION, or in the \
          return part of session:FUNCTION"
+    );
+    assert_eq!(
+        short("uprobe:/bin/cat:vfs_write { print(retval); }"),
+        "there is no result before the function returns | use it at uretprobe:PROGRAM:FUNCTION"
     );
     assert_eq!(
         short("interval:s:1 { print(arg0); }"),

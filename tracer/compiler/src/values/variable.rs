@@ -163,10 +163,16 @@ impl Values<'_, '_> {
             SiteKind::Return => true,
             SiteKind::User(UserMoment::Return) => false,
             _ => {
+                let help = match self.site.space() {
+                    Space::User => "use it at uretprobe:PROGRAM:FUNCTION",
+                    Space::Kernel => {
+                        "use it at kretprobe:FUNCTION, or in the return part of session:FUNCTION"
+                    }
+                };
                 return Err(Diagnostic::new(
                     span,
                     "there is no result before the function returns",
-                    "use it at kretprobe:FUNCTION, or in the return part of session:FUNCTION",
+                    help,
                 ));
             }
         };

@@ -245,6 +245,26 @@ fn an_argument_without_use_is_refused() {
     );
 }
 
+/// The help does not send anyone to the place where the variable was refused.
+#[test]
+fn a_variable_of_an_unknown_frame_is_refused_with_a_way_out() {
+    let mut bytes = std::fs::read(crate::fixture(Mangling::Legacy)).unwrap();
+    for name in [".eh_frame", ".debug_frame"] {
+        let name = [b"\0", name.as_bytes(), b"\0"].concat();
+        while let Some(at) = bytes.windows(name.len()).position(|there| there == name) {
+            bytes[at + 1] = b'-';
+        }
+    }
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("without_frames");
+    std::fs::write(&path, bytes).unwrap();
+    let info = DebugInfo::open(&path).unwrap();
+    let function = &info.functions("shapes::many")[0];
+    assert!(info.variable(at(function.address), "a").is_ok());
+    let refused = info.variable(at(function.address), "g").unwrap_err();
+    assert!(refused.reason.contains("frame"), "{refused}");
+    assert!(refused.help.contains("reg(\"di\")"), "{refused}");
+}
+
 #[test]
 fn results_that_cannot_be_told_are_refused() {
     let info = open(Mangling::Legacy);

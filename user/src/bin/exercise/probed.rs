@@ -80,6 +80,12 @@ functions! {
     probed_pops(): "mov rax, [rsp + 8]", "add rax, [rsp + 16]", "ret 16", "/* {value} */";
     /// Calls it.
     probed_pops_caller(_a, _b): "push rdi", "push rsi", "call probed_pops", "ret", "/* {value} */";
+    /// Does not return: it goes on at r11, in the function that has called it.
+    probed_leaves(): "mov rsp, rbp", "jmp r11", "/* {value} */";
+    /// The sum. An argument of it lies where the return address of a call was that was left.
+    probed_pops_after(_a, _b):
+        "push rbp", "mov rbp, rsp", "lea r11, [rip + 2f]", "call probed_leaves", "ud2",
+        "2: push rdi", "push rsi", "call probed_pops", "pop rbp", "ret", "/* {value} */";
     /// Does not return: it leaves the function that has called it, too.
     probed_inner(): "mov rsp, rbp", "pop rbp", "mov eax, 5", "ret", "/* {value} */";
     /// 5, from the function that it calls.
@@ -95,6 +101,12 @@ functions! {
         "mov eax, 9", "test r11, r11", "jnz 2f", "ret", "2: jmp r11", "/* {value} */";
     /// Its return address, as it is on the stack.
     probed_own_return(): "mov rax, [rsp]", "ret", "/* {value} */";
+}
+
+/// Calls a function that takes its arguments off the stack, in two ways.
+pub fn taken() {
+    assert_eq!(probed_pops_caller(black_box(2), 6), 8);
+    assert_eq!(probed_pops_after(black_box(3), 7), 10);
 }
 
 /// A text that nothing else touches: its page is brought in by whoever reads it first.
@@ -180,13 +192,15 @@ pub fn semaphore_changes() {
     }
 }
 
+/// The number of the child, and 0 in the child.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+extern "C" fn probed_fork() -> u64 {
+    naked_asm!("mov eax, {fork}", "syscall", "ret", fork = const nr::FORK)
+}
+
 /// Forks in a call that is followed: both processes return from it.
 pub fn fork() {
-    #[unsafe(naked)]
-    #[unsafe(no_mangle)]
-    extern "C" fn probed_fork() -> u64 {
-        naked_asm!("mov eax, {fork}", "syscall", "ret", fork = const nr::FORK)
-    }
     match probed_fork() {
         0 => {
             assert_eq!(probed_add(20, 3), 23);
@@ -198,6 +212,22 @@ pub fn fork() {
         }
     }
     assert_eq!(probed_add(30, 4), 34);
+}
+
+/// Waits until somebody counts in this process, and forks in a call that is followed. In the child
+/// nobody counts.
+pub fn fork_of_one() {
+    let count = || PROBED_SEMAPHORE.load(Ordering::Relaxed);
+    while count() == 0 {
+        syscall::sched_yield();
+    }
+    match probed_fork() {
+        0 => syscall::exit(count().into()),
+        child => {
+            let (_, status) = syscall::wait4(child as i32, 0).expect("wait4");
+            assert_eq!((status.code(), count()), (Some(0), 1));
+        }
+    }
 }
 
 /// Stays in a function until there is a file `/released`, so that its probes can change while the
@@ -223,25 +253,34 @@ pub fn forever() -> i32 {
     }
 }
 
-/// Jumps to the address that a call would return to, without a call, with a stack pointer that is
-/// its `own` or right behind the memory that a program can have.
+/// Jumps to the address that a call would return to, without a return: with a stack pointer that is
+/// its `own` or right `behind` the memory that a program can have, where no call is followed; or
+/// with 8, while there is an `open` call that would return to an address of no program.
 pub fn forge(mut args: Args) -> i32 {
     let trampoline = probed_own_return();
-    if args.next_str() == Some("own") {
+    let sp = match args.next_str() {
         // SAFETY: none. The program is ended there.
-        unsafe { asm!("jmp {}", in(reg) trampoline, options(noreturn)) }
-    }
+        Some("own") => unsafe { asm!("jmp {}", in(reg) trampoline, options(noreturn)) },
+        Some("open") => {
+            enter_at(on_other_stack(128, NO_ADDRESS), true);
+            8
+        }
+        _ => MEMORY_END + 1,
+    };
     // SAFETY: as above.
     unsafe {
         asm!(
             "mov rsp, {}",
             "jmp {}",
-            in(reg) MEMORY_END + 1,
+            in(reg) sp,
             in(reg) trampoline,
             options(noreturn)
         )
     }
 }
+
+/// The processor does not go there.
+const NO_ADDRESS: u64 = 0x1234_0000_0000_0000;
 
 /// No program has memory from here on.
 const MEMORY_END: u64 = 0x7fff_ffff_f000;
@@ -346,7 +385,7 @@ pub fn stacks() {
 pub fn wild_return(mut args: Args) -> i32 {
     let address: u64 = match args.next_str() {
         Some("kernel") => 0xffff_ffff_8000_0000,
-        _ => 0x1234_0000_0000_0000,
+        _ => NO_ADDRESS,
     };
     enter_at(on_other_stack(128, address), false);
     SURVIVED

@@ -71,6 +71,14 @@ fn takes_untouched(bytes: &[u8]) -> *const u8 {
     black_box(bytes.as_ptr()).wrapping_add(bytes.len())
 }
 
+/// Has more arguments than come in registers.
+#[inline(never)]
+#[expect(clippy::too_many_arguments, reason = "the last ones are on the stack")]
+fn takes_many(a: u8, b: u8, c: u8, d: u8, e: u8, f: u8, far: i16, name: &str, wide: u128) -> u128 {
+    let narrow = black_box([a, b, c, d, e, f]).iter().sum::<u8>();
+    black_box(wide) - u128::from(narrow) + black_box(name).len() as u128 + black_box(far) as u128
+}
+
 /// Marks with values of all sizes, with and without a sign, and one whose values are computed only
 /// while somebody traces it.
 fn marks(round: u8) {
@@ -156,6 +164,10 @@ pub fn run() {
         );
     }
     println!("{:?}", takes_untouched(black_box(&UNTOUCHED[4096..4099])));
+    println!(
+        "{:?}",
+        takes_many(1, 2, 3, 4, 5, 6, -7, black_box("eight"), u128::MAX - 9)
+    );
     for round in [0, 200] {
         marks(round);
     }
