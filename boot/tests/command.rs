@@ -76,6 +76,18 @@ fn success_of_the_guest_is_status_0_and_its_log_is_standard_output() {
 }
 
 #[test]
+fn an_example_kernel_boots_by_its_name() {
+    let output = boot().args(["--kernel", "minimal"]).output().unwrap();
+    let log = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", last_line(&output));
+    let mut lines = log.lines();
+    assert!(
+        lines.any(|line| line == "kretprobe: add returned 7"),
+        "{log}"
+    );
+}
+
+#[test]
 fn failure_of_the_guest_is_status_1() {
     let output = boot_disk("failure", &verdict(0x11), "30");
     assert_eq!(output.status.code(), Some(1), "{output:?}");
