@@ -231,3 +231,80 @@ fn a_block_that_is_in_no_kernel_is_told() {
     let document = Document::of("a page", "```rs\n    fn nowhere() {}\n```\n");
     stands_in_its_file(&document.blocks()[0], "kernel/minimal/src/main.rs");
 }
+
+/// How many lines of code these are: not empty, and more than a comment. What is there only with
+/// the feature `tracer` does not count.
+fn lines_of_code(source: &str) -> usize {
+    let mut count = 0;
+    let mut lines = source.lines();
+    while let Some(line) = lines.next() {
+        let code = line.trim_start();
+        if code == "#[cfg(feature = \"tracer\")]" {
+            let first = lines.next().expect("an attribute is of something");
+            let indent = &first[..first.len() - first.trim_start().len()];
+            if first.ends_with('{') {
+                lines.find(|line| *line == format!("{indent}}}"));
+            }
+        } else if !(code.is_empty()
+            || code.starts_with("//")
+            || code.starts_with("#[cfg_attr(feature = \"tracer\""))
+        {
+            count += 1;
+        }
+    }
+    count
+}
+
+#[test]
+fn what_is_only_there_with_the_tracer_does_not_count() {
+    let source = r#"// a comment
+
+#[cfg(feature = "tracer")]
+mod a;
+#[cfg_attr(feature = "tracer", path = "c.rs")]
+mod b;
+
+fn d() {
+    #[cfg(feature = "tracer")]
+    if e {
+        if f {
+        }
+    }
+    g
+}
+"#;
+    assert_eq!(lines_of_code(source), 4);
+}
+
+/// The page and the READMEs say how long these kernels and their glue are.
+#[test]
+fn the_numbers_of_lines_are_true() {
+    let text = |path: &str| fs::read_to_string(layout::workspace().join(path)).unwrap();
+    let minimal = |name: &&str| lines_of_code(&text(&format!("kernel/minimal/src/{name}.rs")));
+    let all: usize = ["main", "glue", "traps"].iter().map(minimal).sum();
+    let glue = minimal(&"glue");
+    // What stands for the rest of a kernel comes last.
+    let example = text(EXAMPLE);
+    let (whole, _) = example.split_once("\nmod kernel {").unwrap();
+    let whole = lines_of_code(whole);
+    for (path, told) in [
+        (
+            PAGE,
+            format!("{all} lines of code, of which {glue} are its glue"),
+        ),
+        (PAGE, format!("is these {whole} lines of code")),
+        (
+            "kernel/probes/README.md",
+            format!("a complete kernel of {all} lines of code"),
+        ),
+        ("README.md", format!("a complete one of {all} lines")),
+        ("README.md", format!("ask for {whole} lines of glue")),
+    ] {
+        let text = text(path);
+        let words: Vec<&str> = text.split_whitespace().collect();
+        assert!(
+            words.join(" ").contains(&told),
+            "{path} does not say: {told}"
+        );
+    }
+}

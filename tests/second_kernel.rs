@@ -9,7 +9,6 @@ use std::{
     io::{self, BufRead, BufReader, Read, Write as _},
     net::Shutdown,
     os::unix::net::{UnixListener, UnixStream},
-    path::PathBuf,
     process::{Command, Stdio},
     thread,
     time::Duration,
@@ -17,7 +16,7 @@ use std::{
 
 use boot::{
     firmware::Firmware,
-    guest::{End, Event, Guest},
+    guest::End,
     image::Kernel,
     layout,
     prerequisites::{self, Install},
@@ -25,7 +24,7 @@ use boot::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 use tests::{
-    Document, Over,
+    Document, Over, Traced,
     document::{Masks, words},
     record,
     tracer::{program as program_of_tracer, words as words_of_shell},
@@ -107,85 +106,22 @@ fn commands_of_the_page(kernel: &Traced) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// The kernel, which calls functions again and again, and a socket on which tracers come.
-struct Traced {
-    kernel: Kernel,
-    guest: Guest,
-    socket: PathBuf,
-    log: String,
-}
-
-impl Traced {
-    /// Boots it with this command line. A test has a `name` of its own.
-    fn boot(cmdline: &str, name: &str) -> Self {
-        prerequisites::toolchain(Install::Allowed).unwrap();
-        let kernel = Kernel::build_second().unwrap();
-        let socket = std::env::temp_dir().join(format!("{name}.{}", std::process::id()));
-        let mut machine = Machine {
-            cmdline: cmdline.into(),
-            ..Machine::new(kernel.image(Firmware::Bios).unwrap())
-        };
-        machine.listen_at(&socket);
-        let guest = Guest::start(&machine, Install::Allowed).unwrap();
-        let log = String::new();
-        let mut traced = Self {
-            kernel,
-            guest,
-            socket,
-            log,
-        };
-        traced.read_until("a tracer may come");
-        traced
-    }
-
-    fn read_until(&mut self, words: &str) {
-        while !self.log.contains(words) {
-            match self.guest.next(None).unwrap() {
-                Event::Output(output) => self.log += &String::from_utf8_lossy(&output),
-                Event::End(_) | Event::Deadline => panic!("it has ended: {}", self.log),
-            }
-        }
-    }
-
-    /// Its end, after all of its log.
-    fn end(mut self) -> (End, String) {
-        loop {
-            match self.guest.next(None).unwrap() {
-                Event::Output(output) => self.log += &String::from_utf8_lossy(&output),
-                Event::End(end) => return (end, self.log),
-                Event::Deadline => {}
-            }
-        }
-    }
-
-    /// `trace`, attached to it.
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(program_of_tracer());
-        let address = format!("unix:{}", self.socket.display());
-        command.args(["--connect", &address, "--elf"]);
-        command.arg(&self.kernel.debug_elf).args(arguments);
-        command
-    }
-
-    /// What it says, on standard output and on the other one, with that exit status.
-    fn trace(&self, arguments: &[&str], status: i32) -> (String, String) {
-        Self::answer(self.command(arguments), status)
-    }
-
-    fn answer(mut command: Command, status: i32) -> (String, String) {
-        let output = command.output().unwrap();
-        let [said, complaints] =
-            [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
-        let found = output.status.code();
-        assert_eq!(found, Some(status), "{command:?}: {said}{complaints}");
-        (said, complaints)
-    }
+/// Boots it with this command line: it calls functions again and again, and tracers may come. A
+/// test has a `name` of its own.
+fn traced(cmdline: &str, name: &str) -> Traced {
+    prerequisites::toolchain(Install::Allowed).unwrap();
+    let kernel = Kernel::build_second().unwrap();
+    let machine = Machine {
+        cmdline: cmdline.into(),
+        ..Machine::new(kernel.image(Firmware::Bios).unwrap())
+    };
+    Traced::boot(kernel, machine, name)
 }
 
 /// The tracer comes to it while it runs, and shows values of its own types.
 #[test]
 fn a_tracer_shows_its_arguments_and_results() {
-    let kernel = Traced::boot("traced", "second");
+    let kernel = traced("traced", "second");
     // Three calls follow each other: a price, a letter in it, and nothing.
     let program = "session:price { $text = str(args.text); $pieces = args.query.pieces; } \
                    return { print(($text, $pieces, retval)); @n++; if (@n >= 3) { exit() } }";
@@ -238,7 +174,7 @@ fn the_page_shows(said: &str) {
 /// Its panic handler sends the rings, with the lock of the heap held.
 #[test]
 fn its_last_calls_are_shown_when_it_panics() {
-    let kernel = Traced::boot("traced dies=order", "second.order");
+    let kernel = traced("traced dies=order", "second.order");
     // The second command of the page.
     let mut command = Command::new(program_of_tracer());
     command.args(&commands_of_the_page(&kernel)[1]);
@@ -274,7 +210,7 @@ fn its_last_calls_are_shown_when_it_panics() {
 #[test]
 fn last_words_that_are_cut_off_are_told() {
     const OF_LAST_WORDS: usize = 3000;
-    let kernel = Traced::boot("traced dies=order", "second.cut");
+    let kernel = traced("traced dies=order", "second.cut");
     let path = kernel.socket.with_extension("line");
     let listener = UnixListener::bind(&path).unwrap();
     let real = kernel.socket.clone();
@@ -327,7 +263,7 @@ fn last_words_that_are_cut_off_are_told() {
 /// What the kernel has for a tracer when it panics: a frame of which half was sent.
 #[test]
 fn a_panic_in_the_middle_of_an_answer_is_told() {
-    let kernel = Traced::boot("traced dies=write", "second.write");
+    let kernel = traced("traced dies=write", "second.write");
     let program = "kprobe:order { @n = count(); @last[comm] = max(arg0); \
                    printf(\"%d %s\\n\", args.number, kstack(1)); }";
     let (said, complaints) = kernel.trace(&["--record", "--last", "2", program], 2);
@@ -354,7 +290,7 @@ fn a_panic_in_the_middle_of_an_answer_is_told() {
 /// A trace that shows its answers while they come shows what the kernel had not sent, too.
 #[test]
 fn a_panic_ends_a_trace_with_its_reason_and_its_maps() {
-    let kernel = Traced::boot("traced dies=order", "second.plain");
+    let kernel = traced("traced dies=order", "second.plain");
     let program = "kretprobe:order { @sum = sum(retval); @calls = count(); }";
     let (said, complaints) = kernel.trace(&[program], 1);
     assert!(complaints.contains("order 7 is too much"), "{complaints}");
@@ -379,7 +315,7 @@ fn a_panic_ends_a_trace_with_its_reason_and_its_maps() {
 
 #[test]
 fn a_panic_before_all_is_attached_is_told() {
-    let kernel = Traced::boot("traced dies=read", "second.read");
+    let kernel = traced("traced dies=read", "second.read");
     let (said, complaints) = kernel.trace(&["--record"], 1);
     assert_eq!(said, "");
     assert!(
@@ -392,7 +328,7 @@ fn a_panic_before_all_is_attached_is_told() {
 /// A recording of a kernel that lives ends with Ctrl-C or by --timeout, and the kernel goes on.
 #[test]
 fn the_last_calls_of_a_kernel_that_lives_are_shown() {
-    let kernel = Traced::boot("traced", "second.lives");
+    let kernel = traced("traced", "second.lives");
     let mut child = kernel
         .command(&["--record", "--last", "4", "--timing"])
         .stdout(Stdio::piped())
@@ -435,7 +371,7 @@ fn the_last_calls_of_a_kernel_that_lives_are_shown() {
 /// What a stranger asks for that this kernel has not, and what is true of it all the same.
 #[test]
 fn what_it_has_not_is_told_with_what_to_do() {
-    let kernel = Traced::boot("traced", "second.odd");
+    let kernel = traced("traced", "second.odd");
     for (arguments, status, told) in [
         (
             &["kprobe:prices { @ = count(); }"][..],

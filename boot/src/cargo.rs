@@ -107,9 +107,11 @@ pub enum Flags {
     Rustc,
 }
 
-/// Builds a package that is a kernel with probes, and returns its ELF.
-pub fn build_other_kernel(package: &str, flags: Flags) -> Result<PathBuf> {
+/// Builds a package that is a kernel with probes, with these features, and returns its ELF. It lies
+/// where that with other features would.
+pub fn build_other_kernel(package: &str, features: &[&str], flags: Flags) -> Result<PathBuf> {
     let mut command = guest_build(package);
+    command.args(["--features", &features.join(",")]);
     let kind = match flags {
         Flags::Tree => Nested::Build,
         Flags::Rustc => {

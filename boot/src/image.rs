@@ -58,21 +58,29 @@ impl Kernel {
         };
         Self::of(
             name,
-            &cargo::build_other_kernel("minimal_kernel", flags)?,
+            &cargo::build_other_kernel("minimal_kernel", &[], flags)?,
             |_| Ok(()),
         )
+    }
+
+    /// Builds the same with the tracer, in the top 2 GiB. Not beside [`Self::build_minimal`], whose
+    /// file cargo puts at the same place.
+    pub fn build_minimal_traced() -> Result<Self> {
+        let (features, flags) = (["tracer"], cargo::Flags::Tree);
+        let built = cargo::build_other_kernel("minimal_kernel", &features, flags)?;
+        Self::of("minimal-traced", &built, |_| Ok(()))
     }
 
     /// Builds the kernel that shares nothing with ours but the probes. It says itself what may be
     /// probed.
     pub fn build_second() -> Result<Self> {
-        let built = cargo::build_other_kernel("second_kernel", cargo::Flags::Rustc)?;
+        let built = cargo::build_other_kernel("second_kernel", &[], cargo::Flags::Rustc)?;
         Self::of("second", &built, |_| Ok(()))
     }
 
     /// Builds that kernel with the probes' suite in place of its own checks.
     pub fn build_second_suite() -> Result<Self> {
-        let built = cargo::build_other_kernel("second_guest_tests", cargo::Flags::Rustc)?;
+        let built = cargo::build_other_kernel("second_guest_tests", &[], cargo::Flags::Rustc)?;
         Self::of("second-suite", &built, |_| Ok(()))
     }
 

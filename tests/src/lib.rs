@@ -10,6 +10,7 @@
 //!   built        kernels, built once
 //!   session      types at the kernel's prompt and reads its answers
 //!   tracer       runs the command `trace` and reads its answers
+//!   traced       a kernel to which that command comes over a line
 //!   document     reads documents, and compares or writes what they show
 //!   modules      reads which modules of a crate name which
 //! ```
@@ -28,6 +29,7 @@ pub mod document;
 pub mod modules;
 pub mod processors;
 pub mod session;
+pub mod traced;
 pub mod tracer;
 pub mod transcript;
 pub mod trials;
@@ -36,4 +38,5 @@ pub use boots::{record, run};
 pub use catalogue::{Catalogue, GuestTest};
 pub use document::Document;
 pub use session::Session;
+pub use traced::Traced;
 pub use transcript::{Over, Verdict};

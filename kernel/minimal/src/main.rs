@@ -6,13 +6,19 @@
 //!   traps    what a kernel tells the probes: breakpoints, single steps, faults
 //! ```
 //!
+//! With the feature `tracer` it serves tracers at its end. The glue is `traced` then, and there is
+//! a `shop` to trace.
+//!
 //! The page "Probes in your kernel" of the crate `probes` explains it piece by piece.
 #![no_std]
 #![no_main]
 
 extern crate alloc;
 
+#[cfg_attr(feature = "tracer", path = "traced.rs")]
 mod glue;
+#[cfg(feature = "tracer")]
+mod shop;
 mod traps;
 
 use core::{
@@ -51,6 +57,10 @@ fn start(info: &'static mut BootInfo) -> ! {
     let result = demonstrate();
     if let Err(error) = &result {
         say(format_args!("refused: {error}"));
+    }
+    #[cfg(feature = "tracer")]
+    if report.is_ok() && result.is_ok() {
+        glue::serve();
     }
     exit(report.is_ok() && result.is_ok())
 }

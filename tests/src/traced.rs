@@ -1,0 +1,84 @@
+//! A kernel that runs, and a socket on which the command `trace` comes to it.
+
+use std::{path::PathBuf, process::Command};
+
+use boot::{
+    guest::{End, Event, Guest},
+    image::Kernel,
+    prerequisites::Install,
+    qemu::Machine,
+};
+
+use crate::tracer::program;
+
+/// A kernel that waits for tracers. All functions panic if it does not do as it should.
+pub struct Traced {
+    /// What runs.
+    pub kernel: Kernel,
+    /// Where tracers come.
+    pub socket: PathBuf,
+    guest: Guest,
+    log: String,
+}
+
+impl Traced {
+    /// Boots `kernel` on this machine, up to its words "a tracer may come". A test has a `name` of
+    /// its own.
+    pub fn boot(kernel: Kernel, mut machine: Machine, name: &str) -> Self {
+        let socket = std::env::temp_dir().join(format!("{name}.{}", std::process::id()));
+        machine.listen_at(&socket);
+        let guest = Guest::start(&machine, Install::Allowed).unwrap();
+        let mut traced = Self {
+            kernel,
+            socket,
+            guest,
+            log: String::new(),
+        };
+        traced.read_until("a tracer may come");
+        traced
+    }
+
+    fn read_until(&mut self, words: &str) {
+        while !self.log.contains(words) {
+            match self.guest.next(None).unwrap() {
+                Event::Output(output) => self.log += &String::from_utf8_lossy(&output),
+                Event::End(_) | Event::Deadline => panic!("it has ended: {}", self.log),
+            }
+        }
+    }
+
+    /// Its end, after all of its log.
+    pub fn end(mut self) -> (End, String) {
+        loop {
+            match self.guest.next(None).unwrap() {
+                Event::Output(output) => self.log += &String::from_utf8_lossy(&output),
+                Event::End(end) => return (end, self.log),
+                Event::Deadline => {}
+            }
+        }
+    }
+
+    /// `trace`, attached to it.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program());
+        let address = format!("unix:{}", self.socket.display());
+        command.args(["--connect", &address, "--elf"]);
+        command.arg(&self.kernel.debug_elf).args(arguments);
+        command
+    }
+
+    /// What it says, on standard output and on the other one, with that exit status.
+    pub fn trace(&self, arguments: &[&str], status: i32) -> (String, String) {
+        Self::answer(self.command(arguments), status)
+    }
+
+    /// What a command says that ends with that status, on standard output and on the other one.
+    pub fn answer(mut command: Command, status: i32) -> (String, String) {
+        let output = command.output().unwrap();
+        let [said, complaints] =
+            [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        let found = output.status.code();
+        assert_eq!(found, Some(status), "{command:?}: {said}{complaints}");
+        (said, complaints)
+    }
+}
