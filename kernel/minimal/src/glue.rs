@@ -1,11 +1,10 @@
 //! The glue that the probes need in a kernel.
 
-use core::{fmt, ops::Range, slice};
+use core::{fmt, ops::Range};
 
 use bootloader_api::BootInfo;
 use hit_path::{Rules, Symbols};
 use probes::{PerCpu, Platform, SelfTest, TaskLock, platform::SlotMemory};
-use spin::Once;
 use x86_64::{
     VirtAddr,
     registers::{
@@ -14,7 +13,7 @@ use x86_64::{
     },
 };
 
-use crate::{exit, say, traps};
+use crate::{exit, own_file, say, traps};
 
 /// This kernel, as the probes see it.
 pub struct Minimal;
@@ -27,9 +26,6 @@ probes::kernel! {
 /// The data that the probes keep for the one CPU. Its GS base points there.
 static CPU: PerCpu = PerCpu::new();
 
-/// The stack, from the boot loader.
-static STACK: Once<Range<u64>> = Once::new();
-
 /// Makes the probes ready. Once; there is a heap, and the gates are the kernel's.
 pub fn init(info: &'static BootInfo) {
     CPU.init(0);
@@ -40,13 +36,7 @@ pub fn init(info: &'static BootInfo) {
     // a second mapping instead, and leaves the protection on.
     // SAFETY: no Rust reference allows a write to a page that is not writable.
     unsafe { Cr0::update(|cr0| cr0.remove(Cr0Flags::WRITE_PROTECT)) };
-    let stack = info.kernel_stack_bottom..info.kernel_stack_bottom + info.kernel_stack_len;
-    STACK.call_once(|| stack);
-    let memory = info.physical_memory_offset.into_option();
-    let file = (memory.expect("asked for in CONFIG") + info.kernel_addr) as *const u8;
-    // SAFETY: the boot loader keeps the kernel's ELF file there, and nothing writes it.
-    let file = unsafe { slice::from_raw_parts(file, info.kernel_len as usize) };
-    let symbols = Symbols::of_file(file, info.kernel_image_offset, &Rules::NONE);
+    let symbols = Symbols::of_file(own_file(info), info.kernel_image_offset, &Rules::NONE);
     probes::start::<Minimal>(symbols.expect("the linker wrote a symbol table"));
 }
 
@@ -75,8 +65,7 @@ unsafe impl Platform for Minimal {
     }
 
     fn stack_of(sp: u64) -> Range<u64> {
-        let stack = STACK.get().filter(|stack| stack.contains(&sp));
-        stack.cloned().unwrap_or_default()
+        crate::stack_of(sp)
     }
 
     fn can_sleep() -> bool {

@@ -24,14 +24,16 @@ mod traps;
 use core::{
     alloc::{GlobalAlloc, Layout},
     fmt::{self, Write},
+    ops::Range,
     panic::PanicInfo,
     ptr::{NonNull, null_mut},
+    slice,
 };
 
 use bootloader_api::{BootInfo, BootloaderConfig, config::Mapping};
 use linked_list_allocator::Heap;
 use probes::{Kprobe, Kretprobe, KretprobeInstance, PreVerdict, ProbeError, PtRegs, self_test};
-use spin::mutex::SpinMutex;
+use spin::{Once, mutex::SpinMutex};
 use uart_16550::{Config, Uart16550Tty, backend::PioBackend};
 use x86_64::instructions::port::Port;
 
@@ -46,6 +48,7 @@ static CONFIG: BootloaderConfig = {
 bootloader_api::entry_point!(start, config = &CONFIG);
 
 fn start(info: &'static mut BootInfo) -> ! {
+    STACK.call_once(|| info.kernel_stack_bottom..info.kernel_stack_bottom + info.kernel_stack_len);
     traps::init();
     heap_init();
     glue::init(info);
@@ -63,6 +66,23 @@ fn start(info: &'static mut BootInfo) -> ! {
         glue::serve();
     }
     exit(report.is_ok() && result.is_ok())
+}
+
+/// The stack, from the boot loader.
+static STACK: Once<Range<u64>> = Once::new();
+
+/// The bounds of the stack that contains `sp`; an empty range if it is none.
+fn stack_of(sp: u64) -> Range<u64> {
+    let stack = STACK.get().filter(|stack| stack.contains(&sp));
+    stack.cloned().unwrap_or_default()
+}
+
+/// The kernel's own ELF file.
+fn own_file(info: &BootInfo) -> &'static [u8] {
+    let memory = info.physical_memory_offset.into_option();
+    let file = (memory.expect("asked for in CONFIG") + info.kernel_addr) as *const u8;
+    // SAFETY: the boot loader keeps it there, and nothing writes it.
+    unsafe { slice::from_raw_parts(file, info.kernel_len as usize) }
 }
 
 /// The number of the one task: any above 1.

@@ -1,16 +1,15 @@
 //! The glue of probes and tracer, which stands for `glue` where the kernel has the feature
 //! `tracer`. It is what `examples/glue.rs` of the agent shows, for a kernel without a timer.
 
-use core::{fmt, ops::Range, slice};
+use core::{fmt, ops::Range};
 
 use bootloader_api::BootInfo;
 use hit_path::{Rules, Symbols};
 use probes::{PerCpu, Platform, SelfTest, TaskLock, platform::SlotMemory};
-use spin::Once;
 use trace_agent::{Agent, Local, Serial, remote};
 use x86_64::registers::control::{Cr0, Cr0Flags};
 
-use crate::{THE_TASK, exit, say, shop, traps};
+use crate::{THE_TASK, exit, own_file, say, shop, traps};
 
 /// This kernel, as the probes and the tracer see it.
 pub struct Minimal;
@@ -25,9 +24,6 @@ static LOCAL: Local = Local::new();
 /// The number of the task that works while [`THE_TASK`] waits.
 const SHOP: u64 = THE_TASK + 1;
 
-/// The stack, from the boot loader.
-static STACK: Once<Range<u64>> = Once::new();
-
 /// Where displaced instructions run, and the code of compiled programs.
 #[unsafe(link_section = ".text.slots")]
 static SLOTS: SlotMemory<{ 256 * 1024 }> = SlotMemory::new();
@@ -41,13 +37,7 @@ pub fn init(info: &'static BootInfo) {
     // As in `glue`, text and slots are written where they execute.
     // SAFETY: no Rust reference allows a write to a page that is not writable.
     unsafe { Cr0::update(|cr0| cr0.remove(Cr0Flags::WRITE_PROTECT)) };
-    let stack = info.kernel_stack_bottom..info.kernel_stack_bottom + info.kernel_stack_len;
-    STACK.call_once(|| stack);
-    let memory = info.physical_memory_offset.into_option();
-    let file = (memory.expect("asked for in CONFIG") + info.kernel_addr) as *const u8;
-    // SAFETY: the boot loader keeps the kernel's ELF file there, and nothing writes it.
-    let file = unsafe { slice::from_raw_parts(file, info.kernel_len as usize) };
-    let symbols = Symbols::of_file(file, info.kernel_image_offset, &Rules::NONE);
+    let symbols = Symbols::of_file(own_file(info), info.kernel_image_offset, &Rules::NONE);
     probes::start::<Minimal>(symbols.expect("the linker wrote a symbol table"));
 }
 
@@ -85,8 +75,7 @@ unsafe impl Platform for Minimal {
     }
 
     fn stack_of(sp: u64) -> Range<u64> {
-        let stack = STACK.get().filter(|stack| stack.contains(&sp));
-        stack.cloned().unwrap_or_default()
+        crate::stack_of(sp)
     }
 
     // There are no interrupts, so they are always off.

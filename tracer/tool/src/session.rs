@@ -29,12 +29,12 @@ pub fn run(options: &Options) -> Result<u8, Failure> {
     run::end_on_signal()?;
     let mut timing = Timing::new(options.timing);
     if let Some(pattern) = &options.list {
-        return match list(pattern, options, &mut timing) {
-            Err(Failure::Error(error)) if !is_closed_pipe(&error) => Err(Failure::Error(error)),
-            Err(refused @ Failure::Refused(_)) => Err(refused),
+        match list(pattern, options, &mut timing) {
             // Whoever reads the list has seen enough.
-            Ok(()) | Err(Failure::Error(_)) => Ok(0),
-        };
+            Err(Failure::Error(error)) if is_closed_pipe(&error) => {}
+            listed => listed?,
+        }
+        return Ok(0);
     }
     if options.record.record {
         return record::run(options, &mut timing);

@@ -248,27 +248,28 @@ impl Array {
     /// in what was taken or stays, as far as it is to one word. On that CPU, in no hit, that is so
     /// of all words that a hit changes.
     pub fn take_cpu(&self, cpu: usize, mut visit: impl FnMut(usize, u64)) {
-        if cpu < self.cpus {
-            let words = self.part(cpu).iter().take(self.entries * self.value_words);
-            for (place, word) in words.enumerate() {
-                if word.load(Relaxed) != 0 {
-                    visit(place, word.swap(0, Relaxed));
-                }
+        for (place, word) in self.words_of_cpu(cpu) {
+            if word.load(Relaxed) != 0 {
+                visit(place, word.swap(0, Relaxed));
             }
         }
     }
 
     /// Calls `visit` with each word of the values of `cpu` that is not 0, and its place among them.
     pub fn for_each_of_cpu(&self, cpu: usize, mut visit: impl FnMut(usize, u64)) {
-        if cpu < self.cpus {
-            let words = self.part(cpu).iter().take(self.entries * self.value_words);
-            for (place, word) in words.enumerate() {
-                match word.load(Relaxed) {
-                    0 => {}
-                    word => visit(place, word),
-                }
+        for (place, word) in self.words_of_cpu(cpu) {
+            match word.load(Relaxed) {
+                0 => {}
+                word => visit(place, word),
             }
         }
+    }
+
+    /// The words of the values of `cpu`, each with its place; none if there is no such CPU.
+    fn words_of_cpu(&self, cpu: usize) -> impl Iterator<Item = (usize, &AtomicU64)> {
+        let part = if cpu < self.cpus { self.part(cpu) } else { &[] };
+        let words = part.iter().take(self.entries * self.value_words);
+        words.enumerate()
     }
 
     /// Sets all values of `cpu` to 0. If it runs on that CPU, each hit is either cleared away as a

@@ -33,6 +33,38 @@ pub unsafe extern "C" fn offer_trap<P: Host>(regs: *mut PtRegs, vector: u32) -> 
     gates::offer::<P>(regs, vector as u8)
 }
 
+/// In an entry: offers the frame at rsp, of the trap `{vector}`, to the probes. If it is theirs, it
+/// resumes from there. Else it goes on with the frame as it is.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! offer_frame {
+    () => {
+        concat!(
+            r#"
+    mov rdi, rsp
+    mov esi, {vector}
+    sub rsp, 8
+    .cfi_adjust_cfa_offset 8
+    call {offer}
+    add rsp, 8
+    .cfi_adjust_cfa_offset -8
+    test al, al
+    .cfi_remember_state
+    jz 2f
+"#,
+            $crate::pop_general_registers!(),
+            r#"
+    add rsp, 8
+    .cfi_adjust_cfa_offset -8
+    iretq
+2:
+    .cfi_restore_state
+    .cfi_def_cfa_offset 168
+"#
+        )
+    };
+}
+
 /// Defines `$name`, where the gate of a vector leads: #DB, or a fault. It offers traps of kernel
 /// code to the probes of a [`Platform`](crate::Platform), and goes on to `owner`, the path of a
 /// [`GateOwner`](crate::gates::GateOwner), with all others and with those that are not the probes'.
@@ -79,23 +111,7 @@ macro_rules! trap_code {
             $crate::push_general_registers!(),
             "cld",
             $clear_ac,
-            "mov rdi, rsp",
-            "mov esi, {vector}",
-            "sub rsp, 8",
-            ".cfi_adjust_cfa_offset 8",
-            "call {offer}",
-            "add rsp, 8",
-            ".cfi_adjust_cfa_offset -8",
-            "test al, al",
-            ".cfi_remember_state",
-            "jz 2f",
-            $crate::pop_general_registers!(),
-            "add rsp, 8",
-            ".cfi_adjust_cfa_offset -8",
-            "iretq",
-            "2:",
-            ".cfi_restore_state",
-            ".cfi_def_cfa_offset 168",
+            $crate::offer_frame!(),
             $crate::pop_general_registers!(),
             ".if {error_code} == 0",
             "add rsp, 8",
@@ -136,23 +152,7 @@ macro_rules! other_breakpoint {
                 ".endr",
                 "cld",
                 $clear_ac,
-                "mov rdi, rsp",
-                "mov esi, 3",
-                "sub rsp, 8",
-                ".cfi_adjust_cfa_offset 8",
-                "call {offer}",
-                "add rsp, 8",
-                ".cfi_adjust_cfa_offset -8",
-                "test al, al",
-                ".cfi_remember_state",
-                "jz 2f",
-                $crate::pop_general_registers!(),
-                "add rsp, 8",
-                ".cfi_adjust_cfa_offset -8",
-                "iretq",
-                "2:",
-                ".cfi_restore_state",
-                ".cfi_def_cfa_offset 168",
+                $crate::offer_frame!(),
                 ".irp register, r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8",
                 "pop \\register",
                 ".cfi_adjust_cfa_offset -8",
@@ -160,6 +160,7 @@ macro_rules! other_breakpoint {
                 ".endr",
                 "3:",
                 $crate::end_in_owner!(),
+                vector = const 3,
                 offer = sym $crate::asm::traps::offer_trap::<$platform>,
                 owner = sym $owner,
             )
