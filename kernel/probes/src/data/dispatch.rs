@@ -114,6 +114,8 @@ impl Kprobe {
 #[derive(Clone, Copy)]
 struct Ends {
     enabled: usize,
+    /// How many of the probes are enabled.
+    number_enabled: usize,
     /// With a post handler.
     post: usize,
     /// Served by something else than a return without an entry handler.
@@ -124,12 +126,14 @@ impl Ends {
     fn of<'a>(probes: impl Iterator<Item = &'a Kprobe>, entry: &EntryPoints) -> Self {
         let mut ends = Self {
             enabled: 0,
+            number_enabled: 0,
             post: 0,
             other: 0,
         };
         for (number, probe) in (1..).zip(probes) {
             if probe.is_enabled() {
                 ends.enabled = number;
+                ends.number_enabled += 1;
             }
             if probe.post_handler.is_some() {
                 ends.post = number;
@@ -147,14 +151,19 @@ impl Site {
     /// Chooses how hits are served, for all probes here. Under the registry's lock.
     #[inline]
     pub(crate) fn choose_stubs(&self, entry: &EntryPoints) {
-        let ends = Ends::of(self.probes(), entry);
-        for (place, probe) in self.probes().enumerate() {
-            self.choose_one(probe, ends, place, entry);
-            // A handle that is dropped in a handler disables its probe without the lock. It writes
-            // the flag first, then what follows from the flag.
-            fence(Ordering::SeqCst);
-            if !probe.is_enabled() {
-                probe.silence(entry);
+        // A handle that is dropped in a handler disables its probe without the lock. It writes the
+        // flag first, then what follows from the flag. So if as many are enabled afterwards as
+        // before, then nothing that was chosen here follows from a flag that has changed since.
+        loop {
+            let ends = Ends::of(self.probes(), entry);
+            let mut number_enabled = 0;
+            for (place, probe) in self.probes().enumerate() {
+                self.choose_one(probe, ends, place, entry);
+                fence(Ordering::SeqCst);
+                number_enabled += usize::from(probe.is_enabled());
+            }
+            if number_enabled == ends.number_enabled {
+                break;
             }
         }
     }
@@ -314,12 +323,12 @@ mod tests {
 
     const PROBED: u64 = 0xffff_ffff_8001_2340;
 
-    /// Stub, chain and routine of the newest of `probes`, oldest first, which all come to `site`.
+    /// Stub, chain and routine of the first of `probes`, oldest first, which all come to `site`.
     fn chosen(site: &Site, probes: &[&Kprobe]) -> [u64; 3] {
         probes.iter().for_each(|probe| site.link(probe, &ENTRY));
         site.choose_stubs(&ENTRY);
-        let newest = probes.last().unwrap();
-        [&newest.stub, &newest.chain, &newest.routine].map(|word| word.load(Ordering::Relaxed))
+        let first = site.probes().next().unwrap();
+        [&first.stub, &first.chain, &first.routine].map(|word| word.load(Ordering::Relaxed))
     }
 
     fn site() -> Site {
@@ -337,15 +346,22 @@ mod tests {
         // SAFETY: it lives to the end of the test.
         let acts = || unsafe { Kprobe::new().action(&raw const action) };
         let plain = || Kprobe::new().pre(handler);
-        let (lone, sibling, old) = (kretprobe::<()>(0), kretprobe::<()>(0), kretprobe::<()>(1));
-        let (with_data, beside) = (kretprobe::<u64>(0), kretprobe::<()>(0));
-        let over_post = kretprobe::<()>(0);
+        let (with_data, old) = (kretprobe::<u64>(0), kretprobe::<()>(1));
+        let [
+            lone,
+            other,
+            sibling,
+            after_disabled,
+            beside,
+            early,
+            under_post,
+        ] = [(); 7].map(|()| kretprobe::<()>(0));
         // Oldest first.
-        let lists: [(&[&Kprobe], [u64; 3]); 16] = [
+        let lists: [(&[&Kprobe], [u64; 3]); 18] = [
             (&[&Kprobe::new()], [12, 2, 2]),
             (&[&plain()], [12, 3, 3]),
-            (&[&plain().disabled()], [11, 10, 1]),
-            (&[&plain(), &plain().disabled()], [11, 10, 1]),
+            (&[&plain().disabled()], [11, 1, 1]),
+            (&[&plain(), &plain().disabled()], [12, 9, 1]),
             (&[&plain().disabled(), &plain()], [12, 9, 3]),
             (&[&plain().post(after)], [13, 3, 3]),
             (&[&plain().post(after), &plain()], [13, 9, 3]),
@@ -354,9 +370,11 @@ mod tests {
             (&[&acts().post(after)], [13, 4, 4]),
             (&[jprobe()], [12, 2, 2]),
             (&[lone], [14, 5, 5]),
-            (&[&plain().disabled(), sibling], [15, 9, 5]),
-            (&[&plain(), beside], [12, 9, 5]),
-            (&[&plain().post(after), over_post], [13, 9, 5]),
+            (&[other, sibling], [15, 9, 5]),
+            (&[&plain().disabled(), after_disabled], [12, 9, 1]),
+            (&[&plain(), beside], [12, 9, 3]),
+            (&[early, &acts()], [12, 9, 4]),
+            (&[&plain().post(after), under_post], [13, 9, 3]),
             (&[old], [12, 8, 8]),
         ];
         for (number, (probes, expected)) in lists.into_iter().enumerate() {
@@ -385,6 +403,55 @@ mod tests {
         let probe = Kprobe::new().pre(handler).disabled();
         site().link(&probe, &ENTRY);
         assert_eq!(probe.stub.load(Ordering::Relaxed), 11);
+    }
+
+    /// Kprobes, return probes, a jprobe: in this order whatever their ages, and the newest first
+    /// among those of a kind. Each leads on to the next one.
+    #[test]
+    fn return_probes_come_after_the_kprobes_of_a_site_and_a_jprobe_last() {
+        let kinds = "kkrrj";
+        let mut orders = 0;
+        for number in 0..5_usize.pow(5) {
+            let order = [0, 1, 2, 3, 4].map(|place| number / 5_usize.pow(place) % 5);
+            let is_permutation = (0..5).all(|kind| order.contains(&kind));
+            if !is_permutation {
+                continue;
+            }
+            orders += 1;
+            let site = site();
+            let mut expected = alloc::vec::Vec::new();
+            for letter in ['k', 'r', 'j'] {
+                let of_kind = order
+                    .iter()
+                    .rev()
+                    .filter(|at| kinds[**at..].starts_with(letter));
+                expected.extend(of_kind.copied());
+            }
+            let [first, second] = [(); 2].map(|()| Kprobe::new().pre(handler));
+            let probes = [
+                &first,
+                &second,
+                kretprobe::<()>(0),
+                kretprobe::<u64>(0),
+                jprobe(),
+            ];
+            for at in order {
+                site.link(probes[at], &ENTRY);
+                let mut linked = site.probes().peekable();
+                while let Some(probe) = linked.next() {
+                    let is_last = linked.peek().is_none();
+                    let routine = probe.routine.load(Ordering::Relaxed);
+                    let chain = probe.chain.load(Ordering::Relaxed);
+                    assert_eq!(chain, if is_last { routine } else { 9 }, "{order:?}");
+                }
+            }
+            let found = site.probes().map(|probe| {
+                let is_it = |other: &&Kprobe| core::ptr::eq(*other, probe);
+                probes.iter().position(is_it).unwrap()
+            });
+            assert!(found.eq(expected.iter().copied()), "{order:?}");
+        }
+        assert_eq!(orders, 120);
     }
 
     /// A jprobe comes last, so those before it have one more after them.
