@@ -66,15 +66,27 @@ macro_rules! at_place {
 }
 
 impl UserHolder {
-    /// A disabled probe, which holds the place.
-    pub(super) fn idle(place: &Place<'_>) -> Result<Self, UprobeError> {
-        Ok(if place.returns {
-            let probe = at_place!(Uretprobe::new(), place).disabled();
-            Self::Return(RegisteredUserProbe::new(probe)?)
+    /// A disabled probe, which holds the place: that of `held`, if there is one.
+    pub(super) fn idle(place: &Place<'_>, held: Option<&Self>) -> Result<Self, UprobeError> {
+        if place.returns {
+            Self::of_return(at_place!(Uretprobe::new(), place).disabled(), held)
         } else {
-            let probe = at_place!(Uprobe::new(), place).disabled();
-            Self::Probe(RegisteredUserProbe::new(probe)?)
-        })
+            Self::of_probe(at_place!(Uprobe::new(), place).disabled(), held)
+        }
+    }
+
+    fn of_probe(probe: Uprobe, held: Option<&Self>) -> Result<Self, UprobeError> {
+        Ok(Self::Probe(match held {
+            Some(Self::Probe(held)) => held.beside(probe)?,
+            _ => RegisteredUserProbe::new(probe)?,
+        }))
+    }
+
+    fn of_return(probe: Uretprobe, held: Option<&Self>) -> Result<Self, UprobeError> {
+        Ok(Self::Return(match held {
+            Some(Self::Return(held)) => held.beside(probe)?,
+            _ => RegisteredUserProbe::new(probe)?,
+        }))
     }
 
     fn misses(&self) -> u64 {
@@ -103,8 +115,12 @@ pub(super) struct AttachedToProgram {
 }
 
 impl AttachedToProgram {
-    /// Registers a probe whose hits do nothing yet.
-    pub(super) fn new(run: RunInProgram, place: &Place<'_>) -> Result<Self, UprobeError> {
+    /// Registers a probe whose hits do nothing yet: at the place of `held`, if there is one.
+    pub(super) fn new(
+        run: RunInProgram,
+        place: &Place<'_>,
+        held: Option<&UserHolder>,
+    ) -> Result<Self, UprobeError> {
         let started = Arc::new(AtomicBool::new(false));
         let gate = started.clone();
         let RunInProgram { run, routine } = run;
@@ -129,20 +145,23 @@ impl AttachedToProgram {
             if keeps_di {
                 probe = probe.keep_di();
             }
-            UserHolder::Return(RegisteredUserProbe::new(probe.closure(handler)?)?)
+            UserHolder::of_return(probe.closure(handler)?, held)?
         } else {
             let handler: Box<UprobeClosure> = try_box(move |_: &Uprobe, regs: &mut PtRegs| {
                 run(regs);
                 PreVerdict::Execute
             })?;
-            let probe = at_place!(Uprobe::new(), place).closure(handler);
-            UserHolder::Probe(RegisteredUserProbe::new(probe)?)
+            UserHolder::of_probe(at_place!(Uprobe::new(), place).closure(handler), held)?
         };
         Ok(Self {
             probe,
             started,
             routine,
         })
+    }
+
+    pub(super) fn holder(&self) -> &UserHolder {
+        &self.probe
     }
 
     pub(super) fn misses(&self) -> u64 {
@@ -177,7 +196,6 @@ impl InProgram for AttachedToProgram {
     }
 }
 
-/// A program of a script, at a place that the script names.
 /// The processes that run the program at `path`.
 ///
 /// # Errors
@@ -188,6 +206,7 @@ pub(super) fn programs_of(path: &str) -> Result<WatchScope, String> {
     Ok(watch_scopes::programs_of(file.node()))
 }
 
+/// A program of a script, at a place that the script names.
 pub(super) fn attach(
     run: RunInProgram,
     place: &PlaceInProgram<'_>,
@@ -203,6 +222,7 @@ pub(super) fn attach(
             maxactive: 0,
             keeps_di: true,
         },
+        None,
     );
     let attached = attached.map_err(|error| format!("{}: {error}", place.path))?;
     attached.start();

@@ -20,7 +20,7 @@ use alloc::{
 use core::{
     any::Any,
     ops::Deref,
-    ptr,
+    ptr, slice,
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -498,6 +498,21 @@ pub fn register(probes: &[UserProbe]) -> Result<(), UprobeError> {
     })
 }
 
+/// Registers `probe` at the place of `other`, which has one of its kind.
+fn register_beside(other: &UserProbe, probe: &UserProbe) -> Result<(), UprobeError> {
+    change(|registry, after| {
+        let key = registry.site_of(other).ok_or(UprobeError::NotRegistered)?;
+        let site = registry.site_mut(key).ok_or(UprobeError::NotRegistered)?;
+        push(&mut site.probes, probe.clone())?;
+        probe.begin(key);
+        let result = registry.apply(key, after);
+        if result.is_err() {
+            registry.remove_all(slice::from_ref(probe), after);
+        }
+        result
+    })
+}
+
 /// Unregisters several probes. When this returns no handler of them runs or will; those that are
 /// not registered stay so. Task context, may sleep.
 ///
@@ -638,6 +653,18 @@ where
         register(&[probe.clone().into()])?;
         Ok(Self { probe })
     }
+
+    /// Registers `probe` at the place of this one, whatever has become of the file's name and
+    /// content since. What `probe` says of its own place counts for nothing but its reference
+    /// counter, which must be that of this one. Task context, may sleep.
+    ///
+    /// # Errors
+    /// [`UprobeError::AtomicContext`], [`UprobeError::OutOfMemory`]; the probe is dropped then.
+    pub fn beside(&self, probe: T) -> Result<Self, UprobeError> {
+        let probe = ProbeRef::Shared(Shared::try_new(probe)?);
+        register_beside(&self.probe.clone().into(), &probe.clone().into())?;
+        Ok(Self { probe })
+    }
 }
 
 impl<T> RegisteredUserProbe<T>
@@ -670,7 +697,7 @@ where
 {
     fn drop(&mut self) {
         let probe: UserProbe = self.probe.clone().into();
-        if unregister(core::slice::from_ref(&probe)).is_err() {
+        if unregister(slice::from_ref(&probe)).is_err() {
             probe.common().end();
             ORPHANS.store(true, Ordering::Relaxed);
         }

@@ -135,7 +135,7 @@ impl Probe {
     /// # Errors
     /// [`Refusal`].
     pub fn new(definition: Definition, order: u64) -> Result<Self, Refusal> {
-        let state = Self::idle(&definition).map_err(Refusal::place)?;
+        let state = Self::idle(&definition, None).map_err(Refusal::place)?;
         Ok(Self {
             definition,
             order,
@@ -154,7 +154,8 @@ impl Probe {
         }
     }
 
-    fn idle(definition: &Definition) -> Result<State, Reason> {
+    /// What keeps the place of a definition that is not armed: that of `held`, if there is one.
+    fn idle(definition: &Definition, held: Option<&UserHolder>) -> Result<State, Reason> {
         if definition.fixed {
             return Ok(State::Absent);
         }
@@ -162,7 +163,7 @@ impl Probe {
             return watch::check(definition).map(|()| State::Absent);
         }
         if definition.is_of_program() {
-            let holder = user::hold(definition).map_err(|error| match error {
+            let holder = user::hold(definition, held).map_err(|error| match error {
                 UprobeError::MidInstruction { .. } => Reason::BadInstructionBoundary,
                 UprobeError::NotFunctionEntry { .. } | UprobeError::EntryPoint => {
                     Reason::BadReturnProbe
@@ -246,6 +247,15 @@ impl Probe {
         }
     }
 
+    /// The probe of a program that keeps the place.
+    fn held(&self) -> Option<&UserHolder> {
+        match &self.state {
+            State::Idle(Holder::OfProgram(holder)) => Some(holder),
+            State::ArmedInProgram(probe) => Some(probe.holder()),
+            _ => None,
+        }
+    }
+
     /// Puts `next` in place of the program that is attached now, if there is one.
     pub(super) fn replace(&mut self, next: State) {
         let (program, misses) = match &self.state {
@@ -277,7 +287,7 @@ impl Probe {
         if self.definition.is_watch() {
             return self.replace(State::Absent);
         }
-        match (Self::idle(&self.definition), &self.state) {
+        match (Self::idle(&self.definition, self.held()), &self.state) {
             (Ok(idle), _) => self.replace(idle),
             // Without memory for another probe, this one keeps the place, disabled.
             (Err(_), State::Armed(probe)) => _ = probe.stop(),
@@ -291,7 +301,7 @@ impl Probe {
     /// Attaches programs beside what is there, disabled.
     pub(super) fn attach(&self, loaded: Loaded) -> Result<State, ArmError> {
         if self.definition.is_of_program() {
-            let attached = EventInProgram::new(loaded.hit, &self.definition);
+            let attached = EventInProgram::new(loaded.hit, &self.definition, self.held());
             return Ok(State::ArmedInProgram(attached.map_err(ArmError::User)?));
         }
         Ok(match self.definition.kind {

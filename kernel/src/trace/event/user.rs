@@ -38,9 +38,13 @@ fn place(definition: &Definition) -> Place<'_> {
     }
 }
 
-/// A disabled probe, which holds the place of `definition`.
-pub(super) fn hold(definition: &Definition) -> Result<UserHolder, UprobeError> {
-    UserHolder::idle(&place(definition))
+/// A disabled probe, which holds the place of `definition`: that of `held`, if there is one. A file
+/// may have lost its name since, or have other content.
+pub(super) fn hold(
+    definition: &Definition,
+    held: Option<&UserHolder>,
+) -> Result<UserHolder, UprobeError> {
+    UserHolder::idle(&place(definition), held)
 }
 
 /// A program on the place of its definition.
@@ -51,20 +55,25 @@ pub(in crate::trace) struct EventInProgram {
 }
 
 impl EventInProgram {
-    /// Registers the probe of `definition`, whose hits do nothing yet.
+    /// Registers the probe of `definition`, whose hits do nothing yet: at the place of `held`.
     pub(super) fn new(
         program: Shared<Program>,
         definition: &Definition,
+        held: Option<&UserHolder>,
     ) -> Result<Self, UprobeError> {
         let run = Program::in_program(&program)?;
         Ok(Self {
-            probe: AttachedToProgram::new(run, &place(definition))?,
+            probe: AttachedToProgram::new(run, &place(definition), held)?,
             program,
         })
     }
 
     pub(super) fn program(&self) -> &Shared<Program> {
         &self.program
+    }
+
+    pub(super) fn holder(&self) -> &UserHolder {
+        self.probe.holder()
     }
 
     pub(super) fn misses(&self) -> u64 {

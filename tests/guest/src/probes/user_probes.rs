@@ -90,7 +90,8 @@ fn refusal(probe: Uprobe) -> UprobeError {
 }
 
 /// The program's file.
-fn file(path: &str) -> Vec<u8> {
+/// The bytes of a file.
+pub fn file(path: &str) -> Vec<u8> {
     let file = fs::open(path, open::RDONLY).expect("the program is there");
     let size = file.attributes().expect("it has attributes").size as usize;
     let mut bytes = vec![0; size];

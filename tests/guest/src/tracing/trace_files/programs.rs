@@ -20,6 +20,7 @@ use kernel::{
 };
 
 use super::{append, clean_up, echo, exists, lines, show};
+use crate::probes::user_probes::{expect_soon, file, kill};
 
 const EXERCISE: &str = "/bin/exercise";
 
@@ -199,6 +200,64 @@ fn an_event_goes_while_its_call_is_inside() {
     assert_eq!((witness.active(), witness.hits()), (0, 1));
     assert!(records("out").is_empty(), "{:?}", records("out"));
     fs::unlink(&NodeRef::root(), b"/released").expect("it is there");
+    clean_up();
+}
+
+/// The hits of an event so far, as `uprobe_profile` has them.
+fn hits_of(event: &str) -> u64 {
+    let profile = show("uprobe_profile");
+    let line = profile
+        .lines()
+        .find(|line| line.split_whitespace().nth(1) == Some(event));
+    let hits = line.and_then(|line| line.split_whitespace().nth(2)?.parse().ok());
+    hits.unwrap_or_else(|| panic!("{event}: {profile}"))
+}
+
+/// An event has its file, as on Linux, and not the name: it is switched off and on again when the
+/// name is gone, and when the file has other bytes there.
+#[guest_test]
+fn events_stay_on_a_file_that_was_deleted_or_written() {
+    let kept = "/tmp/kept";
+    fs::install_file(kept.as_bytes(), 0o755, file(EXERCISE)).expect("there is room");
+    echo("p:in /tmp/kept:probed_add", "uprobe_events").unwrap();
+    append("r:out /tmp/kept:probed_add", "uprobe_events").unwrap();
+    let running = start_program(kept, &["probed_forever"]).expect("it can be run");
+    let goes_on = || {
+        for event in ["in", "out"] {
+            let before = hits_of(event);
+            echo("1", "events/uprobes/enable").unwrap();
+            expect_soon("hits", || hits_of(event) > before + 10);
+            echo("0", "events/uprobes/enable").unwrap();
+            let after = hits_of(event);
+            sleep_until(ktime_get() + 5 * NSEC_PER_MSEC);
+            assert_eq!(hits_of(event), after, "{event} is off");
+        }
+    };
+    goes_on();
+    // The process runs the bytes that it has.
+    let offset = uprobes::function_offset(EXERCISE, "probed_add").unwrap();
+    let first = &file(EXERCISE)[offset as usize..][..1];
+    let write = |bytes: &[u8]| {
+        let file = fs::open(kept, open::WRONLY).expect("it is there");
+        assert_eq!(file.write_at(offset, bytes), Ok(1));
+    };
+    write(&[0x90]);
+    goes_on();
+    write(first);
+    fs::unlink(&NodeRef::root(), kept.as_bytes()).expect("it is there");
+    goes_on();
+    goes_on();
+    // Another file of that name is another file.
+    fs::install_file(kept.as_bytes(), 0o755, file(EXERCISE)).expect("there is room");
+    kill(running);
+    let before = (hits_of("in"), hits_of("out"));
+    echo("1", "events/uprobes/enable").unwrap();
+    let ended = run_program(kept, &["probed", "1"]);
+    assert_eq!(ended, Ok(WaitStatus::exited(0)));
+    assert_eq!((hits_of("in"), hits_of("out")), before);
+    echo("0", "events/uprobes/enable").unwrap();
+    echo("", "uprobe_events").unwrap();
+    fs::unlink(&NodeRef::root(), kept.as_bytes()).expect("it is there");
     clean_up();
 }
 
