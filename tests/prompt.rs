@@ -131,7 +131,7 @@ fn what_is_wrong_with_a_line_is_told() {
     for (line, told) in [
         (
             "nonsense",
-            "there is no command nonsense; there are help, ls, cat, echo, head,",
+            "there is no command nonsense; there are help, cd, pwd, ls, cat, echo, head,",
         ),
         (
             "> /tmp/file",
@@ -147,6 +147,10 @@ fn what_is_wrong_with_a_line_is_told() {
             "ls /nowhere",
             "ls: /nowhere: no such file or directory (ENOENT); ls DIRECTORY shows",
         ),
+        ("cd /nowhere", "cd: /nowhere: no such file or directory"),
+        ("cd /proc/kallsyms", "cd: /proc/kallsyms: not a directory"),
+        ("cd /tmp /proc", "cd: it goes to one directory; usage: cd"),
+        ("pwd /tmp", "pwd: it takes no arguments"),
         ("cat", "cat: it needs a file; usage: cat FILE"),
         ("cat /proc", "cat: /proc: is a directory (EISDIR)"),
         ("cat /proc/kallsyms/x", "not a directory (ENOTDIR)"),
@@ -422,6 +426,46 @@ fn output_reaches_a_file_as_a_shell_would_send_it() {
     session.power_off();
 }
 
+/// Commands, files for output, completion and programs take paths from the directory of `cd`.
+#[test]
+fn paths_are_taken_from_the_directory_that_one_went_to() {
+    let mut session = Session::interactive();
+    assert_eq!(session.command("pwd"), "/\n");
+    let at_root = session.command("ls");
+    assert_eq!(session.command("cd /sys/kernel/tracing"), "");
+    assert_eq!(session.command("pwd"), "/sys/kernel/tracing\n");
+    assert_eq!(
+        session.command("echo 'p:made sys_mkdir' > kprobe_events"),
+        ""
+    );
+    assert_eq!(session.command("cat events/kprobes/made/enable"), "0\n");
+    assert_eq!(session.command("cd events/kprobes/made"), "");
+    assert_eq!(session.command("cat enable ../made/enable"), "0\n0\n");
+    assert_eq!(
+        session.command("ls"),
+        session.command("ls /sys/kernel/tracing/events/kprobes/made")
+    );
+    assert_eq!(session.command("cd ../../.."), "");
+    assert_eq!(session.command("echo > kprobe_events"), "");
+    assert_eq!(session.command("cd /tmp"), "");
+    assert_eq!(session.command("mkdir d"), "");
+    assert_eq!(session.command("cd d"), "");
+    assert_eq!(session.command("rmdir ../d"), "");
+    let said = session.command("pwd");
+    assert!(
+        said.starts_with("pwd: .: no such file or directory (ENOENT)"),
+        "{said}"
+    );
+    assert_eq!(session.command("cd"), "");
+    assert_eq!(session.command("ls"), at_root);
+    assert!(
+        session
+            .command("run bin/workload 0")
+            .contains("workload: done")
+    );
+    session.power_off();
+}
+
 #[test]
 fn files_are_searched_cut_and_removed() {
     let mut session = Session::interactive();
@@ -490,6 +534,9 @@ fn tab_completes_what_can_be_typed() {
         ("cat '/tmp/a\t", "cat '/tmp/a b' ", "text\n"),
         ("echo more >> /t\ta\t", "echo more >> /tmp/a\\ b ", ""),
         ("cat \"/tmp/a\t", "cat \"/tmp/a b\" ", "text\nmore\n"),
+        ("cd /tm\t", "cd /tmp/", ""),
+        ("cat a\t", "cat a\\ b ", "text\nmore\n"),
+        ("cd", "cd", ""),
         ("run chi\t0", "run child 0", ""),
         ("run /bi\tchi\t0", "run /bin/child 0", ""),
         (

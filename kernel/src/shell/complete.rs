@@ -13,7 +13,7 @@ use alloc::{
 
 use prompt::{Candidates, End, WordPlace};
 
-use super::{command::Command, walkthrough::CALLABLE};
+use super::{command::Command, files::cwd, walkthrough::CALLABLE};
 use crate::{
     fs::{self, FileKind, NodeRef},
     module::{self, ModuleState},
@@ -54,9 +54,9 @@ pub fn paths(place: &WordPlace) -> Candidates {
 fn paths_at(place: &WordPlace, start: usize) -> Candidates {
     let path = &place.word[start..];
     let name = path.rfind('/').map_or(0, |slash| slash + 1);
-    let directory = if name == 0 { "/" } else { &path[..name] };
+    let directory = if name == 0 { "." } else { &path[..name] };
     let mut candidates = Candidates::behind(start + name);
-    let entries = fs::entries(&NodeRef::root(), directory.as_bytes());
+    let entries = fs::entries(&cwd(), directory.as_bytes());
     for (name, attributes) in entries.unwrap_or_default() {
         let Ok(name) = core::str::from_utf8(&name) else {
             continue;

@@ -1,8 +1,8 @@
 //! Commands about files, and the output of any command on its way to a file.
 //!
-//! Commands go through the kernel's own interface of files, as system calls do, but with paths from
-//! the root directory and without a table of descriptors. They read in pieces of [`CHUNK`] bytes,
-//! so a large file needs little memory. `tail` keeps the lines that it may have to show.
+//! Commands go through the kernel's own interface of files, as system calls do, with paths from the
+//! task's working directory, but without a table of descriptors. They read in pieces of [`CHUNK`]
+//! bytes, so a large file needs little memory. `tail` keeps the lines that it may have to show.
 //!
 //! Ctrl-C ends a command where it reads or writes next: a read that waits returns EINTR, and the
 //! output takes no more.
@@ -16,11 +16,12 @@ use core::{
 use abi::{mode, open};
 use prompt::syntax::Redirect;
 
-use super::command::{Failure, Next};
+use super::command::{Failure, Next, no_arguments};
 use crate::{
     errno::Errno,
     fs::{self, Attributes, CHUNK, File, FileKind, NodeRef},
     mm::shared::Shared,
+    task,
     terminal::Command as Running,
 };
 
@@ -36,15 +37,40 @@ fn failure(path: &str) -> impl Fn(Errno) -> Failure {
     }
 }
 
+/// The directory from which paths are taken.
+pub fn cwd() -> NodeRef {
+    task::current().process.cwd()
+}
+
+/// Goes to a directory.
+pub fn cd(arguments: &[&str], _out: &mut dyn Write) -> Result<Next, Failure> {
+    let path = match arguments {
+        [] => "/",
+        [path] => path,
+        _ => return Err(Failure::Usage("it goes to one directory")),
+    };
+    let directory = fs::directory(&cwd(), path.as_bytes()).map_err(failure(path))?;
+    task::current().process.set_cwd(directory);
+    Ok(Next::Command)
+}
+
+/// Says the path of the directory.
+pub fn pwd(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Failure> {
+    no_arguments(arguments)?;
+    let path = cwd().path().map_err(failure("."))?;
+    writeln!(out, "{}", String::from_utf8_lossy(&path))?;
+    Ok(Next::Command)
+}
+
 /// Lists directories and files: type and permissions, size, name.
 pub fn ls(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Failure> {
-    let root = NodeRef::root();
+    let cwd = cwd();
     for path in if arguments.is_empty() {
-        &["/"]
+        &["."]
     } else {
         arguments
     } {
-        let attributes = fs::attributes(&root, path.as_bytes()).map_err(failure(path))?;
+        let attributes = fs::attributes(&cwd, path.as_bytes()).map_err(failure(path))?;
         if attributes.kind != FileKind::Directory {
             entry(out, path.as_bytes(), &attributes)?;
             continue;
@@ -52,7 +78,7 @@ pub fn ls(arguments: &[&str], out: &mut dyn Write) -> Result<Next, Failure> {
         if arguments.len() > 1 {
             writeln!(out, "{path}:")?;
         }
-        let mut entries = fs::entries(&root, path.as_bytes()).map_err(failure(path))?;
+        let mut entries = fs::entries(&cwd, path.as_bytes()).map_err(failure(path))?;
         entries.sort_by(|(a, _), (b, _)| a.cmp(b));
         for (name, attributes) in &entries {
             entry(out, name, attributes)?;
@@ -253,17 +279,17 @@ fn for_each(
     if arguments.is_empty() {
         return Err(Failure::Usage(usage));
     }
-    let root = NodeRef::root();
+    let cwd = cwd();
     for path in arguments {
-        act(&root, path.as_bytes()).map_err(failure(path))?;
+        act(&cwd, path.as_bytes()).map_err(failure(path))?;
     }
     Ok(Next::Command)
 }
 
 /// Makes directories.
 pub fn mkdir(arguments: &[&str], _out: &mut dyn Write) -> Result<Next, Failure> {
-    for_each(arguments, "it needs a directory", |root, path| {
-        fs::mkdir(root, path, DIRECTORY_PERMISSIONS)
+    for_each(arguments, "it needs a directory", |cwd, path| {
+        fs::mkdir(cwd, path, DIRECTORY_PERMISSIONS)
     })
 }
 
@@ -360,5 +386,5 @@ impl Write for Output<'_> {
 }
 
 fn open_file(path: &str, flags: u32) -> Result<Shared<File>, Failure> {
-    File::open(&NodeRef::root(), path.as_bytes(), flags, PERMISSIONS).map_err(failure(path))
+    File::open(&cwd(), path.as_bytes(), flags, PERMISSIONS).map_err(failure(path))
 }

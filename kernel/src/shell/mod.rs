@@ -9,8 +9,8 @@
 //!                      └─ Tab ─► complete::candidates
 //! ```
 //!
-//! Paths are taken from the root directory. As in a shell of POSIX, the file after `>` is opened,
-//! and so truncated, before the command runs.
+//! Paths are taken from the working directory, which `cd` changes. As in a shell of POSIX, the file
+//! after `>` is opened, and so truncated, before the command runs.
 //!
 //! # Contexts
 //! Task context, one task, which sleeps until something is typed. The log goes on meanwhile: its
@@ -62,9 +62,24 @@ static COMMANDS: &[Command] = &[
         complete: complete::nothing,
     },
     Command {
+        name: "cd",
+        arguments: "[DIRECTORY]",
+        help: "goes to a directory, such as /sys/kernel/tracing, from which paths are taken then; \
+               to / without one",
+        run: files::cd,
+        complete: complete::paths,
+    },
+    Command {
+        name: "pwd",
+        arguments: "",
+        help: "says which directory that is",
+        run: files::pwd,
+        complete: complete::nothing,
+    },
+    Command {
         name: "ls",
         arguments: "[DIRECTORY|FILE ...]",
-        help: "lists files",
+        help: "lists files, without an argument those of the directory",
         run: files::ls,
         complete: complete::paths,
     },

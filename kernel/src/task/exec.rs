@@ -281,19 +281,19 @@ unsafe extern "C" fn begin_new_exec(filename: *const c_char, loaded: &Loaded, re
     };
 }
 
-/// Starts the program at `path` as a child of the running task, in a group of its own, with the
-/// console as its standard files. Its arguments are its path and `args`. Returns its pid. Task
-/// context.
+/// Starts the program at `path` as a child of the running task, in a group of its own and in the
+/// task's working directory, with the console as its standard files. Its arguments are its path and
+/// `args`. Returns its pid. Task context.
 pub fn start_program(path: &str, args: &[&str]) -> Result<Pid, Errno> {
     start_in_group(path, args, Group::fresh())
 }
 
 fn start_in_group(path: &str, args: &[&str], group: Group) -> Result<Pid, Errno> {
     let arguments = Arguments::from_kernel(path, args)?;
-    let root = NodeRef::root();
-    let loaded = load(&root, path.as_bytes(), &arguments)?;
+    let cwd = task::current().process.cwd();
+    let loaded = load(&cwd, path.as_bytes(), &arguments)?;
     let console = fs::open("/dev/console", open::RDWR)?;
-    let process = Process::new(FileTable::with_standard(console), Some(root), group);
+    let process = Process::new(FileTable::with_standard(console), Some(cwd), group);
     let space = loaded.space.clone();
     let child = Task::new_user(comm(path.as_bytes()), &loaded.regs, loaded.space, process)?;
     registry::program_starts(&space, child.pid())?;
