@@ -273,3 +273,25 @@ fn places_in_programs_that_cannot_be_are_refused() {
         is_refused(program, part);
     }
 }
+
+/// A map that forgets has so many keys and no more: one that is used at each hit, and the newest.
+#[test]
+fn a_map_forgets_the_keys_that_are_not_used() {
+    let program = "let @kept = lruhash(8); uprobe:/bin/exercise:probed_add { @calls++; \
+                   @kept[0] = @kept[0] + 1; @kept[(uint64)@calls] = (uint64)@calls; }";
+    let output = trace(&[program, "--run", "exercise probed 10"]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    let value_of = |map: &str| -> Option<u64> {
+        let line = said.lines().find(|line| line.starts_with(map))?;
+        line.rsplit(' ').next()?.parse().ok()
+    };
+    let calls = value_of("@calls:").expect(&said);
+    assert_eq!(calls, 50, "five in each round: {said}");
+    assert_eq!(value_of("@kept[0]:"), Some(calls), "{said}");
+    assert_eq!(value_of(&format!("@kept[{calls}]:")), Some(calls), "{said}");
+    let kept = said.lines().filter_map(|line| line.strip_prefix("@kept["));
+    let rows: Vec<(&str, &str)> = kept.filter_map(|row| row.split_once("]: ")).collect();
+    assert_eq!(rows.len(), 8, "{said}");
+    let is_its_own = |(key, value): &&(&str, &str)| key == value;
+    assert_eq!(rows.iter().filter(is_its_own).count(), 7, "{said}");
+}

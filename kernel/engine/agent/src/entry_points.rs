@@ -61,6 +61,11 @@ macro_rules! entry_points {
                 map: *const $crate::helpers::Tables,
                 key: *const u8
             ) -> i64;
+            trace_use_key = helpers::use_key(
+                map: *const $crate::helpers::Tables,
+                key: *const u8,
+                how: u64
+            ) -> i64;
             trace_add_by_key = helpers::add_by_key(
                 map: *const $crate::helpers::Tables,
                 key: *const u8,
@@ -142,6 +147,7 @@ macro_rules! entry_points {
                 sum_of_cpus: trace_sum_of_cpus as *const () as u64,
                 most_of_cpus: trace_most_of_cpus as *const () as u64,
                 delete_of_cpus: trace_delete_of_cpus as *const () as u64,
+                use_key: trace_use_key as *const () as u64,
                 add_by_key: trace_add_by_key as *const () as u64,
                 pid_tgid: trace_pid_tgid as *const () as u64,
                 comm: trace_comm as *const () as u64,

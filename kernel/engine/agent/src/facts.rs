@@ -134,6 +134,7 @@ pub struct EntryPoints {
     pub sum_of_cpus: u64,
     pub most_of_cpus: u64,
     pub delete_of_cpus: u64,
+    pub use_key: u64,
     pub add_by_key: u64,
     pub pid_tgid: u64,
     pub comm: u64,

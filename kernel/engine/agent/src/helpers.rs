@@ -61,6 +61,7 @@ pub(crate) fn address<A: Agent>(helper: Helper) -> Option<u64> {
         Helper::SumOfCpus => entry.sum_of_cpus,
         Helper::MostOfCpus => entry.most_of_cpus,
         Helper::DeleteOfCpus => entry.delete_of_cpus,
+        Helper::UseKey => entry.use_key,
         Helper::NextKey => trace_next_key as *const () as u64,
         Helper::CountKeys => trace_count_keys as *const () as u64,
         Helper::CountFrames => stacks::trace_count_frames as *const () as u64,
@@ -382,6 +383,17 @@ pub unsafe fn map_delete<A: Agent>(map: *const Tables, key: *const u8) -> i64 {
 pub unsafe fn add_by_key<A: Agent>(map: *const Tables, key: *const u8, delta: u64) -> i64 {
     // SAFETY: as above.
     unsafe { compiled::hash_add(table::<A>(map), key, delta) }
+}
+
+/// [`Helper::UseKey`].
+///
+/// # Safety
+/// A verified program calls it.
+#[inline(always)]
+pub unsafe fn use_key<A: Agent>(map: *const Tables, key: *const u8, how: u64) -> i64 {
+    // SAFETY: as above.
+    unsafe { compiled::hash_use(table::<A>(map), key, how) };
+    0
 }
 
 /// [`Helper::PidTgid`].

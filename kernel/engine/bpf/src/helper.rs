@@ -143,6 +143,13 @@ pub enum Helper {
     AimWatch,
     /// `()`: the address that the watchpoint of this hit watches; 0 at other hits.
     WatchedAddress,
+    /// `(map, &key, how)`: notes that the key is used: read ([`USE_READ`]), set ([`USE_CHANGED`]),
+    /// or going to be set, with the most keys that there may be then in place of `how`. In the last
+    /// case, if the key is not there and the map has so many, another key is deleted: the one that
+    /// was probably not used for longest. CPUs that insert keys at the same time may exceed the
+    /// number, so the map needs some entries more. 0. A map of which no program says so forgets
+    /// nothing.
+    UseKey,
 }
 
 /// The most bytes that [`Helper::CanRead`] looks at, so that a hit ends soon.
@@ -150,6 +157,11 @@ pub const MOST_CHECKED: u64 = 1 << 16;
 
 /// The flag of [`Helper::StackId`] for the stack of the program, with Linux's number.
 pub const USER_STACK: u64 = 0x100;
+
+/// For [`Helper::UseKey`]: the key's value is read.
+pub const USE_READ: u64 = 0;
+/// For [`Helper::UseKey`]: the key was set.
+pub const USE_CHANGED: u64 = u64::MAX;
 
 /// The errors that helpers return, negated as they return them.
 pub mod errno {
@@ -228,7 +240,7 @@ impl Helper {
     pub const FIRST_OWN: u32 = Self::Tsc as u32;
 
     /// All of them.
-    pub const ALL: [Self; 41] = [
+    pub const ALL: [Self; 42] = [
         Self::MapLookup,
         Self::MapUpdate,
         Self::MapDelete,
@@ -270,6 +282,7 @@ impl Helper {
         Self::CanRead,
         Self::AimWatch,
         Self::WatchedAddress,
+        Self::UseKey,
     ];
 
     /// Its number in the wire form.
@@ -318,6 +331,7 @@ impl Helper {
             Self::SumOfCpus | Self::MostOfCpus => &[A::Map(WITH_KEYS), A::Key, A::Scalar],
             Self::DeleteOfCpus => &[A::Map(WITH_KEYS), A::Key],
             Self::NextKey => &[A::Map(HASHES), A::Scalar, A::Writable, A::SizeOfIt],
+            Self::UseKey => &[A::Map(HASHES), A::Key, A::Scalar],
             Self::CountKeys => &[A::Map(HASHES)],
             Self::CountFrames => &[A::Map(STACKS), A::Scalar],
             Self::ReadPart | Self::ReadUserPart => {

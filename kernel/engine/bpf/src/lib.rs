@@ -44,7 +44,9 @@ pub mod wire;
 
 pub use arithmetic::sign_extend;
 pub use builder::{BuildError, Builder, Label};
-pub use helper::{Argument, Helper, MOST_CHECKED, Returns, USER_STACK, errno};
+pub use helper::{
+    Argument, Helper, MOST_CHECKED, Returns, USE_CHANGED, USE_READ, USER_STACK, errno,
+};
 pub use insn::{
     AluOp, AtomicOp, Condition, Insn, MapIndex, Operand, Reg, Size, Swap, Target, Width,
 };

@@ -63,6 +63,7 @@ impl Display for Helper {
             Self::CanRead => "can_read",
             Self::AimWatch => "aim_watch",
             Self::WatchedAddress => "watched_address",
+            Self::UseKey => "use_key",
         })
     }
 }

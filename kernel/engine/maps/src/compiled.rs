@@ -9,7 +9,7 @@ use core::mem::MaybeUninit;
 use crate::{
     stacks::Stacks,
     steps::NoSteps,
-    table::{Bytes, KeyWords, Lost, MAX_KEY_WORDS, NotUpdated, Table, When},
+    table::{Bytes, KeyWords, Lost, MAX_KEY_WORDS, NotUpdated, Table, Use, When},
 };
 
 /// Lost: there is no room for another key (E2BIG).
@@ -95,6 +95,24 @@ pub unsafe extern "C" fn hash_update(
         Err(NotUpdated::Absent) => ABSENT,
         Err(NotUpdated::Lost(lost)) => code(lost),
     }
+}
+
+/// Notes that the key at `key` is used: read ([`bpf::USE_READ`]), set ([`bpf::USE_CHANGED`]), or
+/// going to be, with the most keys that there may be then. If it is not there, others make room.
+///
+/// # Safety
+/// Same as for [`hash_lookup`].
+pub unsafe extern "C" fn hash_use(table: *const Table, key: *const u8, how: u64) {
+    // SAFETY: by the contract.
+    let table = unsafe { &*table };
+    // SAFETY: by the contract.
+    let key = unsafe { Bytes::at(key, table.shape().key_bytes) };
+    let how = match how {
+        bpf::USE_READ => Use::Read,
+        bpf::USE_CHANGED => Use::Changed,
+        keys => Use::Change { keys },
+    };
+    table.use_key::<NoSteps>(&table.key(key), how);
 }
 
 /// Word `index` of the value of the key at `key`; 0 if the key or the word is not there.

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use crate::{
     block::OutOfMemory,
     steps::{NoSteps, Steps},
-    table::{Bytes, Copied, Lost, NotUpdated, Read, Shape, Table, When},
+    table::{Bytes, Copied, Lost, NotUpdated, Read, Shape, Table, Use, When},
 };
 
 /// How many operations of hits were lost, by reason.
@@ -174,6 +174,22 @@ impl Hash {
             return None;
         }
         Some(table.update::<S>(&table.key(Bytes::new(key)), Bytes::new(value), when))
+    }
+
+    /// Notes that `key` is used. If it is not there and is going to be set, makes room for it:
+    /// where there are as many keys as there may be, the one that was probably not used for longest
+    /// is deleted. False if there is no such CPU, or the key has another size.
+    pub fn use_key(&self, cpu: usize, key: &[u8], how: Use) -> bool {
+        self.use_key_in_steps::<NoSteps>(cpu, key, how)
+    }
+
+    /// Same as [`Hash::use_key`], with `S` before each access.
+    pub fn use_key_in_steps<S: Steps>(&self, cpu: usize, key: &[u8], how: Use) -> bool {
+        let table = self.table_for(cpu, key);
+        if let Some(table) = table {
+            table.use_key::<S>(&table.key(Bytes::new(key)), how);
+        }
+        table.is_some()
     }
 
     /// Deletes `key`. Returns whether it was there.

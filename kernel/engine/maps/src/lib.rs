@@ -57,4 +57,4 @@ pub use hash::{Hash, LostCounts, Summary, TABLE_SHIFT};
 pub use map::Map;
 pub use stacks::{MAX_FRAMES, Stacks};
 pub use steps::{NoSteps, Steps};
-pub use table::{Lost, MAX_KEY_BYTES, MAX_VALUE_BYTES, NotUpdated, Table, When};
+pub use table::{Lost, MAX_KEY_BYTES, MAX_VALUE_BYTES, NotUpdated, Table, Use, When};

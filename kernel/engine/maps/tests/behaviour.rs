@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, HashMap};
 use bpf::{MapDef, MapKind};
 use proptest::{collection::vec, prelude::*};
 use trace_maps::{
-    Array, Hash, Lost, MAX_FRAMES, Map, MapError, NotUpdated, Stacks, TABLE_SHIFT, When, at_home,
-    compiled,
+    Array, Hash, Lost, MAX_FRAMES, Map, MapError, NotUpdated, Stacks, TABLE_SHIFT, Use, When,
+    at_home, compiled,
 };
 
 fn definition(kind: MapKind, key_size: usize, value_size: usize, entries: usize) -> MapDef {
@@ -391,6 +391,83 @@ fn a_table_whose_slots_have_all_had_keys_takes_new_keys_in_place_of_deleted_ones
         left.sort_unstable();
         assert_eq!(left, (4_950..5_000).map(|n| (n, n)).collect::<Vec<_>>());
     }
+}
+
+/// Sets a key of a map that is to have at most so many keys, as programs do.
+fn set(hash: &Hash, keys: u64, key: &[u8], value: u64) {
+    assert!(hash.use_key(0, key, Use::Change { keys }));
+    let updated = hash.update(0, key, &value.to_le_bytes(), When::Any);
+    assert_eq!(updated, Some(Ok(())), "{key:?}");
+    assert!(hash.use_key(0, key, Use::Changed));
+}
+
+/// Keys that come once make room for others. Those that are used all the time, by reads or by
+/// changes, stay; and of the others the newest are there.
+#[test]
+fn a_map_that_forgets_keeps_the_keys_that_are_used() {
+    for (key_size, entries) in [(8, 4), (24, 5), (8, 100), (24, 128), (4, 1_000)] {
+        let hash = hash(MapKind::Hash, key_size, 8, entries + 2, 1);
+        let set = |key: &[u8], value| set(&hash, entries as u64, key, value);
+        let key = |n: u64| n.to_le_bytes().repeat(3)[..key_size].to_vec();
+        let hot = entries as u64 / 4;
+        (0..hot).for_each(|n| set(&key(n), 0));
+        let last = 20 * entries as u64;
+        for n in hot..last {
+            for used in 0..hot {
+                match used % 2 {
+                    0 => assert!(hash.use_key(0, &key(used), Use::Read)),
+                    _ => set(&key(used), n),
+                }
+            }
+            set(&key(n), n);
+            assert_eq!(hash.len(), (n + 1).min(entries as u64), "after key {n}");
+        }
+        let mut left = Vec::new();
+        hash.for_each(|_, key, value| {
+            let mut word = [0; 8];
+            word[..key_size.min(8)].copy_from_slice(&key[..key_size.min(8)]);
+            left.push((u64::from_le_bytes(word), value[0]));
+        });
+        left.sort_unstable();
+        assert_eq!(left.len(), entries);
+        let (used, rest) = left.split_at(hot as usize);
+        let expected = (0..hot).map(|n| (n, if n % 2 == 0 { 0 } else { last - 1 }));
+        assert!(used.iter().copied().eq(expected), "{used:?}");
+        assert!(rest.iter().all(|(n, value)| n == value), "{rest:?}");
+        assert_eq!(rest.last(), Some(&(last - 1, last - 1)));
+        // A round of the hand takes about as many insertions as there are keys of this kind.
+        let oldest = last - 3 * entries as u64;
+        assert!(rest.iter().all(|(n, _)| *n > oldest), "{oldest} {rest:?}");
+        assert_eq!(hash.lost().sum(), 0);
+    }
+}
+
+/// A use of a key that is not there, and one by a key of another size, change nothing; nor does a
+/// change of a key that a full map has. Keys that CPUs have inserted at the same time go again.
+#[test]
+fn only_a_key_that_comes_into_a_full_map_has_others_forgotten() {
+    let hash = hash(MapKind::Hash, 8, 8, 5, 1);
+    let key = |n: u64| n.to_le_bytes();
+    let change = |n| hash.use_key(0, &key(n), Use::Change { keys: 3 });
+    (0..3).for_each(|n| set(&hash, 3, &key(n), n));
+    for how in [Use::Read, Use::Changed] {
+        assert!(hash.use_key(0, &key(7), how));
+    }
+    assert!(!hash.use_key(0, &key(7)[..4], Use::Change { keys: 3 }));
+    assert!((0..3).all(change));
+    assert_eq!(hash.len(), 3);
+    assert!(change(7));
+    assert_eq!(hash.len(), 2, "there is room for it");
+    assert!(change(8));
+    assert_eq!(hash.len(), 2, "there is room already");
+    // A map of which nobody says so forgets nothing.
+    for n in 7..10 {
+        assert_eq!(hash.add(0, &key(n), 1), Some(Ok(())));
+    }
+    assert_eq!(hash.add(0, &key(10), 1), Some(Err(Lost::Full)));
+    assert_eq!((hash.len(), hash.lost().full), (5, 1));
+    set(&hash, 3, &key(10), 10);
+    assert_eq!((hash.len(), hash.lost().full), (3, 1));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::{
 
 use bpf::{MapDef, MapKind};
 use trace_maps::{
-    Hash, Lost, MAX_FRAMES, Map, NotUpdated, Stacks, Steps, When,
+    Hash, Lost, MAX_FRAMES, Map, NotUpdated, Stacks, Steps, Use, When,
     at_home::{
         hash_add_word_at_home, hash_delete_word_at_home, hash_find_word_at_home,
         hash_set_word_at_home,
@@ -635,6 +635,70 @@ fn frames(stacks: &Stacks, number: u64) -> Option<Vec<u64>> {
 
 /// Two traces are inserted, one in the middle of the other one, and perhaps all are forgotten in
 /// the middle of that. Each number leads to its own trace, or to none if it was forgotten.
+/// A full map of three keys forgets one for another that comes, and is interrupted at each step by
+/// one more, by the same one, or by a change of one that is there. Each value is that of its
+/// key, and a key that came is there, counted as lost, or forgotten for the other one.
+#[test]
+fn a_key_that_has_another_one_forgotten_is_interrupted_by_the_next() {
+    fn set(hash: &Hash, sizes: Sizes, key: u64, value: u64) {
+        let (key, value) = (sizes.key(key), sizes.value(value));
+        assert!(hash.use_key_in_steps::<Interrupted>(0, &key, Use::Change { keys: 3 }));
+        let _counted = hash.update_in_steps::<Interrupted>(0, &key, &value, When::Any);
+        assert!(hash.use_key_in_steps::<Interrupted>(0, &key, Use::Changed));
+    }
+    let mut forgotten = BTreeSet::new();
+    for (key, value) in [(8, 8), (24, 8), (8, 24), (24, 24)] {
+        let sizes = Sizes {
+            key,
+            value,
+            entries: 5,
+            by_routine: false,
+        };
+        for (inner, inner_value) in [(5, 50), (4, 41), (1, 11)] {
+            for step in 0.. {
+                let hash = Rc::new(sizes.hash());
+                for key in 1..=3 {
+                    set(&hash, sizes, key, key * 10);
+                }
+                let on_the_way = Rc::clone(&hash);
+                let interrupt = move || set(&on_the_way, sizes, inner, inner_value);
+                let plan: Vec<Interruption> = vec![(step, Box::new(interrupt))];
+                if !interrupted(plan, || set(&hash, sizes, 4, 40)) {
+                    assert!(step > 20, "it has that many steps");
+                    break;
+                }
+                let after = content(&hash);
+                let at = format!("{sizes:?}, {inner} at step {step}: {after:?}");
+                assert_eq!(hash.len(), after.len() as u64, "{at}");
+                // Two that come at the same time may both find the room of one. And one whose key
+                // came meanwhile, or is lost, may have made room that it does not need.
+                assert!((2..=4).contains(&after.len()), "{at}");
+                // Of those that were there any may be forgotten, also when it was just changed; of
+                // those that came, one by the other.
+                let came = BTreeSet::from([4, inner.max(4)]);
+                let absent = came
+                    .iter()
+                    .filter(|key| !after.contains_key(&sizes.key(**key)));
+                let forgotten_at_once = u64::from(came.len() > 1);
+                assert!(
+                    absent.count() as u64 <= hash.lost().sum() + forgotten_at_once,
+                    "{at}"
+                );
+                for key in 1..=5 {
+                    let Some(words) = after.get(&sizes.key(key)) else {
+                        forgotten.insert(key);
+                        continue;
+                    };
+                    let known = [key * 10, if key == inner { inner_value } else { key * 10 }];
+                    let is_one = |value: u64| words.iter().all(|word| *word == value);
+                    assert!(known.into_iter().any(is_one), "{at}");
+                }
+            }
+        }
+    }
+    assert!(forgotten.len() > 1, "{forgotten:?}");
+}
+
 #[test]
 fn a_number_leads_to_its_own_trace_whatever_interrupts_its_insertion() {
     let traces: [&'static [u64]; 3] = [&[7, 8, 9], &[7, 8, 10], &[7]];

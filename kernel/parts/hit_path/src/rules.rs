@@ -23,7 +23,7 @@ pub const PROBES: Rules<'static> = Rules {
 
 /// The rules for this kernel's closure.
 pub const KERNEL: Rules<'static> = Rules {
-    roots: &joined::<44, 62, 106>(PROBES_ROOTS, ROOTS),
+    roots: &joined::<44, 63, 107>(PROBES_ROOTS, ROOTS),
     ends: &joined::<7, 12, 19>(PROBES_ENDS, ENDS),
     callers: &joined::<33, 7, 40>(PROBES_CALLERS, CALLERS),
     stack_switchers: &joined::<1, 4, 5>(PROBES_STACK_SWITCHERS, STACK_SWITCHERS),
@@ -135,7 +135,7 @@ const PROBES_ROOTS: [Named; 44] = [
 ];
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-const ROOTS: [Named; 62] = [
+const ROOTS: [Named; 63] = [
     (
         "kernel::arch::x86_64::traps::do_breakpoint",
         "a hit runs through it",
@@ -170,6 +170,7 @@ const ROOTS: [Named; 62] = [
     ("trace_sum_of_cpus", "actions call it"),
     ("trace_most_of_cpus", "actions call it"),
     ("trace_delete_of_cpus", "actions call it"),
+    ("trace_use_key", "actions call it"),
     ("trace_next_key", "actions call it"),
     ("trace_can_read", "actions call it"),
     ("trace_count_keys", "actions call it"),

@@ -385,6 +385,7 @@ pub const PARTS: [Part; 26] = [
             "trace_record_stack",
             "trace_sum_of_cpus",
             "trace_trigger",
+            "trace_use_key",
             "trace_watched_address",
         ],
         tests: &["trace_files::", "trace_programs::", "trace_scripts::"],

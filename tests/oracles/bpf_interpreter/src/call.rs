@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 
 use bpf::{
     Argument, Helper, MOST_CHECKED, MOST_RECORD_BYTES, MapDef, MapIndex, MapKind, ProgramKind,
+    USE_CHANGED, USE_READ,
     errno::{E2BIG, EEXIST, EFAULT, EINVAL, ENOENT},
 };
 
@@ -138,6 +139,11 @@ impl<E: Environment + ?Sized> Machine<'_, E> {
             Helper::MostOfCpus => {
                 let words = self.words_of_cpus(map, &arguments.key, third);
                 words.max().unwrap_or(0)
+            }
+            Helper::UseKey => {
+                let most = Some(third).filter(|how| ![USE_READ, USE_CHANGED].contains(how));
+                self.environment.use_key(map, &arguments.key, most);
+                0
             }
             Helper::DeleteOfCpus => match self.environment.remove_everywhere(map, &arguments.key) {
                 true => 0,

@@ -33,6 +33,8 @@ struct Map {
     def: MapDef,
     /// The value of each key; of a map for each CPU, with the CPU in front.
     numbers: BTreeMap<(u32, Vec<u8>), u32>,
+    /// The keys whose uses were noted, the one that was not used for longest first.
+    used: Vec<(u32, Vec<u8>)>,
     values: Vec<Box<[u8]>>,
     /// Values whose keys were taken out.
     free: Vec<u32>,
@@ -146,6 +148,7 @@ impl TestMachine {
         let map = |def: &MapDef| Map {
             def: def.clone(),
             numbers: BTreeMap::new(),
+            used: Vec::new(),
             values: Vec::new(),
             free: Vec::new(),
             known: Vec::new(),
@@ -221,6 +224,16 @@ impl TestMachine {
         let stored = &mut map.values[number as usize];
         let bytes = stored.len().min(value.len());
         stored[..bytes].copy_from_slice(&value[..bytes]);
+    }
+
+    /// Gives a map the order in which its keys were used.
+    pub fn set_used(&mut self, map: MapIndex, used: &[(u32, Vec<u8>)]) {
+        self.map(map).used = used.to_vec();
+    }
+
+    /// The order in which keys of a map were used, with the CPU (0 if it is one for all).
+    pub fn used(&self, map: MapIndex) -> &[(u32, Vec<u8>)] {
+        &self.maps[usize::from(map.0)].used
     }
 
     /// Gives a map call stacks, by number.
@@ -371,6 +384,28 @@ impl Environment for TestMachine {
         let word = usize::try_from(word).ok()?.saturating_mul(8);
         let bytes = value.iter().skip(word).take(8).rev();
         Some(bytes.fold(0, |word, byte| word << 8 | u64::from(*byte)))
+    }
+
+    fn use_key(&mut self, map: MapIndex, key: &[u8], most: Option<u64>) {
+        let cpu = self.cpu;
+        let map = self.map(map);
+        let table = map.table(cpu);
+        let at = (table, key.to_vec());
+        if map.numbers.contains_key(&at) {
+            map.used.retain(|other| *other != at);
+            map.used.push(at);
+            return;
+        }
+        let of_table = map.numbers.range((table, Vec::new())..);
+        let keys = of_table.map(|(at, _)| at).take_while(|at| at.0 == table);
+        let last_use = |at: &&(u32, Vec<u8>)| map.used.iter().position(|other| other == *at);
+        let oldest = keys.clone().min_by_key(last_use);
+        if most.is_some_and(|most| keys.count() as u64 >= most)
+            && let Some(at) = oldest.cloned()
+        {
+            let removed = map.numbers.remove(&at);
+            map.free.extend(removed);
+        }
     }
 
     fn remove_everywhere(&mut self, map: MapIndex, key: &[u8]) -> bool {

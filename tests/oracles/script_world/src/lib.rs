@@ -63,6 +63,8 @@ pub struct World {
     /// The maps' content: by CPU and key.
     maps: Vec<Content>,
     stacks: Vec<Vec<Vec<u64>>>,
+    /// The keys of the maps in the order in which they were used.
+    used: Vec<Vec<(u32, Vec<u8>)>>,
     entry_data: Vec<u8>,
     pub call_stack: Vec<u64>,
     pub user_call_stack: Vec<u64>,
@@ -96,6 +98,7 @@ impl World {
             user: Vec::new(),
             maps: vec![BTreeMap::new(); count],
             stacks: vec![Vec::new(); count],
+            used: vec![Vec::new(); count],
             entry_data: Vec::new(),
             call_stack: vec![PLACE + 1, CALLER + 0x20],
             user_call_stack: vec![0x40_0010, 0x40_0123],
@@ -160,6 +163,7 @@ impl World {
                 machine.set_value(index, *cpu, key, value);
             }
             machine.set_stacks(index, &self.stacks[*map as usize]);
+            machine.set_used(index, &self.used[*map as usize]);
         }
         if matches!(program.kind, ProgramKind::Return { .. }) {
             machine.entry_data = self.entry_data.clone().into();
@@ -174,6 +178,7 @@ impl World {
         for (number, map) in (0..).zip(&of_script) {
             self.maps[*map as usize] = machine.values(MapIndex(number));
             self.stacks[*map as usize] = machine.stacks(MapIndex(number)).to_vec();
+            self.used[*map as usize] = machine.used(MapIndex(number)).to_vec();
         }
         for record in &machine.published {
             self.record(hit, &record.bytes);

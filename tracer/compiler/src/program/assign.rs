@@ -15,7 +15,10 @@ use trace_language::{
     tree::{Binary, Expression, ExpressionKind, Map as MapName, Span},
 };
 
-use super::Program;
+use super::{
+    Program,
+    keyed::{Use, use_key},
+};
 use crate::{
     Lowered, functions,
     number::{Counted, Kind, Number},
@@ -155,11 +158,13 @@ impl Program<'_, '_> {
         self.code.store(&value, stored, &shape, span)?;
         let (_, values, key_span) = self.values().keys[key].clone();
         let place = self.code.key_in_stack(number, &values, 0, key_span)?;
+        use_key(&mut self.code, number, place, Use::Change);
         self.code.asm.map(Reg::R1, number);
         self.code.asm.address(Reg::R2, place);
         self.code.asm.address(Reg::R3, stored);
         self.code.asm.mov(Reg::R4, 0);
         self.code.asm.call(Helper::MapUpdate);
+        use_key(&mut self.code, number, place, Use::Changed);
         self.code.asm.place(skip);
         Ok(())
     }

@@ -5,7 +5,10 @@
 
 use bpf::{AluOp, AtomicOp, Condition, Helper, Insn, Reg, Size, Swap, USER_STACK, Width};
 
-use super::code::Code;
+use super::{
+    code::Code,
+    keyed::{Use, use_key},
+};
 use crate::{
     asm::{Asm, Label},
     memory::Place,
@@ -350,11 +353,13 @@ impl Code<'_, '_> {
             } => {
                 let mark = self.values.memory.mark();
                 let place = self.store_key(key.stored);
+                use_key(self, *map, place, Use::Change);
                 // Makes the key if it is new.
                 self.asm.map(Reg::R1, *map);
                 self.asm.address(Reg::R2, place);
                 self.asm.mov(Reg::R3, 0);
                 self.asm.call(Helper::AddByKey);
+                use_key(self, *map, place, Use::Changed);
                 self.asm.map(Reg::R1, *map);
                 self.asm.address(Reg::R2, place);
                 self.asm.call(Helper::MapLookup);
@@ -419,6 +424,7 @@ impl Code<'_, '_> {
     pub(crate) fn look_up(&mut self, map: u32, key: &Key) {
         let mark = self.values.memory.mark();
         let place = self.store_key(key.stored);
+        use_key(self, map, place, Use::Read);
         self.asm.map(Reg::R1, map);
         self.asm.address(Reg::R2, place);
         self.asm.call(Helper::MapLookup);

@@ -5,7 +5,7 @@
 
 use alloc::format;
 
-use bpf::{AluOp, AtomicOp, Condition, Helper, Insn, Reg, Size};
+use bpf::{AluOp, AtomicOp, Condition, Helper, Insn, Reg, Size, USE_CHANGED, USE_READ};
 use trace_interface::{
     shape::Shape,
     view::{Class, Scale},
@@ -21,6 +21,32 @@ use crate::{
     values::Val,
 };
 
+/// How a key is used.
+#[derive(Clone, Copy)]
+pub(crate) enum Use {
+    Read,
+    /// It is going to be changed, or inserted.
+    Change,
+    Changed,
+}
+
+/// Tells a map that forgets that the key at `place` is used. `r0` to `r5` are lost.
+pub(crate) fn use_key(code: &mut Code<'_, '_>, map: u32, place: Place, how: Use) {
+    let declared = code.values.tables.maps[map as usize].declared;
+    let Some(declared) = declared.filter(|declared| declared.forgets) else {
+        return;
+    };
+    code.asm.map(Reg::R1, map);
+    code.asm.address(Reg::R2, place);
+    let how = match how {
+        Use::Read => USE_READ,
+        Use::Change => declared.keys.into(),
+        Use::Changed => USE_CHANGED,
+    };
+    code.asm.set(Reg::R3, how);
+    code.asm.call(Helper::UseKey);
+}
+
 impl Code<'_, '_> {
     /// Adds to a number that all CPUs share.
     pub(crate) fn add_shared(&mut self, number: u32, key: usize, delta: &Number, present: &Test) {
@@ -29,11 +55,13 @@ impl Code<'_, '_> {
         self.branch_on(&present, false, skip);
         let delta = self.keep(delta);
         let place = self.store_key(key);
+        use_key(self, number, place, Use::Change);
         self.number(&delta);
         self.asm.mov(Reg::R3, Reg::R0);
         self.asm.map(Reg::R1, number);
         self.asm.address(Reg::R2, place);
         self.asm.call(Helper::AddByKey);
+        use_key(self, number, place, Use::Changed);
         self.asm.place(skip);
     }
 

@@ -1,7 +1,9 @@
 //! Maps that the text declares: `let @name = hash(1000);`.
 //!
 //! A declaration says how many keys a map has at most. What it holds is learned from its
-//! assignments, as of any other map, and must be of the declared kind.
+//! assignments, as of any other map, and must be of the declared kind. A map that forgets
+//! (`lruhash`) is shared by all CPUs. If each CPU forgot keys of its own, a count would be that of
+//! some CPUs.
 
 use alloc::format;
 
@@ -11,46 +13,59 @@ use trace_language::{Diagnostic, tree::MapDeclaration};
 
 use super::{Declared, Map, Tables};
 
+/// The entries that a map which forgets has beyond the declared ones: for keys that CPUs insert at
+/// the same time.
+const SPARE: u32 = 64;
+
+impl Declared {
+    /// How many entries the map needs.
+    pub(crate) fn entries(&self) -> u32 {
+        self.keys + if self.forgets { SPARE } else { 0 }
+    }
+}
+
 impl Tables<'_> {
     /// Checks a declaration, and notes it.
     pub(crate) fn declare(&mut self, of: &MapDeclaration) {
         let number = self.map(&of.name) as usize;
         let keys = u32::try_from(of.keys).ok();
-        let keys = keys.filter(|keys| (1..=MapDef::MOST_ENTRIES).contains(keys));
+        let forgets = of.kind.text == "lruhash";
+        let most = MapDef::MOST_ENTRIES - if forgets { SPARE } else { 0 };
+        let keys = keys.filter(|keys| (1..=most).contains(keys));
         let name = &of.name.text;
         let error = match (&*of.kind.text, keys) {
-            ("hash" | "percpuhash", None) => Diagnostic::new(
+            ("hash" | "percpuhash" | "lruhash", None) => Diagnostic::new(
                 of.span,
-                format!("a map has 1 to {} keys", MapDef::MOST_ENTRIES),
+                format!("a map of this kind has 1 to {most} keys"),
                 "give it a number of keys that fits",
             ),
-            ("hash" | "percpuhash", _) if self.maps[number].declared.is_some() => Diagnostic::new(
-                of.span,
-                format!("`@{name}` is declared twice"),
-                "leave one of the two out",
-            ),
-            ("hash" | "percpuhash", Some(keys)) => {
+            ("hash" | "percpuhash" | "lruhash", _) if self.maps[number].declared.is_some() => {
+                Diagnostic::new(
+                    of.span,
+                    format!("`@{name}` is declared twice"),
+                    "leave one of the two out",
+                )
+            }
+            ("hash" | "percpuhash" | "lruhash", Some(keys)) => {
                 self.maps[number].declared = Some(Declared {
                     keys,
                     on_each_cpu: of.kind.text == "percpuhash",
+                    forgets,
                 });
                 return;
             }
-            (kind @ ("lruhash" | "percpulruhash"), _) => {
-                let kind = kind.replace("lru", "");
-                Diagnostic::new(
-                    of.kind.span,
-                    "no map forgets the keys that were not used for long",
-                    format!(
-                        "use {kind}(keys), which counts at the end what it had no room for, and \
-                         make room: delete(@{name}, key), or clear(@{name}) in interval:"
-                    ),
-                )
-            }
+            ("percpulruhash", _) => Diagnostic::new(
+                of.kind.span,
+                "each CPU would forget keys of its own, and a count would be that of some CPUs",
+                format!(
+                    "use percpuhash(keys), which counts at the end what it had no room for, and \
+                     make room: delete(@{name}, key), or clear(@{name}) in interval:"
+                ),
+            ),
             _ => Diagnostic::new(
                 of.kind.span,
                 format!("`{}` is no kind of map", of.kind.text),
-                "the kinds are hash, and percpuhash for count() and the like",
+                "the kinds are hash, lruhash, and percpuhash for count() and the like",
             ),
         };
         self.error(error);
@@ -61,10 +76,16 @@ impl Tables<'_> {
         let (declared, class) = (map.declared?, map.class.as_ref()?);
         let on_each_cpu = !matches!(class, Class::Plain(_));
         let name = map.name.as_deref().unwrap_or("");
+        let kind = match declared.forgets {
+            true => "lruhash",
+            false => "hash",
+        };
         (declared.on_each_cpu != on_each_cpu).then(|| match on_each_cpu {
             true => Diagnostic::new(
                 map.span,
-                format!("`@{name}` is declared as hash, and each CPU has a part of what it holds"),
+                format!(
+                    "`@{name}` is declared as {kind}, and each CPU has a part of what it holds"
+                ),
                 "declare it as percpuhash",
             ),
             false => Diagnostic::new(

@@ -15,7 +15,7 @@ use trace_language::{
     tree::{Map as MapName, Span},
 };
 
-use super::Tables;
+use super::{Declared, Tables};
 use crate::{Lowered, names, number::Kind};
 
 /// The most bytes of a key.
@@ -227,7 +227,7 @@ impl Tables<'_> {
         let keys = map.keys.as_ref()?;
         let key_size: u32 = keys.iter().map(Shape::bytes).sum();
         let name = format!("@{}", map.name.as_deref().unwrap_or(""));
-        let declared = map.declared.map(|declared| declared.keys);
+        let declared = map.declared.as_ref().map(Declared::entries);
         let with_key = |kind, key_size, value_size| MapDef {
             name: name.clone().into(),
             kind,

@@ -41,6 +41,8 @@ pub(crate) struct Map {
 pub(crate) struct Declared {
     pub(crate) keys: u32,
     pub(crate) on_each_cpu: bool,
+    /// A key that was not used for long makes room for another one.
+    pub(crate) forgets: bool,
 }
 
 /// A variable without a first value: the kind of its first assignment.

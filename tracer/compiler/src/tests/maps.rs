@@ -230,3 +230,23 @@ fn a_declared_map_has_so_many_keys() {
     }
     assert_eq!(world.maps(), "@c[1]: 1\n@c[2]: 1\n\n@n[1]: 7\n@n[2]: 7\n\n");
 }
+
+/// The key that was not used for longest makes room: read, changed in whatever way, or looked for.
+#[test]
+fn a_map_that_forgets_keeps_the_keys_that_are_used() {
+    let mut world = World::new(
+        "let @n = lruhash(4); let @sum = lruhash(2); let @text = lruhash(2); kprobe:vfs_write { \
+         if (arg0 == 0) { @found += @n[1]; @n[2]++; @n[3] = 33; } \
+         else { @n[arg0] = arg0; } \
+         @sum[arg0] += 5; @text[\"k\", arg0] = \"v\"; \
+         if (has_key(@text, (\"k\", 1))) { @kept = 1; } }",
+    );
+    for first in [1, 2, 3, 0, 4, 0, 5, 0, 6, 0, 7, 0, 8] {
+        world.hit(&hit(0, first, 7));
+    }
+    assert_eq!(
+        world.maps(),
+        "@found: 5\n@kept: 1\n@n[1]: 1\n@n[2]: 7\n@n[8]: 8\n@n[3]: 33\n\n@sum[8]: 5\n@sum[0]: 25\n\
+         \n@text[k, 1]: v\n@text[k, 8]: v\n\n"
+    );
+}

@@ -520,23 +520,27 @@ fn declarations_of_maps_fit_what_they_hold() {
         ),
         (
             "lruhash(2)",
+            "count()",
+            "`@a` is declared as lruhash, and each CPU has a part of what it holds | declare it as \
+             percpuhash",
+        ),
+        (
+            "lruhash(0)",
             "1",
-            "no map forgets the keys that were not used for long | use hash(keys), which counts at \
-             the end what it had no room for, and make room: delete(@a, key), or clear(@a) in \
-             interval:",
+            "a map of this kind has 1 to 1048512 keys | give it a number of keys that fits",
         ),
         (
             "percpulruhash(2)",
             "count()",
-            "no map forgets the keys that were not used for long | use percpuhash(keys), which \
-             counts at the end what it had no room for, and make room: delete(@a, key), or \
-             clear(@a) in interval:",
+            "each CPU would forget keys of its own, and a count would be that of some CPUs | use \
+             percpuhash(keys), which counts at the end what it had no room for, and make room: \
+             delete(@a, key), or clear(@a) in interval:",
         ),
         (
             "potato(2)",
             "1",
-            "`potato` is no kind of map | the kinds are hash, and percpuhash for count() and the \
-             like",
+            "`potato` is no kind of map | the kinds are hash, lruhash, and percpuhash for \
+             count() and the like",
         ),
         (
             "hash(2); let @a = hash(3)",
@@ -552,7 +556,10 @@ fn declarations_of_maps_fit_what_they_hold() {
         );
     }
     let none = short("let @a = hash(0); begin { @a[1] = 1; }");
-    assert!(none.starts_with("a map has 1 to "), "{none}");
+    assert!(
+        none.starts_with("a map of this kind has 1 to 1048576 keys"),
+        "{none}"
+    );
 }
 
 #[test]

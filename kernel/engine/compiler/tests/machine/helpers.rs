@@ -145,6 +145,12 @@ impl World {
                 .words(a, b, c)
                 .fold(0, |sum, word| sum.wrapping_add(word)),
             Helper::MostOfCpus => self.words(a, b, c).max().unwrap_or(0),
+            Helper::UseKey => {
+                let (map, key) = self.key(a, b);
+                let most = Some(c).filter(|how| ![bpf::USE_READ, bpf::USE_CHANGED].contains(how));
+                self.machine.use_key(map, key, most);
+                0
+            }
             Helper::DeleteOfCpus => {
                 let (map, key) = self.key(a, b);
                 let was_there = match self.values_of_array(map, key) {

@@ -443,6 +443,7 @@ fn call(random: &mut Random, insns: &mut Vec<Insn>, out: bool, offset: i16) {
             random.of(&[
                 Helper::MapDelete,
                 Helper::DeleteOfCpus,
+                Helper::UseKey,
                 Helper::SumOfCpus,
                 Helper::MostOfCpus,
             ])

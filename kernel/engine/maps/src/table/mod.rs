@@ -49,12 +49,15 @@
 //! A key beyond [`Shape::entries`] is refused as [`Lost::Full`], and counted. Insertions that go on
 //! at the same time may all take the last place. So is one whose window has only live slots. The
 //! table has twice as many slots as entries, so that a full window is next to impossible (below one
-//! in 10^9 for a full table of random keys).
+//! in 10^9 for a full table of random keys). A program may have the table make room before
+//! (`forget.rs`).
 //!
 //! # Files
 //! `slots.rs` has the words of a slot and pins, `window.rs` the search for a key, `read.rs` what
-//! readers copy, and `write.rs` what changes entries: claims, turns and deletions.
+//! readers copy, `write.rs` what changes entries: claims, turns and deletions, and `forget.rs`
+//! which key goes for another one.
 
+mod forget;
 mod read;
 mod slots;
 mod window;
@@ -67,6 +70,7 @@ use core::{
 
 use super::block::{Block, OutOfMemory};
 
+pub use forget::Use;
 pub(super) use read::{Copied, KeyWords, Read, read_slot};
 pub(super) use slots::{Bytes, LIVE, OWNED, PIN, PINS, USED, VERSION};
 pub(super) use window::{MULTIPLIER, TURNED, fold};
@@ -154,6 +158,8 @@ pub struct Table {
     busy: AtomicU64,
     /// An operation that takes a slot over for a key holds the turn that the key's hash selects.
     turns: [AtomicU64; TURNS],
+    /// Where the search for a key to forget goes on, modulo the number of slots.
+    hand: AtomicU64,
     memory: Block,
 }
 
@@ -189,6 +195,7 @@ impl Table {
             full: AtomicU64::new(0),
             busy: AtomicU64::new(0),
             turns: [const { AtomicU64::new(0) }; TURNS],
+            hand: AtomicU64::new(0),
             memory,
         })
     }
@@ -210,7 +217,7 @@ impl Table {
     /// All words of the table's memory.
     #[allow(dead_code)]
     pub(super) fn words(&self) -> impl Iterator<Item = &AtomicU64> {
-        let counters = [&self.live, &self.full, &self.busy];
+        let counters = [&self.live, &self.full, &self.busy, &self.hand];
         self.memory
             .words()
             .iter()

@@ -1,6 +1,6 @@
 //! The words of a slot, keys, and the bytes that keys and values come from.
 //!
-//! A slot's state has pins in its low bits, three flags, and the version in its upper half. A pin
+//! A slot's state has pins in its low bits, flags, and the version in its upper half. A pin
 //! holds the key of a live slot in place (TABLE-3). The flag [`OWNED`] gives the slot to one
 //! operation (TABLE-2).
 

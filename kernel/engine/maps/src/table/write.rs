@@ -159,7 +159,7 @@ impl Table {
 
     /// Deletes the entry in `slot`, which this operation has pinned, and gives the pin back.
     /// Returns whether no other hit has deleted it meanwhile.
-    fn delete_pinned<S: Steps>(&self, slot: Slot<'_>) -> bool {
+    pub(super) fn delete_pinned<S: Steps>(&self, slot: Slot<'_>) -> bool {
         S::step();
         // Before the entry goes, because its value must not be taken for zeros then.
         slot.state().fetch_or(USED, Relaxed);

@@ -355,6 +355,7 @@ impl Writer<'_> {
             Helper::MapUpdate,
             Helper::MapDelete,
             Helper::DeleteOfCpus,
+            Helper::UseKey,
             Helper::SumOfCpus,
             Helper::MostOfCpus,
         ]);
@@ -378,6 +379,11 @@ impl Writer<'_> {
         }
         match helper {
             Helper::AddByKey | Helper::SumOfCpus | Helper::MostOfCpus => self.number_argument(R3),
+            // Which key a full map forgets is not said.
+            Helper::UseKey => {
+                let how = self.random.of(&[0, -1]);
+                self.mov(R3, how);
+            }
             Helper::MapUpdate => {
                 let flags = self.random.below(3) as i32;
                 self.mov(R4, flags);
