@@ -82,15 +82,6 @@ pub enum ProbeKind {
 }
 
 impl ProbeKind {
-    /// Where probes of this kind stand in the list of a site: lower ones come first (SITE-1).
-    pub(crate) const fn turn(self) -> u8 {
-        match self {
-            ProbeKind::Kprobe | ProbeKind::Trampoline => 0,
-            ProbeKind::Kretprobe => 1,
-            ProbeKind::Jprobe => 2,
-        }
-    }
-
     /// The type letter of the probe list.
     pub const fn letter(self) -> char {
         match self {

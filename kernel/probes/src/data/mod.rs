@@ -1,7 +1,7 @@
 //! The data that a hit reads and the registry writes.
 //!
 //! ```text
-//!   AddressTable ─► Site ─head─► Kprobe ─next─► Kprobe ─next─► …      as they run
+//!   AddressTable ─► Site ─head─► Kprobe ─next─► Kprobe ─next─► …      newest first
 //!    (trap ip)       │ ▲           │ site, container
 //!                    │ └───────────┘     └─► Jprobe, KretprobeCore
 //!                    ├─ slot, post_slot: addresses of code              │ holder

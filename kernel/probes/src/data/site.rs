@@ -5,9 +5,7 @@
 //! writers hold the registry's lock.
 //!
 //! # Invariants
-//! SITE-1. The list runs from the newest probe to the oldest, but return probes come after all
-//!     kprobes, whatever their ages, and a jprobe comes last. So the handlers of kprobes find the
-//!     return address that the caller wrote.
+//! SITE-1. The list runs from the newest probe to the oldest. A jprobe comes last whatever its age.
 //! SITE-2. A probe that was unlinked keeps its `next` until a grace period is over, so a hit can
 //!     walk on from it.
 //! SITE-3. `post_slot` or `emulate` is set before a probe with a post handler is linked.
@@ -242,19 +240,19 @@ impl Site {
 
     /// Links `probe` where SITE-1 wants it. Under the registry's lock.
     pub(crate) fn link(&self, probe: &Kprobe, entry: &EntryPoints) {
-        let before = self
-            .probes()
-            .take_while(|other| other.kind.turn() < probe.kind.turn())
-            .last();
-        let (place, next) = match before {
-            Some(before) => (&before.next, before.next.load(Ordering::Relaxed)),
+        let last = match probe.kind {
+            ProbeKind::Jprobe => self.probes().last(),
+            _ => None,
+        };
+        let (place, next) = match last {
+            Some(last) => (&last.next, null_mut()),
             None => (&self.head, self.first(Ordering::Relaxed)),
         };
         probe.next.store(next, Ordering::Relaxed);
         self.choose_stub(probe, entry);
         // Pairs with the Acquire of `probes`: who finds the probe finds it filled in.
         place.store(core::ptr::from_ref(probe).cast_mut(), Ordering::Release);
-        if before.is_some() {
+        if last.is_some() {
             // There is more after the others now.
             self.choose_stubs(entry);
         }

@@ -1,7 +1,7 @@
 //! A hit of any probes, in Rust: from the trap to the displaced instruction and back.
 //!
 //! This is the slow path of the stubs, and the whole path without them ([`super`] has the table).
-//! [`Hits::serve`] takes the guard, runs the probes of the site from the first on, and leaves to
+//! [`Hits::serve`] takes the guard, runs the probes of the site from the newest on, and leaves to
 //! the slot. A post handler or a single step keeps the hit open: `Hits::pause` notes it in the
 //! CPU's data, and the post stub or the debug trap takes it up.
 //!

@@ -7,9 +7,8 @@
 //!          the stub: complete the frame; is the guard held?
 //!            │ no: take it                        yes ─► count the miss ─────────────────┐
 //!            ▼                                                                           │
-//!          the handlers: kprobes, return probes, each newest first, and a jprobe last    │
-//!            │            (control leaves to its handler and comes back by the           │
-//!            │            breakpoint in `jprobe_return`)                                 │
+//!          the handlers, newest probe first (a jprobe last: control leaves to its        │
+//!            │            handler and comes back by the breakpoint in `jprobe_return`)   │
 //!            ▼                                                                           ▼
 //!          post handler here? ─ no ─► drop the guard ──────────────────────────► the slot ─► back
 //!            │ yes: drop the guard, note the site, interrupts off

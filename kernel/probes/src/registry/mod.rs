@@ -235,9 +235,8 @@ impl<P: Host> Probes<P> {
         Ok(())
     }
 
-    /// Visits every registered probe. Those of one address come in the order in which a hit
-    /// runs them. Task context, may sleep. The registry is locked meanwhile, so `visit` must not
-    /// change it.
+    /// Visits every registered probe. Those of one address come newest first, a jprobe last. Task
+    /// context, may sleep. The registry is locked meanwhile, so `visit` must not change it.
     pub fn for_each(&self, mut visit: impl FnMut(Listed<'_>)) {
         let _state = self.state();
         self.table.iter().for_each(|site| {

@@ -444,7 +444,7 @@ fn a_jprobe_runs_last_and_its_function_is_probed_all_the_same() {
     PROBES.register(new).unwrap();
     for _ in 0..3 {
         assert_eq!(add(1, 2), 3);
-        assert_eq!(journal::take(), [3, 1, 2, 103, 13, 11, 12]);
+        assert_eq!(journal::take(), [3, 2, 1, 103, 13, 11, 12]);
     }
     // A pre handler that goes on elsewhere keeps the jprobe from running.
     fn elsewhere(_: &Kprobe, regs: &mut PtRegs) -> PreVerdict {
