@@ -3,6 +3,8 @@
 //! Loops and branches multiply paths. The walk has limits on steps and memory, and forgets
 //! differences that nothing reads; programs at these limits and beyond are here.
 
+use proptest::{collection::vec, prelude::*};
+
 use super::*;
 
 /// `r2 = ` the one on one path, the other on another; then `then`.
@@ -142,6 +144,42 @@ fn paths_end_in_time() {
             b.mov(R6, 1).place(head).mov(R6, 1).jump(head);
         },
     );
+}
+
+proptest! {
+    /// Ways come together again and again, and which one is walked first is the verifier's matter.
+    #[test]
+    fn the_longest_path_is_the_longest_of_all_ways(
+        parts in vec((0_u8..4, 1_usize..8), 1..30),
+    ) {
+        let end = parts.len();
+        let verified = taken(|b| {
+            b.mov(R6, R1);
+            let labels: Vec<_> = (0..=end).map(|_| b.label()).collect();
+            for (at, (part, skip)) in parts.iter().enumerate() {
+                b.place(labels[at]);
+                match part {
+                    0 => b.mov(R7, 1),
+                    1 => b.call(Helper::Tsc),
+                    _ => b
+                        .load(R2, R6, 0, Size::B8)
+                        .branch(Condition::Equal, R2, 0, labels[end.min(at + skip)]),
+                };
+            }
+            b.place(labels[end]).exit(0);
+        });
+        // From the last part to the first: the steps from there to the end.
+        let mut from = vec![2];
+        for (part, skip) in parts.iter().rev() {
+            let on = from[from.len() - 1];
+            from.push(match part {
+                0 => 1 + on,
+                1 => STEPS_OF_CALL + on,
+                _ => 2 + on.max(from[from.len().saturating_sub(*skip)]),
+            });
+        }
+        prop_assert_eq!(verified.cost().path, 1 + from[end]);
+    }
 }
 
 #[test]
