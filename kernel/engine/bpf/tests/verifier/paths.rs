@@ -83,6 +83,71 @@ fn facts_hold_on_all_paths() {
     assert_eq!(verified.facts()[7].most_index, Some(7));
 }
 
+/// `r0 = ` a value of the map, which is there.
+fn take(b: &mut Builder, map: MapIndex) {
+    b.mov(R3, 1);
+    look_up_r3(b, map);
+}
+
+/// `r0 = ` a value of the map at an index that nothing is known of, or null.
+fn look_up(b: &mut Builder, map: MapIndex) {
+    b.load_register(R3, Register::Si);
+    look_up_r3(b, map);
+}
+
+fn look_up_r3(b: &mut Builder, map: MapIndex) {
+    b.store(R10, -4, Size::B4, R3)
+        .mov(R6, R1)
+        .load_map(R1, map)
+        .mov(R2, R10)
+        .alu(AluOp::Add, R2, -4)
+        .call(Helper::MapLookup)
+        .mov(R1, R6);
+}
+
+/// The way that is walked first is one on which all is well.
+#[test]
+fn where_a_value_comes_from_is_told_apart_when_ways_come_together() {
+    // Which map it is of: those of one have 24 bytes, those of the other 4.
+    for offset in [0, 2, 16] {
+        let program = with_maps(ProgramKind::Probe, |b| {
+            let end = b.label();
+            either(b, |b| look_up(b, SMALL), |b| look_up(b, ARRAY));
+            b.branch(Condition::Equal, R0, 0, end)
+                .load(R4, R0, offset, Size::B2)
+                .place(end)
+                .exit(0);
+        });
+        assert_eq!(verify(program).is_ok(), offset < 4, "{offset}");
+        let program = with_maps(ProgramKind::Probe, |b| {
+            either(b, |b| take(b, SMALL), |b| take(b, ARRAY));
+            b.load(R4, R0, offset, Size::B2).exit(0);
+        });
+        assert_eq!(verify(program).is_ok(), offset < 4, "{offset}");
+    }
+    // Which lookup it is of: one that is there says nothing of another.
+    let two = |same: bool| {
+        with_maps(ProgramKind::Probe, |b| {
+            let end = b.label();
+            look_up(b, ARRAY);
+            b.mov(R7, R0).mov(R8, R0);
+            let again: fn(&mut Builder) = |b| {
+                look_up(b, ARRAY);
+                b.mov(R8, R0);
+            };
+            let nothing: fn(&mut Builder) = |_| {};
+            either(b, if same { nothing } else { again }, nothing);
+            b.branch(Condition::Equal, R7, 0, end)
+                .load(R4, R8, 0, Size::B8)
+                .place(end)
+                .exit(0);
+        })
+    };
+    verify(two(true)).unwrap();
+    let refusal = verify(two(false)).unwrap_err().to_string();
+    assert!(refusal.contains("null"), "{refusal}");
+}
+
 #[test]
 fn code_that_no_path_reaches_is_told_and_not_checked() {
     let verified = takes(|b| {
