@@ -4,6 +4,8 @@
 //! that of variables is kept to the end.
 //!
 //! MEMORY-1. What is taken is aligned to 8 bytes, and no two owners have it at once.
+//! MEMORY-3. What is zero from the beginning on has never had another owner, because nothing makes
+//!     it zero again.
 
 use alloc::vec::Vec;
 
@@ -66,6 +68,14 @@ impl Memory {
         place
     }
 
+    /// The same of stack that nobody has had: it is zero from the beginning of the program on.
+    pub(crate) fn take_zero(&mut self, bytes: u32) -> Place {
+        self.used = self.deepest;
+        let place = self.take_for_good(bytes);
+        self.zeroed.push((place, bytes));
+        place
+    }
+
     /// To give back what is taken from now on.
     pub(crate) fn mark(&self) -> u32 {
         self.used
@@ -75,11 +85,7 @@ impl Memory {
         self.used = mark.max(self.kept);
     }
 
-    /// The place is zero when the program begins.
-    pub(crate) fn zero_first(&mut self, place: Place, bytes: u32) {
-        self.zeroed.push((place, bytes));
-    }
-
+    /// What is to be zero when the program begins.
     pub(crate) fn zeroed(&self) -> &[(Place, u32)] {
         &self.zeroed
     }

@@ -202,6 +202,53 @@ mod tests {
         assert_eq!(first(with_frame, &[gimli::DW_OP_reg5.0]), None);
     }
 
+    /// The word above the return address is at 1000, wherever the stack pointer is.
+    #[test]
+    fn the_frame_base_is_one_place_at_all_instructions() {
+        use trace_interface::symbols::Operation;
+        const WITH_FRAME: [(Register, i64); 3] =
+            [(Register::Sp, 8), (Register::Sp, 16), (Register::Bp, 16)];
+        const WITHOUT_FRAME: [(Register, i64); 3] =
+            [(Register::Sp, 8), (Register::Sp, 32), (Register::Sp, 8)];
+        for (kinds, base, place) in [
+            (WITH_FRAME, &FRAME_POINTER[..], Some(984)),
+            (WITH_FRAME, &STACK_POINTER, None),
+            (WITH_FRAME, &ABOVE_RETURN, Some(1000)),
+            (WITHOUT_FRAME, &FRAME_POINTER, None),
+            (WITHOUT_FRAME, &STACK_POINTER, Some(968)),
+            (WITHOUT_FRAME, &ABOVE_RETURN, Some(1000)),
+            (WITH_FRAME, &[gimli::DW_OP_reg5.0], None),
+            (WITH_FRAME, &[], None),
+        ] {
+            let rows = kinds.into_iter().zip(0..);
+            let rows = rows.map(|((register, offset), start)| Row {
+                start,
+                end: start + 1,
+                register: Some(register),
+                offset,
+            });
+            let frames = Frames {
+                rows: rows.collect(),
+            };
+            for (address, (register, offset)) in (0..).zip(kinds) {
+                let found = frames.base(Some(base), address, value::Moment::Inside);
+                let found = found.map(|of| match of {
+                    Expression::Register(of) if of == register => 1000 - offset,
+                    Expression::Binary(Operation::Add, a, b) => match (*a, *b) {
+                        (Expression::Register(of), Expression::Constant(b)) if of == register => {
+                            1000 - offset + b.cast_signed()
+                        }
+                        other => panic!("{other:?}"),
+                    },
+                    other => panic!("{other:?}"),
+                });
+                assert_eq!(found, place, "{base:?} at {address} of {kinds:?}");
+            }
+            assert!(frames.base(Some(base), 3, value::Moment::Inside).is_none());
+            assert!(frames.base(None, 0, value::Moment::Inside).is_none());
+        }
+    }
+
     /// Programs may come without unwind information.
     #[test]
     fn the_frame_pointer_is_a_base_where_nothing_is_known_of_the_frame() {

@@ -246,3 +246,27 @@ impl Image {
         symbols
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_loaded_is_in_the_file_where_its_section_is() {
+        let image = Image::read(&std::env::current_exe().unwrap()).unwrap();
+        let loaded = image.sections.iter();
+        let loaded = loaded.filter(|(_, address, range)| *address > 0 && !range.is_empty());
+        let mut distances = HashSet::new();
+        for (name, address, range) in loaded {
+            let last = range.len() as u64 - 1;
+            for at in [0, last / 2, last] {
+                let place = range.start as u64 + at;
+                assert_eq!(image.place_in_file(address + at), place, "{name} + {at}");
+            }
+            distances.insert(address - range.start as u64);
+        }
+        // A file in which all is where it is loaded would show little.
+        assert!(distances.len() > 1, "{distances:?}");
+        assert_eq!(image.place_in_file(0x7fff_ffff_0000), u64::MAX);
+    }
+}

@@ -18,7 +18,7 @@ use std::{
 use gimli::{AttributeValue, DebugInfoOffset, UnitOffset};
 
 use crate::{
-    Error,
+    Error, files,
     hash::hash,
     image::{Dwarf, DwarfEntry, Image, Unit},
     names,
@@ -458,7 +458,7 @@ impl Builder {
             return Ok(());
         };
         for file in program.header().file_names() {
-            let path = file_path(dwarf, unit, program.header(), file)?;
+            let path = files::path(dwarf, unit, program.header(), file)?;
             self.files.push((path, offset));
         }
         Ok(())
@@ -765,31 +765,4 @@ fn code<'a>(
         }
     }
     Ok(first)
-}
-
-/// The path of a file of a line table, as the compiler was given it.
-pub fn file_path(
-    dwarf: &Dwarf,
-    unit: &Unit,
-    header: &gimli::LineProgramHeader<crate::image::Slice>,
-    file: &gimli::FileEntry<crate::image::Slice>,
-) -> gimli::Result<String> {
-    let mut path = String::new();
-    if let Some(directory) = file.directory(header) {
-        path = dwarf.attr_string(unit, directory)?.to_string_lossy().into();
-    }
-    let own = dwarf.attr_string(unit, file.path_name())?;
-    let own = own.to_string_lossy();
-    if own.starts_with('/') || path.is_empty() {
-        path = own.into();
-    } else {
-        path.push('/');
-        path.push_str(&own);
-    }
-    if !path.starts_with('/')
-        && let Some(directory) = &unit.comp_dir
-    {
-        path = format!("{}/{path}", directory.to_string_lossy());
-    }
-    Ok(path)
 }

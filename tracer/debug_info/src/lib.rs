@@ -7,7 +7,7 @@
 //!                     └────────┴─► session: entries read for one question
 //!                                    ├─ search     names and lines of a program
 //!                                    │    ├─ names      patterns, near names
-//!                                    │    └─ lines      line tables
+//!                                    │    └─ lines      line tables, and the files that they name
 //!                                    ├─ variables  which variable a name is
 //!                                    │    └─ scope      arguments, variables, inlined copies
 //!                                    ├─ place      where a variable is
@@ -36,6 +36,7 @@
 
 mod callees;
 mod error;
+mod files;
 mod frame;
 mod hash;
 mod image;

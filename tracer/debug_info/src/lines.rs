@@ -4,8 +4,8 @@
 //! machine that built the kernel.
 
 use crate::{
+    files,
     image::{Image, Unit},
-    index,
     session::Session,
 };
 
@@ -47,7 +47,7 @@ fn read(session: &Session, start: u64, is_wanted: impl Fn(&str) -> bool) -> Opti
         .file_names()
         .iter()
         .map(|file| {
-            index::file_path(&session.dwarf, &unit, header, file).is_ok_and(|path| is_wanted(&path))
+            files::path(&session.dwarf, &unit, header, file).is_ok_and(|path| is_wanted(&path))
         })
         .collect();
     let mut rows = Vec::new();
@@ -143,7 +143,7 @@ pub fn declared(session: &Session, entry: u64) -> Option<(String, u32)> {
 pub fn file(session: &Session, unit: &Unit, number: u64) -> Option<String> {
     let header = unit.line_program.as_ref()?.header();
     let file = header.file(number)?;
-    let path = index::file_path(&session.dwarf, unit, header, file).ok()?;
+    let path = files::path(&session.dwarf, unit, header, file).ok()?;
     let directory = unit.comp_dir.as_ref()?.to_string_lossy();
     Some(shown(&path, &directory).to_string())
 }

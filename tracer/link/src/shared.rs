@@ -1,4 +1,7 @@
 //! The memory that a guest shares with this process, and what the guest has told of it.
+//!
+//! The guest says once where its outbox, its rings and its maps are. From then on they are read in
+//! place. What it says may be wrong: a place outside of its memory is as good as none.
 
 use std::{
     io::Write,
@@ -151,4 +154,73 @@ pub fn memory_file(contents: &[u8]) -> Result<OwnedFd> {
         .and_then(|()| std::io::Seek::rewind(&mut file))
         .context("cannot write to memory")?;
     Ok(file.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trace_wire::outbox::{CAPACITY, HEADER_BYTES, MAGIC, MAGIC_WORD, READ, WRITTEN};
+
+    #[test]
+    fn a_guests_memory_is_read_where_it_says() {
+        let file = memory_file(&[]).unwrap();
+        let shared = Shared {
+            ram: Ram::new(&file, 1 << 20).unwrap(),
+            inbox: OnceLock::new(),
+            rings: Mutex::default(),
+            maps: Mutex::default(),
+        };
+        let extent = |start, bytes| Extent { start, bytes };
+        let set = |place: u64, value| {
+            let word = shared.ram.word(place).unwrap();
+            word.store(value, Ordering::Relaxed);
+        };
+        let outbox = |start: u64| {
+            set(start + MAGIC as u64, MAGIC_WORD);
+            set(start + CAPACITY as u64, 16);
+            MemoryPlace::Outbox(vec![extent(start, HEADER_BYTES as u64 + 16)])
+        };
+        // Nothing is known of a guest that has said nothing.
+        assert_eq!((shared.fed(), shared.take()), (None, None));
+        assert!(shared.copy_maps().is_none() && shared.copy_rings().is_empty());
+        // An outbox is one if its memory says so.
+        shared.note(MemoryPlace::Outbox(vec![extent(0x2_0000, 1 << 16)]));
+        assert_eq!(shared.fed(), None);
+        shared.note(outbox(0x8000));
+        // There is one.
+        shared.note(outbox(0x4_0000));
+        for fed in [3, 4, u64::MAX] {
+            set(0x8000 + FED as u64, fed);
+            assert_eq!(shared.fed(), Some(fed));
+        }
+        set(
+            0x8000 + HEADER_BYTES as u64,
+            u64::from_le_bytes(*b"a letter"),
+        );
+        set(0x8000 + READ as u64, 2);
+        set(0x8000 + WRITTEN as u64, 8);
+        assert_eq!(shared.take().as_deref(), Some(&b"letter"[..]));
+        for (is_there, maps) in [(0, None), (1, Some(0)), (2, None)] {
+            set(0x8000 + MAPS as u64, is_there);
+            assert_eq!(shared.copy_maps().map(|maps| maps.len()), maps);
+        }
+        // A ring whose memory is not all there is left out.
+        for (start, value) in [(0x1000, 1), (0x3000, 2), (0x5000, 3)] {
+            set(start, value);
+        }
+        for extents in [
+            vec![extent(0x1000, 8), extent(0x5000, 8)],
+            vec![extent(0x3000, 8), extent(1 << 20, 8)],
+            vec![extent(0x3000, 8)],
+        ] {
+            shared.note(MemoryPlace::Ring(extents));
+        }
+        let rings = shared.copy_rings();
+        let rings = rings.iter().map(|ring| {
+            let words = ring.bytes.chunks(8);
+            let words = words.map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+            (words.collect(), ring.cut_off)
+        });
+        assert_eq!(Vec::from_iter(rings), [(vec![1, 3], 0), (vec![2], 0)]);
+    }
 }

@@ -530,12 +530,12 @@ impl Call {
 }
 
 /// The names of the attachments' probes, as the text has them. Where a probe has several
-/// attachments, each has the functions that are its own.
+/// attachments, each has the functions that are its own. `path_at` is the function at an address.
 pub fn probes(
     origins: &[Origin],
     attachments: &[Attachment],
     source: &Source,
-    symbols: &DebugInfo,
+    path_at: impl Fn(u64) -> Option<String>,
 ) -> Vec<String> {
     let name = |(origin, attachment): (&Origin, &Attachment)| {
         if let Some(event) = &origin.event {
@@ -546,10 +546,7 @@ pub fn probes(
             Attachment::Call { functions, .. } => functions,
             _ => &[],
         };
-        let function = |address: u64| {
-            let function = symbols.function_at(address);
-            function.map_or_else(|| format!("{address:#x}"), |function| function.path)
-        };
+        let function = |address| path_at(address).unwrap_or_else(|| format!("{address:#x}"));
         let of_text = source.text.get(origin.span.start..origin.span.end);
         let is_added = origin.span.start >= source.text.len();
         let Some(text) = of_text.filter(|_| !is_added) else {
@@ -577,160 +574,4 @@ pub fn probes(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use trace_interface::{Script, view::View};
-    use trace_language::tree::Span;
-
-    #[test]
-    fn each_function_of_several_patterns_is_named_once() {
-        let functions = |numbers: &[u64]| -> Functions {
-            numbers
-                .iter()
-                .map(|number| (*number, format!("f{number}")))
-                .collect()
-        };
-        let patterns = BTreeMap::from([
-            ("a*", functions(&[1, 2, 3])),
-            ("*3", functions(&[3, 13])),
-            ("a1", functions(&[1])),
-            ("b*", functions(&[7, 8, 9, 10])),
-        ]);
-        let names = together(patterns);
-        assert_eq!(names, [&["b*"], &["a*"], &["f13"]]);
-    }
-
-    #[test]
-    fn calls_of_many_functions_have_one_clause_without_values() {
-        let call = Call::of_all(vec!["a*".into(), "b".into()]);
-        assert_eq!(
-            call.clause(),
-            "session:\"a*\", session:\"b\" { $begin = nsecs; } \
-             return { print((\"\\x01return\", func, nsecs - $begin, \"\", \"\")); }\n"
-        );
-    }
-
-    fn call_of(name: &str) -> Call {
-        Call {
-            arguments: vec![("a".into(), format!("args.{name}"))],
-            has_known_arguments: true,
-            result: "retval",
-            left_out: 0,
-            ..Call::of_all(vec![name.into()])
-        }
-    }
-
-    /// Compiles the own text `begin { }` with clauses for `f` and `g`, where each of `wrong` is a
-    /// mistake. The result, and the text that was taken.
-    fn compiled(wrong: &[&str]) -> (Result<Option<Compiled>, Diagnostic>, Option<String>) {
-        let taken = std::cell::RefCell::new(None);
-        let attempt = |text: &str| {
-            let places = wrong
-                .iter()
-                .filter_map(|word| Some((text.find(word)?, word)));
-            let mistakes: Vec<Diagnostic> = places
-                .map(|(at, word)| Diagnostic::new(Span::new(at, at + 1), *word, ""))
-                .collect();
-            if !mistakes.is_empty() {
-                return Err(mistakes);
-            }
-            *taken.borrow_mut() = Some(text.into());
-            let clauses = text.match_indices("session:").map(|(at, _)| at);
-            let origins: Vec<Origin> = [0]
-                .into_iter()
-                .chain(clauses)
-                .map(|at| Origin {
-                    span: Span::new(at, at + 1),
-                    event: None,
-                })
-                .collect();
-            Ok(Compiled {
-                script: Script {
-                    probes: vec![7; origins.len()],
-                    ..Script::default()
-                },
-                view: View::default(),
-                missing: Vec::new(),
-                origins,
-            })
-        };
-        let additions = Additions {
-            own: "begin { }".into(),
-            calls: vec![call_of("f"), call_of("g")],
-            ..Additions::default()
-        };
-        let result = additions.compile(attempt);
-        (result, taken.into_inner())
-    }
-
-    /// The clauses say what can be said, and the user's own probe is the only one that must be
-    /// there.
-    #[test]
-    fn clauses_with_mistakes_say_less_and_are_optional() {
-        for (wrong, said) in [
-            (&[][..], ["args.f", "args.g", "retval", "\"g\""]),
-            (&["args.g"], ["args.f", "-args.g", "retval", "\"g\""]),
-            (&["\"g\""], ["args.f", "-args.g", "retval", "-\"g\""]),
-            (
-                &["args.f", "retval"],
-                ["-args.f", "args.g", "-retval", "\"g\""],
-            ),
-        ] {
-            let (result, text) = compiled(wrong);
-            let (whole, text) = (result.unwrap().unwrap(), text.unwrap());
-            for part in said {
-                let is_there = !part.starts_with('-');
-                let part = part.trim_start_matches('-');
-                assert_eq!(text.contains(part), is_there, "{part}: {text}");
-            }
-            let calls = whole.script.probes.len() - 1;
-            let probes = [&[7][..], &vec![OPTIONAL; calls]].concat();
-            assert_eq!(whole.script.probes, probes, "{text}");
-        }
-    }
-
-    #[test]
-    fn why_no_clause_is_taken_is_told() {
-        for wrong in [
-            &["session:\"f\"", "session:\"g\""][..],
-            // A mistake of the user's own text.
-            &["begin"],
-        ] {
-            let (result, _) = compiled(wrong);
-            let Err(reason) = result else {
-                panic!("{wrong:?} is taken");
-            };
-            assert!(wrong.contains(&&*reason.message), "{reason:?}");
-        }
-        let nothing = Additions::default().compile(|_| panic!("there is nothing to compile"));
-        assert!(matches!(nothing, Ok(None)));
-    }
-
-    /// The result is left out first, then the arguments, then both.
-    #[test]
-    fn a_clause_that_is_wrong_says_less_until_nothing_is_left() {
-        let mut call = Call {
-            names: vec!["f".into()],
-            arguments: vec![("a".into(), "args.a".into())],
-            has_known_arguments: true,
-            result: "retval",
-            is_wrong: false,
-            left_out: 0,
-            in_tree: None,
-        };
-        assert!(call.say_less());
-        let mut said = Vec::new();
-        loop {
-            let clause = call.clause();
-            said.push((clause.contains("args.a"), clause.contains("retval")));
-            call.is_wrong = true;
-            if !call.say_less() {
-                break;
-            }
-        }
-        assert_eq!(
-            said,
-            [(true, true), (true, false), (false, true), (false, false)]
-        );
-    }
-}
+mod tests;

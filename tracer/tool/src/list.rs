@@ -235,16 +235,22 @@ pub fn list_marks<'p>(
     Ok(())
 }
 
-/// Writes a line for each function that the pattern matches, by address.
-pub fn list(pattern: &str, symbols: &DebugInfo, out: &mut impl Write) -> Result<()> {
-    let pattern = match pattern.split_once(':') {
-        Some(("kprobe" | "k" | "kretprobe" | "kr" | "session", pattern))
-            if !pattern.starts_with(':') =>
+/// A pattern of functions, which may be written as a probe of them is.
+fn of_functions(pattern: &str) -> &str {
+    match pattern.split_once(':') {
+        // A path may begin with a module of that name.
+        Some(("kprobe" | "k" | "kretprobe" | "kr" | "session", functions))
+            if !functions.starts_with(':') =>
         {
-            pattern
+            functions
         }
         _ => pattern,
-    };
+    }
+}
+
+/// Writes a line for each function that the pattern matches, by address.
+pub fn list(pattern: &str, symbols: &DebugInfo, out: &mut impl Write) -> Result<()> {
+    let pattern = of_functions(pattern);
     let functions = symbols.functions(pattern);
     if functions.is_empty() {
         let nearest = symbols.nearest(pattern);
@@ -266,6 +272,24 @@ pub fn list(pattern: &str, symbols: &DebugInfo, out: &mut impl Write) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn functions_are_listed_by_a_pattern_or_by_a_probe_of_them() {
+        for (written, pattern) in [
+            ("vfs_*", "vfs_*"),
+            ("kprobe:vfs_*", "vfs_*"),
+            ("k:vfs_*", "vfs_*"),
+            ("kretprobe:fs::mkdir", "fs::mkdir"),
+            ("kr:*", "*"),
+            ("session:sys_*", "sys_*"),
+            ("k::vfs_*", "k::vfs_*"),
+            ("session::new", "session::new"),
+            ("fs::mkdir", "fs::mkdir"),
+            ("line:a.rs", "line:a.rs"),
+        ] {
+            assert_eq!(of_functions(written), pattern, "{written}");
+        }
+    }
 
     #[test]
     fn timers_are_listed_by_their_units() {

@@ -83,7 +83,7 @@ pub fn compile(
         &compiled.origins,
         &compiled.script.attachments,
         source,
-        symbols,
+        |address| symbols.function_at(address).map(|function| function.path),
     );
     if target.tells_one_watch(options)
         && let Some((one, other)) = sharing_bytes(&compiled.script.attachments)

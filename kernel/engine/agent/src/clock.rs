@@ -119,4 +119,16 @@ mod tests {
             assert_eq!(rate(hz, clock, stamp), stamps_in_a_second, "{hz}");
         }
     }
+    #[test]
+    fn what_was_measured_is_known() {
+        let clock = Clock::new();
+        assert_eq!(clock.hz(), 0);
+        let count = Cell::new(0);
+        clock.measure(1000, || {
+            count.set(count.get() + 1);
+            count.get()
+        });
+        assert_ne!(clock.hz(), 0);
+        assert!(count.get() > 100, "a tenth of a second");
+    }
 }

@@ -229,3 +229,67 @@ pub unsafe fn tell<A: Agent>(why: impl fmt::Display, write: &mut dyn FnMut(&[u8]
     deathbed.over(&mut out);
     true
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use std::{collections::BTreeSet, vec};
+    use trace_maps::image::Layout;
+
+    /// Behind the map there is memory that is not its own.
+    #[test]
+    fn a_map_is_sent_whole_but_for_what_is_zero() {
+        for (entries, set) in [
+            (1, &[0][..]),
+            (127, &[126]),
+            (128, &[0, 127]),
+            (129, &[128]),
+            (300, &[5, 299]),
+            (600, &[]),
+        ] {
+            let layout = Layout::Array {
+                entries,
+                value_words: 1,
+            };
+            let mut memory = vec![0; entries as usize];
+            for at in set {
+                memory[*at] = u64::MAX - *at as u64;
+            }
+            memory.extend([7; 1024]);
+            let whole = layout.bytes() as u64;
+            let part = Part {
+                cpu: 3,
+                layout,
+                address: memory.as_ptr().expose_provenance() as u64,
+            };
+            let mut found = vec![0_u8; layout.bytes()];
+            let mut pieces = BTreeSet::new();
+            send_map(9, &part, &mut |piece, bytes, fill| {
+                let of = Whole::Map {
+                    map: 9,
+                    cpu: 3,
+                    layout: layout.encode(),
+                };
+                assert_eq!((piece.of, piece.whole), (of, whole));
+                assert!(piece.at + bytes <= whole, "{bytes} at {}", piece.at);
+                pieces.insert((piece.at, bytes));
+                let to = &mut found[piece.at as usize..][..bytes as usize];
+                for (number, to) in to.chunks_mut(40).enumerate() {
+                    fill(40 * number as u64, to);
+                }
+            });
+            let words = memory[..entries as usize].iter();
+            assert_eq!(
+                found,
+                Vec::from_iter(words.flat_map(|word| word.to_le_bytes()))
+            );
+            // The last one is empty: the map is there, whatever is in it.
+            let with_words: BTreeSet<_> = set.iter().map(|at| *at as u64 * 8 / MAP_PIECE).collect();
+            assert_eq!(pieces.pop_last(), Some((whole, 0)));
+            let sent = pieces.iter().map(|(at, _)| at / MAP_PIECE).collect();
+            assert_eq!(with_words, sent, "{entries}");
+        }
+    }
+}

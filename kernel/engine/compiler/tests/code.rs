@@ -2,7 +2,12 @@
 
 mod machine;
 
-use bpf::verifier::verify;
+use bpf::{
+    Builder, Helper, MapDef, MapIndex, MapKind, ProgramKind,
+    Reg::{R1, R2, R3, R6},
+    Size,
+    verifier::verify,
+};
 use bpf_cases::Case;
 use bpf_compiler::{Base, Code, Form, mend};
 use iced_x86::{
@@ -91,6 +96,45 @@ fn the_return_address_is_where_the_table_says() {
         }
     }
     assert!(seen > 10_000, "{seen} instructions");
+}
+
+/// Two CPUs that add to one number at the same time lose nothing. Nobody else adds to what is a
+/// CPU's own, and a lock would take as long as all the rest.
+#[test]
+fn an_addition_is_locked_where_other_cpus_add() {
+    let shared = MapDef {
+        kind: MapKind::Array,
+        ..MapDef::counters("shared", 4)
+    };
+    let own = MapDef::counters("own", 4);
+    for delta in [Some(1), Some(-1), Some(5), None] {
+        for (map, is_shared) in [(&shared, true), (&own, false)] {
+            let mut b = Builder::new(ProgramKind::Probe);
+            b.map(map.clone());
+            b.mov(R6, R1).load_map(R1, MapIndex(0)).mov(R2, 2);
+            match delta {
+                Some(delta) => b.mov(R3, delta),
+                None => b.load(R3, R6, 0, Size::B8),
+            };
+            b.call(Helper::Add).exit(0);
+            let program = verify(b.finish().unwrap()).unwrap();
+            for (form, variant) in FORMS
+                .into_iter()
+                .flat_map(|form| (0..16).map(move |n| (form, n)))
+            {
+                let variant = Variant(0x1234_5678_9abc_def1_u64.wrapping_mul(variant));
+                let code = compiled(&program, form, variant).unwrap();
+                // The adding instructions that write to memory but for the stack.
+                let adding = instructions(&code).into_iter().filter(|insn| {
+                    use Mnemonic::{Add, Dec, Inc, Sub};
+                    matches!(insn.mnemonic(), Add | Dec | Inc | Sub)
+                        && insn.op0_kind() == OpKind::Memory
+                });
+                let locks: Vec<_> = adding.map(|insn| insn.has_lock_prefix()).collect();
+                assert_eq!(locks, [is_shared], "{delta:?} in {form:?}");
+            }
+        }
+    }
 }
 
 /// A load through a register that holds any number has the shape that [`mend`] knows. All others

@@ -138,6 +138,27 @@ fn logarithms_use_an_array() {
     );
 }
 
+/// A table without the names of system calls and without call stacks.
+#[test]
+fn what_has_no_name_is_shown_as_a_number() {
+    let hits = [(1, "a", 1), (1, "b", 1), (9, "c", 1)];
+    let rows = shown(EVENT, "hist:keys=size.syscall", &hits);
+    assert_eq!(
+        rows[..3],
+        [
+            format!(
+                "{{ size: {:<30}[  9] }} hitcount:          1",
+                "unknown_syscall"
+            ),
+            format!(
+                "{{ size: {:<30}[  1] }} hitcount:          2",
+                "unknown_syscall"
+            ),
+            String::new(),
+        ]
+    );
+}
+
 #[test]
 fn letters_and_the_probed_function_can_be_compared() {
     let hits = [(u64::from(b'x'), "", 1), (u64::from(b'y'), "", 1)];

@@ -152,10 +152,6 @@ impl Code<'_, '_> {
     ) -> Lowered<()> {
         match (value, shape) {
             (Val::Literal(text), Shape::Text(bytes)) => self.store_literal(text, to, *bytes),
-            (Val::Literal(text), Shape::Counted(most)) => {
-                self.asm.store_constant(to, 8, text.len() as u64);
-                self.store_literal(text, to.at(8), most + 1);
-            }
             (Val::Comm, Shape::Text(bytes)) => {
                 self.asm.address(Reg::R1, to);
                 self.asm.set(Reg::R2, u64::from((*bytes).min(COMM_BYTES)));

@@ -685,3 +685,20 @@ fn the_sign_of_what_is_stored_is_that_of_all_its_values() {
         assert_eq!(printed(text, &arguments), out, "{text}");
     }
 }
+
+/// A number of the text has no sign of its own, and neither has what is calculated of several.
+#[test]
+fn what_is_calculated_from_numbers_of_the_text_has_the_sign_of_what_follows() {
+    let mut world = World::new(
+        "kprobe:vfs_write { @sum = 1 + 2; @sum = arg0; $product = 2 * 3; print($product); \
+         $product = arg0; print($product); print((arg0 ? 1 : 2) - 3); \
+         print((arg0 ? 1 : 2) * -3 / 2); print((arg1 ? 1 : 2) - 3 < 0); }",
+    );
+    world.hit(&Hit {
+        registers: vec![(Di, u64::MAX)],
+        ..Hit::default()
+    });
+    assert_eq!(world.out, "6\n18446744073709551615\n-2\n-1\ntrue\n");
+    world.out.clear();
+    assert_eq!(world.maps(), "@sum: 18446744073709551615\n");
+}

@@ -191,6 +191,27 @@ fn composite_values_are_equal_if_all_parts_are() {
     }
 }
 
+/// Only some of its elements are there to be compared.
+#[test]
+fn a_list_of_which_a_part_is_kept_is_not_compared() {
+    for statements in [
+        "$x = args.block; print($x == args.block);",
+        "$x = (1, args.block); print($x != $x);",
+        "$x = (a=args.block); print($x == $x);",
+        "@x = args.block; print(@x == args.block);",
+    ] {
+        let text = format!("kprobe:vfs_open {{ {statements} }}");
+        let refused = compiled_with(&text, &Fake::new(), &Options::default());
+        let told = refused.err().unwrap();
+        assert!(
+            told.starts_with("error: only the first elements of this list are kept, so it is"),
+            "{told}"
+        );
+    }
+    let text = "kprobe:vfs_open { $x = args.triple; print($x == args.triple); }";
+    assert!(compiled_with(text, &Fake::new(), &Options::default()).is_ok());
+}
+
 #[test]
 fn bytes_are_equal_if_all_are() {
     let equal = |a: &str, b: &str| {

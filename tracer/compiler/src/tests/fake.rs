@@ -53,6 +53,8 @@ pub(super) const LIST: TypeId = TypeId(32);
 pub(super) const NAMES: TypeId = TypeId(33);
 pub(super) const TRIPLE: TypeId = TypeId(34);
 pub(super) const BLOCK: TypeId = TypeId(35);
+/// Of enums that tests put there.
+pub(super) const TAGGED: TypeId = TypeId(36);
 /// Structures in each other: that of level N has this type plus N.
 const TALL: u64 = 100;
 const NARROW: u64 = 200;
@@ -506,6 +508,33 @@ impl Fake {
                 (SYS_OPEN, in_register(I64, 8, Ax)),
             ]),
         }
+    }
+
+    /// An enum whose variants `V0`, `V1` and so on have these tags, in so many bytes at an offset.
+    /// 24 bytes from the tag on belong to it.
+    pub(super) fn put_enum_with_tags(
+        &mut self,
+        id: TypeId,
+        (offset, bytes): (u64, u8),
+        tags: impl IntoIterator<Item = u128>,
+    ) {
+        let variants = tags.into_iter().enumerate().map(|(number, tag)| Variant {
+            name: format!("V{number}"),
+            tag: Some(tag),
+            fields: Vec::new(),
+        });
+        let of = Enum {
+            name: "Tagged".into(),
+            bytes: offset + 24,
+            tag: Some(Tag {
+                offset,
+                bytes,
+                signed: false,
+            }),
+            variants: variants.collect(),
+            origin: Origin::Source,
+        };
+        self.types.insert(id, Rc::new(Type::Enum(of)));
     }
 }
 

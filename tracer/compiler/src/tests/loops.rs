@@ -123,3 +123,57 @@ fn a_loop_that_prints_has_turns_for_many_keys() {
     assert_eq!(world.out.lines().count(), 256);
     assert!(world.end().contains("for ($kv : @n) after 256 turns"));
 }
+
+/// What ran before it has used the stack, and given it back.
+#[test]
+fn a_variable_that_no_way_has_set_is_zero() {
+    for before in [
+        "@pair[arg1, arg1] = 1;",
+        "@word[\"a text of some length\", arg1] = 1;",
+        "$sum = (arg1, arg1); if ($sum == (arg1, 5)) { print(1); }",
+    ] {
+        for (set, zero) in [
+            ("$x = 1;", "0"),
+            ("$x = (1, 2);", "(0, 0)"),
+            ("$x = \"text\";", ""),
+        ] {
+            let mut world = World::new(&format!(
+                "kprobe:vfs_write {{ if (arg0) {{ {before} }} if (!arg0) {{ {set} }} print($x); \
+                 while (arg0) {{ {before} if (arg0 > 1) {{ $y = arg1; }} print($y); break; }} }}"
+            ));
+            world.hit(&hit(1, u64::MAX / 3));
+            assert_eq!(world.out, format!("{zero}\n0\n"), "{before} {set}");
+        }
+    }
+}
+
+/// Each of the choices doubles what a variable may be. The verifier takes so many only where the
+/// program forgets what it has stored.
+#[test]
+fn choices_that_are_made_one_after_the_other_need_not_be_few() {
+    let bits = 24;
+    let choices: String = (0..bits)
+        .map(|bit| {
+            format!(
+                "if (arg0 & {0}) {{ $sum += {0}; $word = \"w{bit}\"; $pair = ({bit}, $sum); \
+                 $only{bit} = {0}; }} ",
+                1 << bit
+            )
+        })
+        .collect();
+    // Variables that no other way has set are zero.
+    let only: String = (1..bits).map(|bit| format!(" + $only{bit}")).collect();
+    let mut world = World::new(&format!(
+        "kprobe:vfs_write {{ $sum = 0; $word = \"none\"; $pair = (0, 0); {choices} \
+         print(($sum, $word, $pair, $only0{only})); }}"
+    ));
+    for number in [0_u64, 1, 0x5a_5a5a, 0xff_ffff, 0x80_0001] {
+        world.hit(&hit(number, 0));
+        let shown = match number.checked_ilog2() {
+            None => "(0, none, (0, 0), 0)\n".into(),
+            Some(last) => format!("({number}, w{last}, ({last}, {number}), {number})\n"),
+        };
+        assert_eq!(world.out, shown);
+        world.out.clear();
+    }
+}

@@ -222,6 +222,25 @@ fn names_that_are_not_found_have_nearest_ones() {
         "`kernel::fs::File` has no field `owner` | it has `inode`, `pos`, `readable`, `mode`, \
          `name`"
     );
+    // Those of other types are few, or none.
+    for (field, said) in [
+        (
+            "buffer.size",
+            "a slice has no field `size` | it has .len, .ptr and, if it is a slice, elements: [0]",
+        ),
+        (
+            "triple.size",
+            "an array has no field `size` | it has .len and elements: [0]",
+        ),
+        (
+            "triple.ptr",
+            "an array has no field `ptr` | it has .len and elements: [0]",
+        ),
+        ("count.len", "a number (u32) has no field `len`"),
+    ] {
+        let text = format!("kprobe:vfs_write {{ print(args.{field}); }}");
+        assert_eq!(short(&text), said, "{field}");
+    }
     assert_eq!(
         short("kretprobe:vfs_write { print(retval.Eer); }"),
         "`Result<usize, Errno>` has no variant `Eer` | did you mean `Err`?"
@@ -619,18 +638,150 @@ fn a_function_with_other_arguments_is_shown_with_its_own() {
         ("delete()", "delete(@map[key])"),
         ("delete(1)", "delete(@map[key]) or delete(@map, key)"),
         ("delete(1, 2)", "delete(@map[key]) or delete(@map, key)"),
+        ("delete(@a[1], 2)", "delete(@map[key]) or delete(@map, key)"),
+        (
+            "$d = delete(@a[1], 2)",
+            "delete(@map[key]) or delete(@map, key)",
+        ),
         ("has_key(1, 2)", "has_key(@map, key)"),
+        ("$h = has_key(@a[1], 2)", "has_key(@map, key)"),
+        ("$f = find(@a[1], 2, $x)", "find(@map, key, $x)"),
         ("exit(1, 2)", "exit() or exit(status)"),
         ("str()", "str(address) or str(address, bytes)"),
         ("buf()", "buf(address, bytes)"),
     ] {
         let name = call.split('(').next().unwrap();
+        let name = name.split(' ').next_back().unwrap();
         assert_eq!(
             short(&format!("kprobe:vfs_write {{ @a[1] = 1; {call}; }}")),
             format!("`{name}` does not take these arguments | write {usage}"),
             "{call}"
         );
     }
+}
+
+#[test]
+fn a_variable_keeps_the_type_of_the_source_that_it_has() {
+    for (first, second) in [
+        ("*args.file", "*args.task"),
+        ("*args.file", "args.shape"),
+        ("*args.file", "1"),
+        ("args.shape", "*args.file"),
+    ] {
+        let text = format!("kprobe:vfs_write {{ $x = {first}; $x = {second}; }}");
+        assert_eq!(
+            short(&text),
+            "`$x` holds a value of another type | use another variable",
+            "{text}"
+        );
+    }
+}
+
+/// Two effects, two blocks, or two values.
+#[test]
+fn the_parts_of_a_choice_go_together() {
+    for (choice, without_value) in [
+        ("print(1) : 2", "print(1)"),
+        ("2 : print(1)", "print(1)"),
+        ("{ print(1); 3 } : print(2)", "print(2)"),
+        ("print(2) : { print(1); 3 }", "print(2)"),
+    ] {
+        let text = format!("kprobe:vfs_write {{ arg0 ? {choice}; }}");
+        let told = refusal(&text);
+        assert!(told.starts_with("error: this gives no value\n"), "{told}");
+        let column = text.find(without_value).unwrap();
+        let marks = format!(
+            "| {}{}\n",
+            " ".repeat(column),
+            "^".repeat(without_value.len())
+        );
+        assert!(told.contains(&marks), "{told}");
+    }
+    for choice in [
+        "2 : 3",
+        "print(1) : print(2)",
+        "{ print(1); } : { print(2); }",
+        "{ print(1); } : print(2)",
+        "{ print(1); 3 } : 4",
+        "{ print(1); 3 } : { 4 }",
+        "{ print(1); 3 } : { print(4); }",
+    ] {
+        let text = format!("kprobe:vfs_write {{ arg0 ? {choice}; }}");
+        if let Err(told) = compiled_with(&text, &Fake::new(), &Options::default()) {
+            panic!("{told}");
+        }
+    }
+}
+
+#[test]
+fn what_is_calculated_from_numbers_of_the_text_is_known_where_it_must_be() {
+    for taken in [
+        "@ = lhist(arg0, 0, 5 * 2, 1 + 1);",
+        "@ = lhist(arg0, 2 < 1, (5 > 3) + (7 == 7), 1);",
+        "@ = hist(arg0, 1 + 1);",
+        "print(buf(arg0, 2 << 2)); print(str(arg0, 3 * 2));",
+        "print(args.triple[3 - 1]); print(args.triple[2 != 2]);",
+        "let $x: uint8 = 200 + 55;",
+    ] {
+        let text = format!("kprobe:vfs_write {{ {taken} }}");
+        if let Err(told) = compiled_with(&text, &Fake::new(), &Options::default()) {
+            panic!("{told}");
+        }
+    }
+    for (refused, message) in [
+        (
+            "print(args.triple[1 + 2]);",
+            "the array has 3 elements | use a smaller index",
+        ),
+        (
+            "print(args.triple[(2 > 1) * 3]);",
+            "the array has 3 elements | use a smaller index",
+        ),
+        (
+            "let $x: uint8 = 200 + 56;",
+            "the variable is of type u8, which has no 256 | give it a larger type, or say that it \
+             is to be cut: (u8)value",
+        ),
+        (
+            "print(1 / (3 - 3));",
+            "this divides by zero | divide by another number",
+        ),
+    ] {
+        let text = format!("kprobe:vfs_write {{ {refused} }}");
+        assert_eq!(short(&text), message, "{text}");
+    }
+}
+
+/// The largest clause that is taken is near the limit, and so is the smallest that is not.
+#[test]
+fn a_clause_that_is_taken_is_within_the_limits() {
+    const MOST: usize = 4080;
+    let fake = Fake::new();
+    let needed = |steps: usize| {
+        let text = format!(
+            "kprobe:vfs_write {{ {}}}",
+            "@[arg0] += arg1; ".repeat(steps)
+        );
+        compiled_with(&text, &fake, &Options::default()).map(|compiled| {
+            let code = compiled.script.programs[0].code.chunks(8);
+            // A load of a whole number takes two words, and the second one has no operation.
+            code.filter(|word| word[0] != 0).count()
+        })
+    };
+    let (mut taken, mut refused) = (1_usize, 1000_usize);
+    while taken + 1 < refused {
+        let steps = taken.midpoint(refused);
+        match needed(steps) {
+            Ok(_) => taken = steps,
+            Err(_) => refused = steps,
+        }
+    }
+    let most = needed(taken).unwrap();
+    assert!((MOST - 30..=MOST).contains(&most), "{most}");
+    let told = needed(refused).unwrap_err();
+    let number = told.split("it needs ").nth(1).unwrap();
+    let number: usize = number.split(' ').next().unwrap().parse().unwrap();
+    assert!((MOST + 1..MOST + 30).contains(&number), "{told}");
 }
 
 /// The numbers in the message are those of the first clause that is too large.

@@ -191,6 +191,25 @@ fn values_of_other_types_are_refused() {
 }
 
 #[test]
+fn what_becomes_of_no_cast_is_made_in_another_way() {
+    for (cast, help) in [
+        (
+            "(typeof(*args.file))0",
+            "cast an address to a pointer and follow that: *(&Type)address",
+        ),
+        (
+            "(typeof((1, true)))(1, \"x\")",
+            "give it a value of that type",
+        ),
+    ] {
+        let text = format!("kprobe:vfs_write {{ $y = {cast}; }}");
+        let refused = compiled_with(&text, &Fake::new(), &Options::default());
+        let message = refused.err().unwrap();
+        assert!(message.ends_with(&format!("= help: {help}")), "{message}");
+    }
+}
+
+#[test]
 fn a_macro_takes_types() {
     let mut world = World::new(
         "macro bytes(t) { sizeof(t*) + sizeof(t) } macro cut(t, x) { (t)x } \

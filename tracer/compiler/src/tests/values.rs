@@ -6,7 +6,7 @@
 use bpf::context::Register::{Ax, Cx, Di, Dx, Si};
 
 use super::{
-    fake::{Fake, LEVELS, OPEN, READ, SYS_OPEN, compiled_with},
+    fake::{Fake, LEVELS, OPEN, READ, SYS_OPEN, TAGGED, behind, compiled_with},
     world::{Hit, World},
 };
 use crate::{EventTable, Options};
@@ -282,6 +282,37 @@ fn enums_with_fields_are_keys_and_values() {
         world.maps(),
         "@[Box { width: 5, height: -1 }]: 1\n@[Circle(7)]: 2\n@[Point]: 2\n\n"
     );
+}
+
+/// Neighbours of the tag have all bits set, and no variant's tag is that.
+#[test]
+fn a_variant_is_known_by_its_tag_wherever_it_is_and_however_long() {
+    for (offset, bytes) in [0_u64, 8, 16, 24]
+        .into_iter()
+        .flat_map(|offset| [1_u8, 2, 4, 8, 16].map(|bytes| (offset, bytes)))
+    {
+        let tags = [1, 2, 1 | 1 << (8 * u32::from(bytes) - 1)];
+        let mut kernel = Fake::new();
+        kernel.put_enum_with_tags(TAGGED, (offset, bytes), tags);
+        let variable = behind(TAGGED, offset as u32 + 24, Di);
+        kernel.variables.insert((OPEN, "tagged"), Ok(variable));
+        let text = "kprobe:vfs_open { match args.tagged { V0 => { print(0); } \
+                    V1 => { print(1); } V2 => { print(2); } _ => { print(3); } } }";
+        let compiled = compiled_with(text, &kernel, &Options::default()).unwrap();
+        let mut world = World::of(compiled);
+        for tag in [tags[0], tags[1], tags[2], 5] {
+            let mut memory = vec![0xff; offset as usize];
+            memory.extend(&tag.to_le_bytes()[..bytes.into()]);
+            memory.resize(offset as usize + 24, 0xff);
+            world.memory.retain(|(address, _)| *address != FILE_AT);
+            world.memory.push((FILE_AT, memory));
+            world.hit(&Hit {
+                address: OPEN,
+                ..write_hit()
+            });
+        }
+        assert_eq!(world.out, "0\n1\n2\n3\n", "{bytes} bytes at {offset}");
+    }
 }
 
 /// Memory that was given back may have any bytes.

@@ -121,3 +121,48 @@ pub(crate) fn is_closed(types: &Types<'_>, of: &Struct) -> bool {
         && known
             .any(|(names, field)| names.contains(&name) && field_of(&of.fields, field).is_some())
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use trace_interface::symbols::Variant;
+
+    use super::*;
+
+    /// Files have an error of the same name, which `Debug` shows in another way.
+    #[test]
+    fn texts_stand_for_the_variants_of_the_error_of_locks_alone() {
+        let of = |name: &str, variants: [&str; 2], origin| Enum {
+            name: name.into(),
+            bytes: 1,
+            tag: None,
+            variants: variants
+                .map(|name| Variant {
+                    name: name.into(),
+                    tag: None,
+                    fields: Vec::new(),
+                })
+                .into(),
+            origin,
+        };
+        let of_lock = ["Poisoned", "WouldBlock"];
+        let error = "std::sync::TryLockError<u8>";
+        let shown = texts(&of(error, of_lock, Origin::Library)).map(Vec::from_iter);
+        assert_eq!(
+            shown.as_deref(),
+            Some(&["\"Poisoned(..)\"".into(), "\"WouldBlock\"".into()][..])
+        );
+        for other in [
+            of(error, of_lock, Origin::Source),
+            of(
+                "std::fs::TryLockError",
+                ["Error", "WouldBlock"],
+                Origin::Library,
+            ),
+            of("std::sync::PoisonError", of_lock, Origin::Library),
+        ] {
+            assert!(texts(&other).is_none(), "{other:?}");
+        }
+    }
+}

@@ -288,7 +288,15 @@ fn equal(values: &mut Values<'_, '_>, left: Val, right: Val, spans: (Span, Span)
     );
     let mut shape = values.shape(&left, false);
     let other = values.shape(&right, false);
-    if shape.merge(&other).is_none() || is_cut(&shape) {
+    let merged = shape.merge(&other);
+    if merged.is_some() && is_cut(&shape) {
+        return Err(Diagnostic::new(
+            spans.1,
+            "only the first elements of this list are kept, so it is not compared as a whole",
+            "compare elements of both: [0]",
+        ));
+    }
+    if merged.is_none() {
         return Err(Diagnostic::new(
             spans.1,
             format!(

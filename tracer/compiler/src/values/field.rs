@@ -149,7 +149,10 @@ impl Values<'_, '_> {
             other => Err(Diagnostic::new(
                 name.span,
                 format!("{} has no field `{}`", type_name(other), name.text),
-                "",
+                match other {
+                    Type::Array { .. } => "it has .len and elements: [0]",
+                    _ => "",
+                },
             )),
         }
     }

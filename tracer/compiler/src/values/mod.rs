@@ -355,11 +355,10 @@ impl<'c, 'a> Values<'c, 'a> {
                 offset: self.shared.take(bytes),
             };
         }
-        let place = self.memory.take_for_good(bytes);
-        if is_inner {
-            self.memory.zero_first(place, bytes);
+        match is_inner {
+            true => self.memory.take_zero(bytes),
+            false => self.memory.take_for_good(bytes),
         }
-        place
     }
 
     /// How a value is stored in a key, a map or a variable. `may_miss`: with a mark whether it is

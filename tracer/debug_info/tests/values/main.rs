@@ -6,6 +6,7 @@ mod decode;
 mod names;
 mod pieces;
 mod process;
+mod programs;
 mod stacks;
 
 use std::{
@@ -26,7 +27,8 @@ use crate::{
     process::{Process, Registers},
 };
 
-/// How the compiler writes names for the linker.
+/// How the compiler writes names for the linker. With the newer way comes the newer version of the
+/// debug information, 5 in place of 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mangling {
     Legacy,
@@ -56,7 +58,7 @@ pub fn fixture(mangling: Mangling) -> &'static Path {
             .args(["-Crelocation-model=static", "-Ccode-model=kernel"])
             .args(["-Cforce-frame-pointers=yes", "-Cforce-unwind-tables=yes"]);
         if mangling == Mangling::V0 {
-            command.arg("-Csymbol-mangling-version=v0");
+            command.args(["-Csymbol-mangling-version=v0", "-Cdwarf-version=5"]);
         }
         let output = command.output().expect("rustc runs");
         assert!(

@@ -173,24 +173,26 @@ fn places_between_instructions_are_refused_with_the_ones_around_them() {
 
 #[test]
 fn lines_have_addresses_in_their_functions() {
-    let info = open(Mangling::Legacy);
-    let line = marked("more");
-    let addresses = info.line("shapes.rs", line).unwrap();
-    assert!(!addresses.is_empty());
-    for address in &addresses {
-        let function = info.function_at(*address).unwrap();
-        assert_eq!(function.path, "shapes::local_variables");
+    for mangling in [Mangling::Legacy, Mangling::V0] {
+        let info = open(mangling);
+        let line = marked("more");
+        let addresses = info.line("shapes.rs", line).unwrap();
+        assert!(!addresses.is_empty());
+        for address in &addresses {
+            let function = info.function_at(*address).unwrap();
+            assert_eq!(function.path, "shapes::local_variables");
+        }
+        assert_eq!(info.line("fixture/shapes.rs", line).unwrap(), addresses);
+        assert_eq!(info.line(SOURCE, line).unwrap(), addresses);
+        // A line of a function that is inlined has code wherever it is.
+        let copies = info.line("shapes.rs", marked("only_inlined")).unwrap();
+        assert!(copies.len() >= 3, "{copies:x?}");
+        let none = info.line("shapes.rs", 1).unwrap_err();
+        assert!(none.help.contains("nearest lines with code"), "{none}");
+        let none = info.line("shape.rs", 1).unwrap_err();
+        assert!(none.help.contains("shapes.rs"), "{none}");
+        assert!(info.line("apes.rs", line).is_err());
     }
-    assert_eq!(info.line("fixture/shapes.rs", line).unwrap(), addresses);
-    assert_eq!(info.line(SOURCE, line).unwrap(), addresses);
-    // A line of a function that is inlined has code wherever it is.
-    let copies = info.line("shapes.rs", marked("only_inlined")).unwrap();
-    assert!(copies.len() >= 3, "{copies:x?}");
-    let none = info.line("shapes.rs", 1).unwrap_err();
-    assert!(none.help.contains("nearest lines with code"), "{none}");
-    let none = info.line("shape.rs", 1).unwrap_err();
-    assert!(none.help.contains("shapes.rs"), "{none}");
-    assert!(info.line("apes.rs", line).is_err());
 }
 
 #[test]

@@ -39,8 +39,14 @@ fn second_opinion(program: &Path, addresses: &[u64]) -> Vec<Places> {
 
 #[test]
 fn addresses_are_in_the_functions_and_lines_that_another_implementation_finds() {
-    let program = fixture(Mangling::Legacy);
-    let info: DebugInfo = open(Mangling::Legacy);
+    for mangling in [Mangling::Legacy, Mangling::V0] {
+        compare_with_second_opinion(mangling);
+    }
+}
+
+fn compare_with_second_opinion(mangling: Mangling) {
+    let program = fixture(mangling);
+    let info: DebugInfo = open(mangling);
     let mut addresses = Vec::new();
     for function in info.functions("*") {
         addresses.extend(

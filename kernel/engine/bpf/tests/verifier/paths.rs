@@ -3,6 +3,8 @@
 //! Loops and branches multiply paths. The walk has limits on steps and memory, and forgets
 //! differences that nothing reads; programs at these limits and beyond are here.
 
+use proptest::{collection::vec, prelude::*};
+
 use super::*;
 
 /// `r2 = ` the one on one path, the other on another; then `then`.
@@ -81,6 +83,85 @@ fn facts_hold_on_all_paths() {
     assert_eq!(verified.facts()[7].most_index, Some(7));
 }
 
+/// `r0 = ` a value of the map, which is there.
+fn take(b: &mut Builder, map: MapIndex) {
+    b.mov(R3, 1);
+    look_up_r3(b, map);
+}
+
+/// `r0 = ` a value of the map at an index that nothing is known of, or null.
+fn look_up(b: &mut Builder, map: MapIndex) {
+    b.load_register(R3, Register::Si);
+    look_up_r3(b, map);
+}
+
+fn look_up_r3(b: &mut Builder, map: MapIndex) {
+    b.store(R10, -4, Size::B4, R3)
+        .mov(R6, R1)
+        .load_map(R1, map)
+        .mov(R2, R10)
+        .alu(AluOp::Add, R2, -4)
+        .call(Helper::MapLookup)
+        .mov(R1, R6);
+}
+
+/// The way that is walked first is one on which all is well.
+#[test]
+fn where_a_value_comes_from_is_told_apart_when_ways_come_together() {
+    // Which map it is of: those of one have 24 bytes, those of the other 4.
+    for offset in [0, 2, 16] {
+        let program = with_maps(ProgramKind::Probe, |b| {
+            let end = b.label();
+            either(b, |b| look_up(b, SMALL), |b| look_up(b, ARRAY));
+            b.branch(Condition::Equal, R0, 0, end)
+                .load(R4, R0, offset, Size::B2)
+                .place(end)
+                .exit(0);
+        });
+        assert_eq!(verify(program).is_ok(), offset < 4, "{offset}");
+        let program = with_maps(ProgramKind::Probe, |b| {
+            either(b, |b| take(b, SMALL), |b| take(b, ARRAY));
+            b.load(R4, R0, offset, Size::B2).exit(0);
+        });
+        assert_eq!(verify(program).is_ok(), offset < 4, "{offset}");
+    }
+    // Which lookup it is of: one that is there says nothing of another.
+    let joined = |other_way: fn(&mut Builder)| {
+        verify(with_maps(ProgramKind::Probe, |b| {
+            let end = b.label();
+            look_up(b, ARRAY);
+            b.mov(R7, R0).mov(R8, R0);
+            either(b, other_way, |_| {});
+            b.branch(Condition::Equal, R7, 0, end)
+                .load(R4, R8, 0, Size::B8)
+                .place(end)
+                .exit(0);
+        }))
+    };
+    joined(|_| {}).unwrap();
+    joined(|b| {
+        look_up(b, ARRAY);
+        b.mov(R7, R0).mov(R8, R0);
+    })
+    .unwrap();
+    let again: [fn(&mut Builder); 2] = [
+        |b| {
+            look_up(b, ARRAY);
+            b.mov(R8, R0);
+        },
+        |b| {
+            look_up(b, ARRAY);
+            b.mov(R7, R0);
+            look_up(b, ARRAY);
+            b.mov(R8, R0);
+        },
+    ];
+    for other_way in again {
+        let refusal = joined(other_way).unwrap_err().to_string();
+        assert!(refusal.contains("null"), "{refusal}");
+    }
+}
+
 #[test]
 fn code_that_no_path_reaches_is_told_and_not_checked() {
     let verified = takes(|b| {
@@ -142,6 +223,42 @@ fn paths_end_in_time() {
             b.mov(R6, 1).place(head).mov(R6, 1).jump(head);
         },
     );
+}
+
+proptest! {
+    /// Ways come together again and again, and which one is walked first is the verifier's matter.
+    #[test]
+    fn the_longest_path_is_the_longest_of_all_ways(
+        parts in vec((0_u8..4, 1_usize..8), 1..30),
+    ) {
+        let end = parts.len();
+        let verified = taken(|b| {
+            b.mov(R6, R1);
+            let labels: Vec<_> = (0..=end).map(|_| b.label()).collect();
+            for (at, (part, skip)) in parts.iter().enumerate() {
+                b.place(labels[at]);
+                match part {
+                    0 => b.mov(R7, 1),
+                    1 => b.call(Helper::Tsc),
+                    _ => b
+                        .load(R2, R6, 0, Size::B8)
+                        .branch(Condition::Equal, R2, 0, labels[end.min(at + skip)]),
+                };
+            }
+            b.place(labels[end]).exit(0);
+        });
+        // From the last part to the first: the steps from there to the end.
+        let mut from = vec![2];
+        for (part, skip) in parts.iter().rev() {
+            let on = from[from.len() - 1];
+            from.push(match part {
+                0 => 1 + on,
+                1 => STEPS_OF_CALL + on,
+                _ => 2 + on.max(from[from.len().saturating_sub(*skip)]),
+            });
+        }
+        prop_assert_eq!(verified.cost().path, 1 + from[end]);
+    }
 }
 
 #[test]
