@@ -245,7 +245,7 @@ impl Events {
         for at in (0..self.list.len()).rev() {
             let event = &mut self.list[at].event;
             if is_chosen(event) {
-                event.probes.retain(|probe| !matches(probe));
+                event.delete_probes(matches);
                 if event.probes.is_empty() {
                     self.remove(at);
                 }
