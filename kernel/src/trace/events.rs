@@ -504,6 +504,12 @@ impl Events {
         result
     }
 
+    /// Whether there is an event with that name. It takes no memory.
+    pub fn has(&self, group: &str, event: &str) -> bool {
+        let mut names = self.list.iter().map(|entry| &entry.name);
+        names.any(|name| name.0 == group && name.1 == event)
+    }
+
     /// The event with that name, found without memory.
     fn called(&mut self, group: &str, event: &str) -> Option<&mut Event> {
         let is_it = |entry: &&mut Box<Entry>| entry.name.0 == group && entry.name.1 == event;
