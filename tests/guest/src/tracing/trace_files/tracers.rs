@@ -374,6 +374,26 @@ fn calls_that_are_too_many_at_once_are_counted() {
     end();
 }
 
+/// A profile tells the calls that it could not follow, also when it is off.
+#[guest_test(smp = 1)]
+fn a_profile_counts_what_it_misses() {
+    begin("nop", "tracer_recursion");
+    echo("1", "function_profile_enabled").unwrap();
+    assert_eq!(tracer_recursion(30), 30);
+    let text = show("trace_stat/function0");
+    echo("0", "function_profile_enabled").unwrap();
+    assert_eq!(show("trace_stat/function0"), text);
+    let missed = text
+        .lines()
+        .nth(2)
+        .and_then(|line| line.strip_prefix("# calls missed: "));
+    let missed: u64 = missed.expect(&text).parse().unwrap();
+    let row = text.lines().nth(3).expect(&text);
+    let hits: u64 = row.split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert_eq!(hits + missed, 31, "{text}");
+    end();
+}
+
 /// The profile has each function with its calls and their time on its CPU.
 #[guest_test(smp = 2)]
 fn a_profile_counts_calls_and_their_time() {
