@@ -371,6 +371,13 @@ fn calls_that_are_too_many_at_once_are_counted() {
     assert_eq!(returned + missed, 31);
     let note = format!("# calls missed: {missed}\n");
     assert!(show("trace").contains(&note), "{}", show("trace"));
+    // The records are there still when other probes take the place of these.
+    for on in ["1", "0"] {
+        echo(on, "options/funcgraph-args").unwrap();
+        assert!(show("trace").contains(&note), "{}", show("trace"));
+    }
+    echo("nop", "current_tracer").unwrap();
+    assert!(!show("trace").contains("missed"), "{}", show("trace"));
     end();
 }
 
