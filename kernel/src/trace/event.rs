@@ -61,6 +61,8 @@ pub struct Event {
     pub id: u16,
     pub layout: Shared<Layout>,
     pub probes: Vec<Probe>,
+    /// What the probes that were deleted have counted.
+    of_deleted: Profile,
     /// Records are to be written, unless triggers of other events say otherwise.
     enabled: bool,
     pub filter: Option<Filter>,
@@ -177,6 +179,7 @@ impl Event {
             id,
             layout: Shared::try_new(layout)?,
             probes: Vec::new(),
+            of_deleted: Profile::default(),
             enabled: false,
             filter: None,
             refused_filter: None,
@@ -453,9 +456,18 @@ impl Event {
         }
     }
 
-    /// The hits and misses of all its probes.
+    /// Takes the probes away that `goes` is true of. Their records may be in the buffer, so what
+    /// they counted stays with the event.
+    pub fn delete_probes(&mut self, goes: impl Fn(&Probe) -> bool) {
+        for probe in self.probes.iter().filter(|probe| goes(probe)) {
+            self.of_deleted += probe.profile();
+        }
+        self.probes.retain(|probe| !goes(probe));
+    }
+
+    /// The hits and misses of all its probes, also of those that were deleted.
     pub fn profile(&self) -> Profile {
-        let mut sum = Profile::default();
+        let mut sum = self.of_deleted;
         for probe in &self.probes {
             sum += probe.profile();
         }

@@ -245,7 +245,7 @@ impl Events {
         for at in (0..self.list.len()).rev() {
             let event = &mut self.list[at].event;
             if is_chosen(event) {
-                event.probes.retain(|probe| !matches(probe));
+                event.delete_probes(matches);
                 if event.probes.is_empty() {
                     self.remove(at);
                 }
@@ -502,6 +502,12 @@ impl Events {
             self.disarm(&trigger)?;
         }
         result
+    }
+
+    /// Whether there is an event with that name. It takes no memory.
+    pub fn has(&self, group: &str, event: &str) -> bool {
+        let mut names = self.list.iter().map(|entry| &entry.name);
+        names.any(|name| name.0 == group && name.1 == event)
     }
 
     /// The event with that name, found without memory.

@@ -239,10 +239,7 @@ impl Printer {
             }
             kind => line::write_header(kind.name(), unread, written, smp::online_cpus(), out),
         }?;
-        match self.missed {
-            0 => Ok(()),
-            missed => writeln!(out, "# calls missed: {missed}"),
-        }
+        line::write_missed(self.missed, out)
     }
 }
 

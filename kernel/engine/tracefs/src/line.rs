@@ -418,6 +418,14 @@ pub fn write_snapshot_help(
     })
 }
 
+/// Writes how many calls a tracer of all functions has missed, if there are some.
+pub fn write_missed(calls: u64, out: &mut dyn Write) -> fmt::Result {
+    match calls {
+        0 => Ok(()),
+        calls => writeln!(out, "# calls missed: {calls}"),
+    }
+}
+
 /// Writes that records of a CPU are lost.
 pub fn write_lost(cpu: u32, lost: u64, out: &mut dyn Write) -> fmt::Result {
     writeln!(out, "CPU:{cpu} [LOST {lost} EVENTS]")

@@ -117,7 +117,8 @@ pub const README: &str = r#"      trigger		- If set, a command to perform when e
 	     nothing keeps its count.
 	   To remove a trigger:
 	     echo '!<trigger>' > events/<system>/<event>/trigger
-	   Count and filter are ignored when removing a trigger.
+	   Count and filter are ignored when removing a trigger, except the filter of
+	     a hist trigger.
       hist trigger	- If set, event hits are aggregated into a hash table
 	    Format: hist:keys=<field1[,field2,...]>
 	            [:values=<field1[,field2,...]>]

@@ -223,6 +223,14 @@ impl Set {
     }
 }
 
+fn obey(command: &CommandWord<'_>) -> Result<(), Errno> {
+    let _asker = (command.asks_for_dumps()).then(dump::attend).transpose()?;
+    TRACERS.lock().command(command)?;
+    // One that is taken away has done its work.
+    dump::settle();
+    Ok(())
+}
+
 impl Special for SetFile {
     fn open(&self, how: How) -> Result<Box<dyn Opened>, Errno> {
         let set = match how.truncate {
@@ -270,19 +278,21 @@ impl Opened for OpenSet {
         for word in text(data)?.split_ascii_whitespace() {
             match (self.file, CommandWord::parse(word)) {
                 (SetFile::Functions(Which::Filter), Some(command)) => {
-                    push(&mut commands, command?)?;
+                    let command = command?;
+                    command.check()?;
+                    push(&mut commands, command)?;
                 }
                 _ => set.change(word)?,
             }
         }
+        let before = self.file.copy()?;
         set.copy()?.apply()?;
-        draft.set = Some(set);
-        for command in commands {
-            let _asker = (command.asks_for_dumps()).then(dump::attend).transpose()?;
-            TRACERS.lock().command(&command)?;
-            // One that is taken away has done its work.
-            dump::settle();
+        if let Err(errno) = commands.iter().try_for_each(obey) {
+            // Nobody is there for a second error.
+            let _ = before.apply();
+            return Err(errno);
         }
+        draft.set = Some(set);
         Ok(data.len())
     }
 }

@@ -105,6 +105,18 @@ impl<'a> CommandWord<'a> {
         })
     }
 
+    /// Checks that the functions and the event are there that it names.
+    ///
+    /// # Errors
+    /// EINVAL if not; ENOMEM.
+    pub fn check(&self) -> Result<(), Errno> {
+        FunctionSet::empty().change(self.functions)?;
+        match self.event {
+            Some((group, event)) if !EVENTS.lock().has(group, event) => Err(Errno::EINVAL),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether each function has a count of its own.
     fn counts_apart(&self) -> bool {
         self.count.is_some() && PLAIN.iter().any(|(known, _)| *known == self.act)

@@ -140,6 +140,8 @@ pub struct Tracers {
     profile: Option<Profile>,
     /// The least duration of a call that is recorded, in microseconds.
     least_us: u64,
+    /// The calls that the tracer had missed when its probes were last exchanged.
+    missed_before: u64,
 }
 
 /// The tracers of this kernel.
@@ -151,6 +153,7 @@ pub static TRACERS: Mutex<Tracers> = Mutex::new(Tracers {
     switches: Switch::DEFAULT,
     profile: None,
     least_us: 0,
+    missed_before: 0,
 });
 
 /// The options of `function_graph` that are on.
@@ -208,6 +211,9 @@ impl Tracers {
     /// # Errors
     /// As [`Tracers::run`].
     pub fn replace_set(&mut self, which: Which, set: FunctionSet) -> Result<(), Errno> {
+        if set == self.sets[which as usize] {
+            return Ok(());
+        }
         let users: &[TracerKind] = match which {
             Which::Filter | Which::Notrace => &[TracerKind::Function, TracerKind::Graph],
             Which::GraphFunction | Which::GraphNotrace => &[TracerKind::Graph],
@@ -357,11 +363,12 @@ impl Tracers {
 
     /// How many functions the tracer has probes on, and how many of their calls it missed.
     pub fn books(&self) -> (usize, u64) {
-        match &self.running {
+        let (functions, missed) = match &self.running {
             Running::Nop => (0, 0),
             Running::Function(tracer) => (tracer.functions(), tracer.misses()),
             Running::Graph(tracer) => (tracer.functions(), tracer.misses()),
-        }
+        };
+        (functions, self.missed_before + missed)
     }
 
     /// Writes a line for each function that tracing is on, or with `ever` has been on since the
@@ -453,6 +460,10 @@ impl Tracers {
         all.iter().for_each(|of| touched.add(of));
         let graph_return = || Kernel::tracing_entry_points().graph_return as *const () as u64;
         sleep::set_routine(Timed::Graph, (kind == TracerKind::Graph).then(graph_return));
+        self.missed_before = match self.kind() == kind {
+            true => self.books().1,
+            false => 0,
+        };
         // The old ones go here.
         self.running = next;
         Ok(())

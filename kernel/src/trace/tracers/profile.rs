@@ -10,7 +10,8 @@
 //! Ticks by 32 keep the sum of squares of 1,000 calls of a second each in 64 bits. They are about
 //! 10 nanoseconds, which is how exact the variance is.
 //!
-//! The functions are those of `set_ftrace_filter` when the profile is started.
+//! The functions are those of `set_ftrace_filter` when the profile is started. A call counts when
+//! it returns, on the CPU where it does. Calls that found no free instance are missed, and told.
 //!
 //! # Contexts
 //! Task context, under the lock of the tracers. The programs are on the hit path.
@@ -25,7 +26,10 @@ use bpf::{
 use fallible::push;
 use trace_agent::{graph::TIME_WORD, script::read_map};
 use trace_interface::frame::MapEntry;
-use tracefs::profile::{Calls, variance, write_head, write_row};
+use tracefs::{
+    line::write_missed,
+    profile::{Calls, variance, write_head, write_row},
+};
 
 use super::set::function_name;
 use crate::{
@@ -54,6 +58,8 @@ pub struct Profile {
     attached: Option<AttachedCalls>,
     /// Where its functions begin, ascending.
     functions: Vec<u64>,
+    /// The calls that it had missed when it was turned off.
+    missed_before: u64,
 }
 
 /// A row of the table.
@@ -152,6 +158,7 @@ impl Profile {
             on_return,
             attached,
             functions,
+            missed_before: 0,
         })
     }
 
@@ -168,7 +175,14 @@ impl Profile {
     /// Counts no more calls; the rows stay.
     pub fn stop(&mut self) {
         sleep::set_routine(Timed::Profile, None);
-        self.attached = None;
+        if let Some(calls) = self.attached.take() {
+            self.missed_before = calls.detach();
+        }
+    }
+
+    /// How many calls were missed, on all CPUs.
+    fn missed(&self) -> u64 {
+        (self.attached.as_ref()).map_or(self.missed_before, AttachedCalls::misses)
     }
 
     /// Writes the rows of a CPU, those of the longest time first.
@@ -201,6 +215,7 @@ impl Profile {
         }
         rows.sort_unstable_by(|a, b| b.cmp(a));
         write_head(out)?;
+        write_missed(self.missed(), out)?;
         for row in rows {
             let name = function_name(row.function);
             let in_ticks = u128::from(variance(row.hits, row.shifted, row.squares.into()));

@@ -46,8 +46,7 @@ impl Which {
     const fn when_empty(self) -> &'static str {
         match self {
             Self::Filter | Self::GraphFunction => "#### all functions enabled ####\n",
-            Self::Notrace => "",
-            Self::GraphNotrace => "#### no functions disabled ####\n",
+            Self::Notrace | Self::GraphNotrace => "#### no functions disabled ####\n",
         }
     }
 }

@@ -152,6 +152,10 @@ fn commands_that_cannot_be_are_refused() {
         "tracer_inner:enable_event:mine:none",
         ":traceoff",
         "tracer_outer tracer_inner:dumps",
+        "tracer_outer no_such_function:traceoff",
+        "tracer_outer !tracer_inner:traceoff",
+        "tracer_inner:traceoff no_such_function:traceoff",
+        "tracer_inner:traceoff tracer_outer:enable_event:mine:none",
     ] {
         assert_eq!(
             append(word, "set_ftrace_filter"),
@@ -170,7 +174,7 @@ fn commands_that_cannot_be_are_refused() {
     );
     // Each of so many functions would have a count of its own.
     assert_eq!(
-        append("kernel.*:stacktrace:3", "set_ftrace_filter"),
+        append("tracer_inner kernel.*:stacktrace:3", "set_ftrace_filter"),
         Err(Errno::ENOSPC)
     );
     assert_eq!(

@@ -356,6 +356,12 @@ fn an_event_of_several_probes_stays_whole_when_the_first_is_deleted() {
         "p:m/both traced_other value=%di:u64\np:m/both traced_third value=%di:u64\n"
     );
     assert_eq!(show("events/m/both/format"), format);
+    // The record of the one that is gone is there still, and so is its count.
+    let profile = |hits, filtered| {
+        let text = format!("hits: {hits}\nfiltered: {filtered}\nunasked: 0\nmissed: 0\n");
+        assert_eq!(show("events/m/both/profile"), text);
+    };
+    profile(3, 0);
     echo("value != 8", "events/m/both/filter").unwrap();
     echo("1", "events/m/both/enable").unwrap();
     call(7);
@@ -363,6 +369,8 @@ fn an_event_of_several_probes_stays_whole_when_the_first_is_deleted() {
     traced_third(9);
     assert_eq!(values(&lines()), ["4", "5", "6", "9"]);
     echo("0", "events/m/both/enable").unwrap();
+    append("-:m/both traced_other value=%di:u64", "kprobe_events").unwrap();
+    profile(5, 1);
     // Without a place all probes go.
     append("-:m/both", "kprobe_events").unwrap();
     assert!(!exists("events/m"));

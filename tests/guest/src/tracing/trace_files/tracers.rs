@@ -371,6 +371,33 @@ fn calls_that_are_too_many_at_once_are_counted() {
     assert_eq!(returned + missed, 31);
     let note = format!("# calls missed: {missed}\n");
     assert!(show("trace").contains(&note), "{}", show("trace"));
+    // The records are there still when other probes take the place of these.
+    for on in ["1", "0"] {
+        echo(on, "options/funcgraph-args").unwrap();
+        assert!(show("trace").contains(&note), "{}", show("trace"));
+    }
+    echo("nop", "current_tracer").unwrap();
+    assert!(!show("trace").contains("missed"), "{}", show("trace"));
+    end();
+}
+
+/// A profile tells the calls that it could not follow, also when it is off.
+#[guest_test(smp = 1)]
+fn a_profile_counts_what_it_misses() {
+    begin("nop", "tracer_recursion");
+    echo("1", "function_profile_enabled").unwrap();
+    assert_eq!(tracer_recursion(30), 30);
+    let text = show("trace_stat/function0");
+    echo("0", "function_profile_enabled").unwrap();
+    assert_eq!(show("trace_stat/function0"), text);
+    let missed = text
+        .lines()
+        .nth(2)
+        .and_then(|line| line.strip_prefix("# calls missed: "));
+    let missed: u64 = missed.expect(&text).parse().unwrap();
+    let row = text.lines().nth(3).expect(&text);
+    let hits: u64 = row.split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert_eq!(hits + missed, 31, "{text}");
     end();
 }
 
