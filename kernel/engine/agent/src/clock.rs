@@ -119,6 +119,7 @@ mod tests {
             assert_eq!(rate(hz, clock, stamp), stamps_in_a_second, "{hz}");
         }
     }
+
     #[test]
     fn what_was_measured_is_known() {
         let clock = Clock::new();
