@@ -66,6 +66,8 @@ pub struct Event {
     /// Records are to be written, unless triggers of other events say otherwise.
     enabled: bool,
     pub filter: Option<Filter>,
+    /// Which tasks are chosen: what hits of others would record is not recorded.
+    of_tasks: Option<Filter>,
     /// The text of the `filter` file after a refusal.
     pub refused_filter: Option<String>,
     /// After `probes`, so that no program has a trigger's slot when that is dropped.
@@ -182,6 +184,7 @@ impl Event {
             of_deleted: Profile::default(),
             enabled: false,
             filter: None,
+            of_tasks: None,
             refused_filter: None,
             triggers: Vec::new(),
             maps: Vec::new(),
@@ -296,6 +299,8 @@ impl Event {
                 }
             }
         }
+        // That of tasks is the cheaper one for most hits.
+        let filters = || self.of_tasks.iter().chain(&self.filter);
         if self.switch_users > 0 || extent == Extent::Largest {
             let (off, end) = (program.builder.label(), program.builder.label());
             let switch = core::ptr::from_ref(&*self.switch).addr() as i64;
@@ -304,12 +309,12 @@ impl Event {
                 .set(Reg::R0, switch)
                 .load(Reg::R0, Reg::R0, 0, Size::B8)
                 .branch(Condition::Equal, Reg::R0, 0, off);
-            program.record(self.filter.as_ref())?;
+            program.record(filters())?;
             program.builder.jump(end).place(off);
             program.count_unasked();
             program.builder.place(end);
         } else if self.enabled {
-            program.record(self.filter.as_ref())?;
+            program.record(filters())?;
         } else {
             program.count_unasked();
         }
@@ -561,6 +566,22 @@ impl Event {
         };
         if result.is_err() {
             self.filter = old;
+        }
+        result
+    }
+
+    /// Records hits of the tasks that `filter` keeps.
+    ///
+    /// # Errors
+    /// As [`Event::apply_growth`]; then nothing has changed.
+    pub fn set_tasks(&mut self, filter: Option<Filter>) -> Result<(), Errno> {
+        if filter == self.of_tasks {
+            return Ok(());
+        }
+        let old = core::mem::replace(&mut self.of_tasks, filter);
+        let result = self.apply_growth();
+        if result.is_err() {
+            self.of_tasks = old;
         }
         result
     }

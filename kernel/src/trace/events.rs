@@ -21,7 +21,7 @@ use tracefs::{
     error_log::{ErrorLog, WPROBE_TRIGGER},
     event::check_append,
     fetch::Grammar,
-    filter::FilterError,
+    filter::{Filter, FilterError, of_tasks},
     hist::{HistError, HistReason},
     line::stack,
     record::Layout,
@@ -35,6 +35,7 @@ use super::{
     names::KernelSymbols,
     shared::{Shared, try_box, try_vec},
     sources,
+    tasks::{TaskList, TaskSet},
     triggers::{Deed, Other, Taken},
 };
 use crate::{errno::Errno, mm::user_space::is_memory_short, sync::Mutex, time::ktime_get};
@@ -61,6 +62,8 @@ pub struct Events {
     next_id: u16,
     /// [`Probe::order`] of the next one.
     next_order: u64,
+    /// The tasks whose hits are recorded, by [`TaskList`].
+    tasks: [TaskSet; TaskList::COUNT],
     pub errors: ErrorLog,
     /// Is told of each change of the list from now on.
     pub watcher: Option<Watcher>,
@@ -88,6 +91,7 @@ pub static EVENTS: Mutex<Events> = Mutex::new(Events {
     list: Vec::new(),
     next_id: FIRST_ID,
     next_order: 0,
+    tasks: [const { TaskSet::empty() }; TaskList::COUNT],
     errors: ErrorLog::new(),
     watcher: None,
 });
@@ -121,7 +125,10 @@ impl Events {
     /// # Errors
     /// ENOMEM; then nothing has changed.
     fn add(&mut self, name: Name, id: u16, layout: Layout) -> Result<usize, Errno> {
-        let event = Event::new(id, layout)?;
+        let filter = filter_of_tasks(&name, &layout, &self.tasks)?;
+        let mut event = Event::new(id, layout)?;
+        // It has no probes yet.
+        event.set_tasks(filter)?;
         let entry = try_box(Entry { name, event })?;
         self.list.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         let at = self.position(&entry.name).err().ok_or(Errno::EEXIST)?;
@@ -131,6 +138,35 @@ impl Events {
         }
         self.list.insert(at, entry);
         Ok(at)
+    }
+
+    /// The tasks in that list.
+    pub const fn tasks(&self, list: TaskList) -> &TaskSet {
+        &self.tasks[list as usize]
+    }
+
+    /// Puts other tasks in their place.
+    ///
+    /// # Errors
+    /// EINVAL if the program of an event would be too large, ENOMEM; then nothing has changed.
+    pub fn replace_tasks(&mut self, list: TaskList, tasks: TaskSet) -> Result<(), Errno> {
+        let old = core::mem::replace(&mut self.tasks[list as usize], tasks);
+        let result = self.choose_tasks();
+        if result.is_err() {
+            self.tasks[list as usize] = old;
+            // An event for which there is no memory has the new tasks until the next change.
+            let _ = self.choose_tasks();
+        }
+        result
+    }
+
+    /// Has all events record the hits of the chosen tasks.
+    fn choose_tasks(&mut self) -> Result<(), Errno> {
+        for entry in &mut self.list {
+            let filter = filter_of_tasks(&entry.name, &entry.event.layout, &self.tasks)?;
+            entry.event.set_tasks(filter)?;
+        }
+        Ok(())
     }
 
     /// The event of that name.
@@ -615,6 +651,25 @@ impl Layouts {
         let (_, name, layout) = &self.list[self.last];
         Some((name, layout))
     }
+}
+
+/// The filter that keeps the chosen tasks. As on Linux, a switch of tasks is a record of both, and
+/// a task that is woken one of it and of the one that wakes it.
+fn filter_of_tasks(
+    (group, event): &Name,
+    layout: &Layout,
+    tasks: &[TaskSet; TaskList::COUNT],
+) -> Result<Option<Filter>, Errno> {
+    let fields: &[&str] = match (&**group, &**event) {
+        ("sched", "sched_switch") if layout.fixed => &["prev_pid", "next_pid"],
+        ("sched", "sched_wakeup") if layout.fixed => &["common_pid", "pid"],
+        _ => &["common_pid"],
+    };
+    let [only, without] = [TaskList::Only, TaskList::Without].map(|list| &tasks[list as usize]);
+    let text = of_tasks(fields, only.numbers(), without.numbers())?;
+    let filter = text.map(|text| Filter::parse(&text, &layout.fields, &KernelSymbols));
+    let refused = |error: FilterError| Errno::from_code(error.errno()).unwrap_or(Errno::EINVAL);
+    filter.transpose().map_err(refused)
 }
 
 /// Whether `file` has the event: it is one that was defined, of the kernel or of a program.

@@ -36,6 +36,7 @@ pub mod script;
 pub mod sleep;
 pub mod sources;
 pub mod stacks;
+pub mod tasks;
 pub mod touched;
 pub mod tracers;
 pub mod triggers;

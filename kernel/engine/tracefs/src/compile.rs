@@ -271,14 +271,19 @@ impl<'a> EventProgram<'a> {
         self.builder.add(unasked, 0, 1);
     }
 
-    /// Counts the hit, and writes a record if the filter matches.
+    /// Counts the hit, and writes a record if all filters match.
     ///
     /// # Errors
     /// [`CompileError`].
-    pub fn record(&mut self, filter: Option<&Filter>) -> Result<(), CompileError> {
+    pub fn record<'f>(
+        &mut self,
+        filters: impl IntoIterator<Item = &'f Filter>,
+    ) -> Result<(), CompileError> {
         let (end, reject) = (self.builder.label(), self.builder.label());
-        if let Some(filter) = filter {
+        let mut is_filtered = false;
+        for filter in filters {
             self.filter(filter, reject)?;
+            is_filtered = true;
         }
         self.builder.add(HITS, 0, 1);
         let strings = self.measure()?;
@@ -291,7 +296,7 @@ impl<'a> EventProgram<'a> {
             .mov(Reg::R1, RECORD)
             .mov(Reg::R2, 0)
             .call(Helper::RingSubmit);
-        if filter.is_some() {
+        if is_filtered {
             let filtered = self.builder.map(MapDef::counters(FILTERED, 1));
             self.builder.jump(end).place(reject).add(filtered, 0, 1);
         }

@@ -31,6 +31,7 @@ mod compile;
 mod error;
 mod parse;
 mod pattern;
+mod tasks;
 
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::fmt;
@@ -39,6 +40,7 @@ pub(crate) use compile::{COMM_BYTES, load_number};
 pub use compile::{CompileError, Frame, Load, LoadError, Loaded};
 pub use error::{FilterError, FilterReason};
 pub use pattern::{ByteSet, Pattern, Piece};
+pub use tasks::of_tasks;
 
 use crate::field::{Element, Field, FieldKind, Width};
 

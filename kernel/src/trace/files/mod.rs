@@ -3,7 +3,7 @@
 //! ```text
 //!   README, available_events, available_filter_functions, available_tracers
 //!   kprobe_events, uprobe_events, dynamic_events, kprobe_profile, uprobe_profile, error_log
-//!   set_event
+//!   set_event, set_event_pid, set_event_notrace_pid
 //!   trace, trace_pipe, trace_marker, snapshot, tracing_on, buffer_size_kb, current_tracer
 //!   trace_clock, trace_options
 //!   set_ftrace_filter, set_ftrace_notrace, set_graph_function, set_graph_notrace
@@ -23,7 +23,7 @@
 //! | this one | the files that are there once, as a table: [`FILES`], [`OPTIONS`] |
 //! | [`buffer`] | files of the trace buffer, of all CPUs and of each |
 //! | [`event`] | files of each event and group, which come and go with the event |
-//! | [`tracer`] | files of the tracers of all functions |
+//! | [`tracer`] | files of the tracers of all functions, and of all sets |
 //! | [`functions`] | a file of plain functions |
 //! | [`input`], [`paths`] | what is written, as values; where the files are |
 //!

@@ -1,5 +1,5 @@
 //! The files of the tracers of all functions: `current_tracer`, the sets of functions, and what
-//! they may record.
+//! they may record; and the sets of tasks of events.
 //!
 //! Each user of a set's file has a copy of the set, so that `> FILE` and the words that follow are
 //! one change. It counts with the first word, or when the file is closed, and not before. If a word
@@ -30,7 +30,9 @@ use crate::{
     sync::Mutex,
     trace::{
         TRACING, dump,
-        tracers::{self, CommandWord, FunctionSet, TRACERS, TaskList, TaskSet, TracerKind, Which},
+        events::EVENTS,
+        tasks::{TaskList, TaskSet},
+        tracers::{self, CommandWord, FunctionSet, TRACERS, TracerKind, Which},
     },
 };
 
@@ -130,6 +132,10 @@ pub(super) fn create(root: &str) -> Result<(), Errno> {
         let path = alloc::format!("{root}/{name}");
         pseudo::create_special(&path, READ | WRITE, SetFile::Tasks(list))?;
     }
+    for (name, list) in TaskList::EVENT_FILES {
+        let path = alloc::format!("{root}/{name}");
+        pseudo::create_special(&path, READ | WRITE, SetFile::EventTasks(list))?;
+    }
     for cpu in 0..smp::possible_cpus() {
         let path = alloc::format!("{root}/trace_stat/function{cpu}");
         pseudo::create(&path, READ, ProfileFile(cpu))?;
@@ -159,12 +165,14 @@ impl VirtualFile for ProfileFile {
 enum SetFile {
     Functions(Which),
     Tasks(TaskList),
+    EventTasks(TaskList),
 }
 
 /// A set as a user of its file has it.
 enum Set {
     Functions(Which, FunctionSet),
     Tasks(TaskList, TaskSet),
+    EventTasks(TaskList, TaskSet),
 }
 
 impl SetFile {
@@ -172,28 +180,30 @@ impl SetFile {
         match self {
             Self::Functions(which) => Set::Functions(which, FunctionSet::empty()),
             Self::Tasks(list) => Set::Tasks(list, TaskSet::empty()),
+            Self::EventTasks(list) => Set::EventTasks(list, TaskSet::empty()),
         }
     }
 
     fn copy(self) -> Result<Set, Errno> {
-        let tracers = TRACERS.lock();
         Ok(match self {
-            Self::Functions(which) => Set::Functions(which, tracers.set(which).copy()?),
-            Self::Tasks(list) => Set::Tasks(list, tracers.tasks(list).copy()?),
+            Self::Functions(which) => Set::Functions(which, TRACERS.lock().set(which).copy()?),
+            Self::Tasks(list) => Set::Tasks(list, TRACERS.lock().tasks(list).copy()?),
+            Self::EventTasks(list) => Set::EventTasks(list, EVENTS.lock().tasks(list).copy()?),
         })
     }
 
     fn show(self, out: &mut dyn Write) -> Result<(), Errno> {
-        let tracers = TRACERS.lock();
         match self {
             Self::Functions(which) => {
+                let tracers = TRACERS.lock();
                 tracers.set(which).show(which, out)?;
                 match which {
                     Which::Filter => tracers.show_commands(out),
                     _ => Ok(()),
                 }
             }
-            Self::Tasks(list) => tracers.tasks(list).show(out),
+            Self::Tasks(list) => TRACERS.lock().tasks(list).show("no pid\n", out),
+            Self::EventTasks(list) => EVENTS.lock().tasks(list).show("", out),
         }
     }
 }
@@ -203,22 +213,23 @@ impl Set {
         Ok(match self {
             Self::Functions(which, set) => Self::Functions(*which, set.copy()?),
             Self::Tasks(list, set) => Self::Tasks(*list, set.copy()?),
+            Self::EventTasks(list, set) => Self::EventTasks(*list, set.copy()?),
         })
     }
 
     fn change(&mut self, word: &str) -> Result<(), Errno> {
         match self {
             Self::Functions(_, set) => set.change(word),
-            Self::Tasks(_, set) => set.change(word),
+            Self::Tasks(_, set) | Self::EventTasks(_, set) => set.change(word),
         }
     }
 
-    /// Has the tracers use it.
+    /// Has the tracers or the events use it.
     fn apply(self) -> Result<(), Errno> {
-        let mut tracers = TRACERS.lock();
         match self {
-            Self::Functions(which, set) => tracers.replace_set(which, set),
-            Self::Tasks(list, set) => tracers.replace_tasks(list, set),
+            Self::Functions(which, set) => TRACERS.lock().replace_set(which, set),
+            Self::Tasks(list, set) => TRACERS.lock().replace_tasks(list, set),
+            Self::EventTasks(list, set) => EVENTS.lock().replace_tasks(list, set),
         }
     }
 }

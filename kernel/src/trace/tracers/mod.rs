@@ -25,7 +25,6 @@
 mod commands;
 mod profile;
 mod set;
-mod tasks;
 
 use alloc::vec::Vec;
 use core::{
@@ -38,17 +37,17 @@ use fallible::push;
 use trace_agent::{Traced, functions, graph, tasks::TaskChoice};
 use tracefs::{graph::Options, line, line::function, profile::write_head};
 
-pub use self::commands::CommandWord;
 use self::{commands::Command, profile::Profile};
 pub use self::{
+    commands::CommandWord,
     set::{FunctionSet, Which},
-    tasks::{TaskList, TaskSet},
 };
 use super::{
     TRACING,
     events::EVENTS,
     names,
     sleep::{self, Timed},
+    tasks::{TaskList, TaskSet},
     touched,
 };
 use crate::{arch::traps, cmdline, errno::Errno, probes::Kernel, sync::Mutex, time::tsc_hz};

@@ -1,12 +1,21 @@
 //! The files that choose what the tracers of all functions record: which functions, in which
-//! depth, of which tasks, and of which duration.
+//! depth, of which tasks, and of which duration; and the tasks whose hits events record.
+//!
+//! Each choice is held against calls whose number and depth are known, of the test's own task and
+//! of another one.
 
 use abi::open;
 use alloc::{format, string::String, vec::Vec};
 
-use kernel::{errno::Errno, fs, task::current, trace::TRACING};
+use kernel::{
+    errno::Errno,
+    fs,
+    task::{current, sleep::sleep_until},
+    time::{NSEC_PER_MSEC, ktime_get},
+    trace::TRACING,
+};
 
-use super::{append, echo, on_cpu, path, show, tracers::*};
+use super::{append, clean_up, echo, lines, on_cpu, path, show, tracers::*};
 
 #[guest_test]
 fn depth_and_roots_choose_calls() {
@@ -116,6 +125,94 @@ fn tasks_are_chosen_by_their_numbers() {
         assert_eq!(TRACING.buffer.written(), 4 * written);
         end();
     }
+}
+
+/// Hits of the chosen tasks only, whatever the filter is. Triggers see all hits.
+#[guest_test]
+fn events_record_the_hits_of_the_chosen_tasks() {
+    /// The arguments of the records.
+    fn recorded() -> Vec<String> {
+        let all = lines();
+        let after = |line: &String| line.split_once(" x=").map(|(_, x)| x.into());
+        all.iter().filter_map(after).collect()
+    }
+    fn hit(x: u64) {
+        tracer_inner(x);
+        on_cpu(0, move || _ = tracer_inner(x + 100));
+    }
+    let own = current().pid();
+    echo("p:choice/e tracer_inner x=%di:u64", "kprobe_events").unwrap();
+    echo("hist:keys=x", "events/choice/e/trigger").unwrap();
+    echo("1", "events/choice/e/enable").unwrap();
+    assert_eq!(show("set_event_pid") + &show("set_event_notrace_pid"), "");
+    hit(1);
+    echo(&format!("{own} 3000"), "set_event_pid").unwrap();
+    append("3001", "set_event_pid").unwrap();
+    assert_eq!(show("set_event_pid"), format!("{own}\n3000\n3001\n"));
+    hit(2);
+    echo("x != 3", "events/choice/e/filter").unwrap();
+    hit(3);
+    hit(4);
+    assert_eq!(recorded(), ["1", "101", "2", "4"]);
+    // One that is not to be recorded is not, even if it is chosen.
+    echo(&format!("{own}"), "set_event_notrace_pid").unwrap();
+    hit(5);
+    echo("", "set_event_pid").unwrap();
+    hit(6);
+    echo("", "set_event_notrace_pid").unwrap();
+    hit(7);
+    assert_eq!(recorded(), ["1", "101", "2", "4", "106", "7", "107"]);
+    let profile = show("events/choice/e/profile");
+    // Of 14 hits, those of the other task (2 to 5), and 3, 5 and 6.
+    assert!(profile.contains("filtered: 7"), "{profile}");
+    let hist = show("events/choice/e/hist");
+    assert!(hist.contains("Hits: 14\n"), "{hist}");
+    // Events that come later have the choice, and what is refused changes nothing.
+    echo("3000", "set_event_pid").unwrap();
+    append("p:choice/late tracer_inner x=%di:u64", "kprobe_events").unwrap();
+    echo("1", "events/choice/late/enable").unwrap();
+    for words in ["x", "-1", "3002 4294967296"] {
+        assert_eq!(echo(words, "set_event_pid"), Err(Errno::EINVAL), "{words}");
+    }
+    let many = |from: u64, to| -> String { (from..to).map(|n| format!("{n} ")).collect() };
+    assert_eq!(echo(&many(5000, 5065), "set_event_pid"), Err(Errno::ENOSPC));
+    assert_eq!(show("set_event_pid"), "3000\n");
+    hit(8);
+    assert_eq!(recorded().len(), 7);
+    // As many as there may be, of events of all kinds.
+    echo(&(many(5000, 5063) + &format!("{own}")), "set_event_pid").unwrap();
+    echo(&many(6000, 6064), "set_event_notrace_pid").unwrap();
+    hit(9);
+    assert_eq!(recorded()[7..], ["9", "9"]);
+    // A switch is a record of both tasks.
+    echo("0", "events/enable").unwrap();
+    echo("", "trace").unwrap();
+    echo("1", "events/sched/enable").unwrap();
+    sleep_until(ktime_get() + 2 * NSEC_PER_MSEC);
+    on_cpu(0, || sleep_until(ktime_get() + NSEC_PER_MSEC));
+    sleep_until(ktime_get() + 2 * NSEC_PER_MSEC);
+    echo("0", "events/enable").unwrap();
+    let switches = lines();
+    let names = ["sched_switch: ", "sched_wakeup: "];
+    for name in names {
+        let of_kind = switches.iter().filter(|line| line.starts_with(name));
+        assert!(of_kind.count() >= 2, "{name}: {switches:?}");
+    }
+    for line in &switches {
+        let is_own = |field: &&str| line.contains(&format!("{field}={own} "));
+        let has_own = ["prev_pid", "next_pid", "pid"].iter().any(is_own);
+        let by_own = show("trace")
+            .lines()
+            .any(|shown| shown.ends_with(line.as_str()) && shown.contains(&format!("-{own} ")));
+        assert!(
+            has_own || by_own || line.ends_with(&format!("={own}")),
+            "{line}"
+        );
+    }
+    echo("", "set_event_pid").unwrap();
+    echo("", "set_event_notrace_pid").unwrap();
+    echo("!hist:keys=x", "events/choice/e/trigger").unwrap();
+    clean_up();
 }
 
 #[guest_test]

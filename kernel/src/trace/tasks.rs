@@ -1,4 +1,4 @@
-//! The sets of tasks, as `set_ftrace_pid` and `set_ftrace_notrace_pid` hold them.
+//! Sets of tasks, as `set_ftrace_pid`, `set_event_pid` and their opposites hold them.
 //!
 //! # Contexts
 //! Task context.
@@ -14,9 +14,9 @@ use crate::errno::Errno;
 /// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskList {
-    /// Calls of these tasks only.
+    /// These tasks only.
     Only,
-    /// Not those of these.
+    /// Not these.
     Without,
 }
 
@@ -24,10 +24,16 @@ impl TaskList {
     /// How many sets there are.
     pub const COUNT: usize = 2;
 
-    /// Each with the name of its file.
+    /// Each with the name of its file, of the tracers.
     pub const FILES: [(&str, Self); Self::COUNT] = [
         ("set_ftrace_pid", Self::Only),
         ("set_ftrace_notrace_pid", Self::Without),
+    ];
+
+    /// The same of events.
+    pub const EVENT_FILES: [(&str, Self); Self::COUNT] = [
+        ("set_event_pid", Self::Only),
+        ("set_event_notrace_pid", Self::Without),
     ];
 }
 
@@ -78,13 +84,13 @@ impl TaskSet {
         Ok(push(&mut self.numbers, number)?)
     }
 
-    /// Writes the text of the file.
+    /// Writes the text of the file, which is `empty` if there is no task.
     ///
     /// # Errors
     /// That of `out`.
-    pub fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
+    pub fn show(&self, empty: &str, out: &mut dyn Write) -> Result<(), Errno> {
         if self.numbers.is_empty() {
-            return Ok(out.write_str("no pid\n")?);
+            return Ok(out.write_str(empty)?);
         }
         for number in &self.numbers {
             writeln!(out, "{number}")?;
