@@ -276,14 +276,16 @@ fn a_panic_in_the_middle_of_an_answer_is_told() {
         complaints.contains(why) && complaints.contains("half a sign of life"),
         "{said}{complaints}"
     );
-    // Two lines, one after the other, and the maps: they agree with each other.
+    // Two lines, one after the other, and the maps: they agree with each other. Nothing is recorded
+    // from the panic on, but the other CPU counts until it is stopped.
     let lines: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
     let [one, two, last, count] = lines[..] else {
         panic!("{said}{complaints}");
     };
     let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{said}"));
     assert_eq!(number(one) + 1, number(two), "{said}");
-    assert_eq!(last, format!("@last[main]: {two}"), "{said}");
+    let last = last.strip_prefix("@last[main]: ").map(number);
+    assert!(last >= Some(number(two)), "{said}");
     assert!(number(count.strip_prefix("@n: ").unwrap()) > 2, "{said}");
 }
 
