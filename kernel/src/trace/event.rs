@@ -559,29 +559,34 @@ impl Event {
     /// # Errors
     /// The same as [`Event::apply_growth`]; then the old filter is in force.
     pub fn set_filter(&mut self, filter: Option<Filter>) -> Result<(), Errno> {
-        let old = core::mem::replace(&mut self.filter, filter);
-        let result = match self.filter {
-            Some(_) => self.apply_growth(),
-            None => self.apply(),
-        };
-        if result.is_err() {
-            self.filter = old;
-        }
-        result
+        self.exchange(|event| &mut event.filter, filter)
     }
 
     /// Records hits of the tasks that `filter` keeps.
     ///
     /// # Errors
-    /// As [`Event::apply_growth`]; then nothing has changed.
+    /// As [`Event::set_filter`].
     pub fn set_tasks(&mut self, filter: Option<Filter>) -> Result<(), Errno> {
         if filter == self.of_tasks {
             return Ok(());
         }
-        let old = core::mem::replace(&mut self.of_tasks, filter);
-        let result = self.apply_growth();
+        self.exchange(|event| &mut event.of_tasks, filter)
+    }
+
+    /// Puts `filter` in the place of another one; if that fails, that one is in force as before.
+    fn exchange(
+        &mut self,
+        place: fn(&mut Self) -> &mut Option<Filter>,
+        filter: Option<Filter>,
+    ) -> Result<(), Errno> {
+        let grows = filter.is_some();
+        let old = core::mem::replace(place(self), filter);
+        let result = match grows {
+            true => self.apply_growth(),
+            false => self.apply(),
+        };
         if result.is_err() {
-            self.of_tasks = old;
+            *place(self) = old;
         }
         result
     }

@@ -541,9 +541,8 @@ impl Events {
     }
 
     /// Whether there is an event with that name. It takes no memory.
-    pub fn has(&self, group: &str, event: &str) -> bool {
-        let mut names = self.list.iter().map(|entry| &entry.name);
-        names.any(|name| name.0 == group && name.1 == event)
+    pub fn has(&mut self, group: &str, event: &str) -> bool {
+        self.called(group, event).is_some()
     }
 
     /// The event with that name, found without memory.

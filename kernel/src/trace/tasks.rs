@@ -24,17 +24,22 @@ impl TaskList {
     /// How many sets there are.
     pub const COUNT: usize = 2;
 
-    /// Each with the name of its file, of the tracers.
-    pub const FILES: [(&str, Self); Self::COUNT] = [
-        ("set_ftrace_pid", Self::Only),
-        ("set_ftrace_notrace_pid", Self::Without),
+    /// Those of each user, with the names of their files.
+    pub const FILES: [(&str, TaskUser, Self); 2 * Self::COUNT] = [
+        ("set_ftrace_pid", TaskUser::Tracers, Self::Only),
+        ("set_ftrace_notrace_pid", TaskUser::Tracers, Self::Without),
+        ("set_event_pid", TaskUser::Events, Self::Only),
+        ("set_event_notrace_pid", TaskUser::Events, Self::Without),
     ];
+}
 
-    /// The same of events.
-    pub const EVENT_FILES: [(&str, Self); Self::COUNT] = [
-        ("set_event_pid", Self::Only),
-        ("set_event_notrace_pid", Self::Without),
-    ];
+/// Who records by the sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskUser {
+    /// The tracers of all functions.
+    Tracers,
+    /// The events.
+    Events,
 }
 
 /// The numbers of the tasks, in the order in which they were written.

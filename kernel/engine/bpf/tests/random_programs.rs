@@ -278,8 +278,8 @@ impl Environment for Spy {
         self.machine.word_on(map, cpu, key, word)
     }
 
-    fn use_key(&mut self, map: MapIndex, key: &[u8], most: Option<u64>) {
-        self.machine.use_key(map, key, most);
+    fn use_key(&mut self, map: MapIndex, key: &[u8], how: u64) {
+        self.machine.use_key(map, key, how);
     }
 
     fn remove_everywhere(&mut self, map: MapIndex, key: &[u8]) -> bool {

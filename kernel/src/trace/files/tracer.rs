@@ -31,7 +31,7 @@ use crate::{
     trace::{
         TRACING, dump,
         events::EVENTS,
-        tasks::{TaskList, TaskSet},
+        tasks::{TaskList, TaskSet, TaskUser},
         tracers::{self, CommandWord, FunctionSet, TRACERS, TracerKind, Which},
     },
 };
@@ -128,13 +128,9 @@ pub(super) fn create(root: &str) -> Result<(), Errno> {
         let path = alloc::format!("{root}/{name}");
         pseudo::create_special(&path, READ | WRITE, SetFile::Functions(which))?;
     }
-    for (name, list) in TaskList::FILES {
+    for (name, user, list) in TaskList::FILES {
         let path = alloc::format!("{root}/{name}");
-        pseudo::create_special(&path, READ | WRITE, SetFile::Tasks(list))?;
-    }
-    for (name, list) in TaskList::EVENT_FILES {
-        let path = alloc::format!("{root}/{name}");
-        pseudo::create_special(&path, READ | WRITE, SetFile::EventTasks(list))?;
+        pseudo::create_special(&path, READ | WRITE, SetFile::Tasks(user, list))?;
     }
     for cpu in 0..smp::possible_cpus() {
         let path = alloc::format!("{root}/trace_stat/function{cpu}");
@@ -164,31 +160,33 @@ impl VirtualFile for ProfileFile {
 #[derive(Clone, Copy)]
 enum SetFile {
     Functions(Which),
-    Tasks(TaskList),
-    EventTasks(TaskList),
+    Tasks(TaskUser, TaskList),
 }
 
 /// A set as a user of its file has it.
 enum Set {
     Functions(Which, FunctionSet),
-    Tasks(TaskList, TaskSet),
-    EventTasks(TaskList, TaskSet),
+    Tasks(TaskUser, TaskList, TaskSet),
 }
 
 impl SetFile {
     fn empty(self) -> Set {
         match self {
             Self::Functions(which) => Set::Functions(which, FunctionSet::empty()),
-            Self::Tasks(list) => Set::Tasks(list, TaskSet::empty()),
-            Self::EventTasks(list) => Set::EventTasks(list, TaskSet::empty()),
+            Self::Tasks(user, list) => Set::Tasks(user, list, TaskSet::empty()),
         }
     }
 
     fn copy(self) -> Result<Set, Errno> {
         Ok(match self {
             Self::Functions(which) => Set::Functions(which, TRACERS.lock().set(which).copy()?),
-            Self::Tasks(list) => Set::Tasks(list, TRACERS.lock().tasks(list).copy()?),
-            Self::EventTasks(list) => Set::EventTasks(list, EVENTS.lock().tasks(list).copy()?),
+            Self::Tasks(user, list) => {
+                let set = match user {
+                    TaskUser::Tracers => TRACERS.lock().tasks(list).copy(),
+                    TaskUser::Events => EVENTS.lock().tasks(list).copy(),
+                };
+                Set::Tasks(user, list, set?)
+            }
         })
     }
 
@@ -202,8 +200,10 @@ impl SetFile {
                     _ => Ok(()),
                 }
             }
-            Self::Tasks(list) => TRACERS.lock().tasks(list).show("no pid\n", out),
-            Self::EventTasks(list) => EVENTS.lock().tasks(list).show("", out),
+            Self::Tasks(TaskUser::Tracers, list) => {
+                TRACERS.lock().tasks(list).show("no pid\n", out)
+            }
+            Self::Tasks(TaskUser::Events, list) => EVENTS.lock().tasks(list).show("", out),
         }
     }
 }
@@ -212,15 +212,14 @@ impl Set {
     fn copy(&self) -> Result<Self, Errno> {
         Ok(match self {
             Self::Functions(which, set) => Self::Functions(*which, set.copy()?),
-            Self::Tasks(list, set) => Self::Tasks(*list, set.copy()?),
-            Self::EventTasks(list, set) => Self::EventTasks(*list, set.copy()?),
+            Self::Tasks(user, list, set) => Self::Tasks(*user, *list, set.copy()?),
         })
     }
 
     fn change(&mut self, word: &str) -> Result<(), Errno> {
         match self {
             Self::Functions(_, set) => set.change(word),
-            Self::Tasks(_, set) | Self::EventTasks(_, set) => set.change(word),
+            Self::Tasks(_, _, set) => set.change(word),
         }
     }
 
@@ -228,8 +227,8 @@ impl Set {
     fn apply(self) -> Result<(), Errno> {
         match self {
             Self::Functions(which, set) => TRACERS.lock().replace_set(which, set),
-            Self::Tasks(list, set) => TRACERS.lock().replace_tasks(list, set),
-            Self::EventTasks(list, set) => EVENTS.lock().replace_tasks(list, set),
+            Self::Tasks(TaskUser::Tracers, list, set) => TRACERS.lock().replace_tasks(list, set),
+            Self::Tasks(TaskUser::Events, list, set) => EVENTS.lock().replace_tasks(list, set),
         }
     }
 }

@@ -89,7 +89,6 @@ fn refusal(probe: Uprobe) -> UprobeError {
         .expect("it is refused")
 }
 
-/// The program's file.
 /// The bytes of a file.
 pub fn file(path: &str) -> Vec<u8> {
     let file = fs::open(path, open::RDONLY).expect("the program is there");

@@ -8,7 +8,6 @@ use alloc::vec::Vec;
 
 use bpf::{
     Argument, Helper, MOST_CHECKED, MOST_RECORD_BYTES, MapDef, MapIndex, MapKind, ProgramKind,
-    USE_CHANGED, USE_READ,
     errno::{E2BIG, EEXIST, EFAULT, EINVAL, ENOENT},
 };
 
@@ -141,8 +140,7 @@ impl<E: Environment + ?Sized> Machine<'_, E> {
                 words.max().unwrap_or(0)
             }
             Helper::UseKey => {
-                let most = Some(third).filter(|how| ![USE_READ, USE_CHANGED].contains(how));
-                self.environment.use_key(map, &arguments.key, most);
+                self.environment.use_key(map, &arguments.key, third);
                 0
             }
             Helper::DeleteOfCpus => match self.environment.remove_everywhere(map, &arguments.key) {

@@ -66,9 +66,9 @@ pub trait Environment {
     /// `None` past the last CPU. A map that all share has one.
     fn word_on(&mut self, map: MapIndex, cpu: u32, key: &[u8], word: u64) -> Option<u64>;
 
-    /// Notes that `key` of a hash is used. If it is not there, and there are `most` keys or more,
-    /// makes room for it. Which key goes for it is not said.
-    fn use_key(&mut self, map: MapIndex, key: &[u8], most: Option<u64>);
+    /// Notes that `key` of a hash is used, as [`bpf::Helper::UseKey`] says it. Which key goes for
+    /// another one is not said.
+    fn use_key(&mut self, map: MapIndex, key: &[u8], how: u64);
 
     /// Takes `key` away on all CPUs; of an array, sets its value to zero there. Whether it was
     /// anywhere.

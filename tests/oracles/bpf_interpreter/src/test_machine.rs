@@ -7,7 +7,10 @@
 use alloc::{boxed::Box, collections::BTreeMap, vec, vec::Vec};
 use core::ops::{Deref, DerefMut};
 
-use bpf::{MapDef, MapIndex, MapKind, Program, Size, USER_STACK, context::Register, errno};
+use bpf::{
+    MapDef, MapIndex, MapKind, Program, Size, USE_CHANGED, USE_READ, USER_STACK, context::Register,
+    errno,
+};
 
 use crate::{Environment, Fault, Object, Space};
 
@@ -386,7 +389,7 @@ impl Environment for TestMachine {
         Some(bytes.fold(0, |word, byte| word << 8 | u64::from(*byte)))
     }
 
-    fn use_key(&mut self, map: MapIndex, key: &[u8], most: Option<u64>) {
+    fn use_key(&mut self, map: MapIndex, key: &[u8], how: u64) {
         let cpu = self.cpu;
         let map = self.map(map);
         let table = map.table(cpu);
@@ -400,7 +403,9 @@ impl Environment for TestMachine {
         let keys = of_table.map(|(at, _)| at).take_while(|at| at.0 == table);
         let last_use = |at: &&(u32, Vec<u8>)| map.used.iter().position(|other| other == *at);
         let oldest = keys.clone().min_by_key(last_use);
-        if most.is_some_and(|most| keys.count() as u64 >= most)
+        let inserts = ![USE_READ, USE_CHANGED].contains(&how);
+        if inserts
+            && keys.count() as u64 >= how
             && let Some(at) = oldest.cloned()
         {
             let removed = map.numbers.remove(&at);

@@ -28,47 +28,50 @@ impl Tables<'_> {
     /// Checks a declaration, and notes it.
     pub(crate) fn declare(&mut self, of: &MapDeclaration) {
         let number = self.map(&of.name) as usize;
-        let keys = u32::try_from(of.keys).ok();
-        let forgets = of.kind.text == "lruhash";
-        let most = MapDef::MOST_ENTRIES - if forgets { SPARE } else { 0 };
-        let keys = keys.filter(|keys| (1..=most).contains(keys));
         let name = &of.name.text;
-        let error = match (&*of.kind.text, keys) {
-            ("hash" | "percpuhash" | "lruhash", None) => Diagnostic::new(
+        let (on_each_cpu, forgets) = match &*of.kind.text {
+            "hash" => (false, false),
+            "percpuhash" => (true, false),
+            "lruhash" => (false, true),
+            "percpulruhash" => {
+                return self.error(Diagnostic::new(
+                    of.kind.span,
+                    "each CPU would forget keys of its own, and a count would be that of some CPUs",
+                    format!(
+                        "use percpuhash(keys), which counts at the end what it had no room for, \
+                         and make room: delete(@{name}, key), or clear(@{name}) in interval:"
+                    ),
+                ));
+            }
+            kind => {
+                return self.error(Diagnostic::new(
+                    of.kind.span,
+                    format!("`{kind}` is no kind of map"),
+                    "the kinds are hash, lruhash, and percpuhash for count() and the like",
+                ));
+            }
+        };
+        let most = MapDef::MOST_ENTRIES - if forgets { SPARE } else { 0 };
+        let keys = u32::try_from(of.keys).ok();
+        let Some(keys) = keys.filter(|keys| (1..=most).contains(keys)) else {
+            return self.error(Diagnostic::new(
                 of.span,
                 format!("a map of this kind has 1 to {most} keys"),
                 "give it a number of keys that fits",
-            ),
-            ("hash" | "percpuhash" | "lruhash", _) if self.maps[number].declared.is_some() => {
-                Diagnostic::new(
-                    of.span,
-                    format!("`@{name}` is declared twice"),
-                    "leave one of the two out",
-                )
-            }
-            ("hash" | "percpuhash" | "lruhash", Some(keys)) => {
-                self.maps[number].declared = Some(Declared {
-                    keys,
-                    on_each_cpu: of.kind.text == "percpuhash",
-                    forgets,
-                });
-                return;
-            }
-            ("percpulruhash", _) => Diagnostic::new(
-                of.kind.span,
-                "each CPU would forget keys of its own, and a count would be that of some CPUs",
-                format!(
-                    "use percpuhash(keys), which counts at the end what it had no room for, and \
-                     make room: delete(@{name}, key), or clear(@{name}) in interval:"
-                ),
-            ),
-            _ => Diagnostic::new(
-                of.kind.span,
-                format!("`{}` is no kind of map", of.kind.text),
-                "the kinds are hash, lruhash, and percpuhash for count() and the like",
-            ),
+            ));
         };
-        self.error(error);
+        if self.maps[number].declared.is_some() {
+            return self.error(Diagnostic::new(
+                of.span,
+                format!("`@{name}` is declared twice"),
+                "leave one of the two out",
+            ));
+        }
+        self.maps[number].declared = Some(Declared {
+            keys,
+            on_each_cpu,
+            forgets,
+        });
     }
 
     /// Whether a map holds what its declaration says. If not, why.

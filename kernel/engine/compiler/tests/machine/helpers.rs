@@ -147,8 +147,7 @@ impl World {
             Helper::MostOfCpus => self.words(a, b, c).max().unwrap_or(0),
             Helper::UseKey => {
                 let (map, key) = self.key(a, b);
-                let most = Some(c).filter(|how| ![bpf::USE_READ, bpf::USE_CHANGED].contains(how));
-                self.machine.use_key(map, key, most);
+                self.machine.use_key(map, key, c);
                 0
             }
             Helper::DeleteOfCpus => {

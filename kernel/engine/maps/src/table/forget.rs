@@ -9,19 +9,14 @@
 //! A hit looks at a bounded number of slots. If all their keys were used, then the last of them
 //! goes: which key was not used for longest is an estimate, as in Linux's maps of this kind.
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 use super::{
     super::steps::{Steps, add, load},
     Table,
-    slots::{Key, LIVE, PIN, Slot},
+    slots::{ANOTHER, Key, LIVE, ONE_ROUND},
     window::Place,
 };
-
-/// The entry outlives one round of the hand. The flags stay when the entry goes.
-const ONE_ROUND: u64 = 1 << 19;
-/// And another one.
-const ANOTHER: u64 = 1 << 20;
 
 /// The most slots that are looked at for one key to forget. At least a quarter of the slots of a
 /// full table are live.
@@ -62,10 +57,9 @@ impl Table {
             }
         }
         if let Use::Change { keys } = how {
+            let keys = i64::try_from(keys).unwrap_or(i64::MAX);
             for _ in 0..MOST_FORGOTTEN {
-                // As in `has_room`.
-                let live = load::<S>(&self.live, Acquire) as i64;
-                if live < keys as i64 || !self.forget::<S>() {
+                if self.has_fewer::<S>(keys) || !self.forget::<S>() {
                     break;
                 }
             }
@@ -97,15 +91,5 @@ impl Table {
             last = Some(slot);
         }
         last.is_some_and(|slot| self.delete_live::<S>(slot))
-    }
-
-    /// Deletes the entry of a slot. Whether there was one.
-    fn delete_live<S: Steps>(&self, slot: Slot<'_>) -> bool {
-        // As in `clear`.
-        if add::<S>(slot.state(), PIN, Acquire) & LIVE != 0 {
-            return self.delete_pinned::<S>(slot);
-        }
-        self.unpin::<S>(slot);
-        false
     }
 }

@@ -1,6 +1,6 @@
 //! The words of a slot, keys, and the bytes that keys and values come from.
 //!
-//! A slot's state has pins in its low bits, flags, and the version in its upper half. A pin
+//! A slot's state has pins in its low bits, five flags, and the version in its upper half. A pin
 //! holds the key of a live slot in place (TABLE-3). The flag [`OWNED`] gives the slot to one
 //! operation (TABLE-2).
 
@@ -28,6 +28,11 @@ pub(crate) const LIVE: u64 = 1 << 16;
 pub(crate) const OWNED: u64 = 1 << 17;
 /// The slot's value may differ from zero although it is not live.
 pub(crate) const USED: u64 = 1 << 18;
+/// The entry outlives one round of the hand ([`super::forget`]). The flag stays when the entry
+/// goes.
+pub(super) const ONE_ROUND: u64 = 1 << 19;
+/// And another one.
+pub(super) const ANOTHER: u64 = 1 << 20;
 /// Counts changes; see TABLE-4.
 pub(crate) const VERSION: u64 = 1 << 32;
 

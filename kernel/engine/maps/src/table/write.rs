@@ -159,7 +159,7 @@ impl Table {
 
     /// Deletes the entry in `slot`, which this operation has pinned, and gives the pin back.
     /// Returns whether no other hit has deleted it meanwhile.
-    pub(super) fn delete_pinned<S: Steps>(&self, slot: Slot<'_>) -> bool {
+    fn delete_pinned<S: Steps>(&self, slot: Slot<'_>) -> bool {
         S::step();
         // Before the entry goes, because its value must not be taken for zeros then.
         slot.state().fetch_or(USED, Relaxed);
@@ -180,12 +180,17 @@ impl Table {
             if load::<S>(slot.state(), Relaxed) & LIVE == 0 {
                 continue;
             }
-            if add::<S>(slot.state(), PIN, Acquire) & LIVE != 0 {
-                self.delete_pinned::<S>(slot);
-            } else {
-                self.unpin::<S>(slot);
-            }
+            self.delete_live::<S>(slot);
         }
+    }
+
+    /// Deletes the entry of a slot, whichever key it is of. Returns whether there was one.
+    pub(super) fn delete_live<S: Steps>(&self, slot: Slot<'_>) -> bool {
+        if add::<S>(slot.state(), PIN, Acquire) & LIVE != 0 {
+            return self.delete_pinned::<S>(slot);
+        }
+        self.unpin::<S>(slot);
+        false
     }
 
     /// Inserts or changes an entry.
@@ -219,9 +224,15 @@ impl Table {
     /// Whether there is room for an entry. Hits that insert at the same time may all find the last
     /// one; the table has slots for them.
     fn has_room<S: Steps>(&self) -> bool {
+        self.has_fewer::<S>(self.shape.entries as i64)
+    }
+
+    /// Whether there are fewer entries.
+    #[inline(always)]
+    pub(super) fn has_fewer<S: Steps>(&self, entries: i64) -> bool {
         // Less than 0 when a deletion is counted before the insertion.
         // Acquire pairs with the Release in `count`: whoever sees that an entry is counted sees it.
-        (load::<S>(&self.live, Acquire) as i64) < self.shape.entries as i64
+        (load::<S>(&self.live, Acquire) as i64) < entries
     }
 
     /// Counts an entry that is live now.
