@@ -1,4 +1,4 @@
-//! Probes in programs: handlers, returns, and programs that come, go, fork and misbehave meanwhile.
+//! Probes in programs: handlers, and programs that come, go and misbehave meanwhile.
 //!
 //! The program is `/bin/exercise`, whose functions `probed_…` have one kind of instructions each
 //! and check their own results. So a probe that changes what an instruction does is noticed.
@@ -12,7 +12,7 @@ use kernel::{
     fs::{self, NodeRef},
     log,
     mm::{Usage, allocation_faults::with_room_for, paging::USER_END, shared::Shared},
-    probes::{EntryVerdict, PreVerdict, PtRegs},
+    probes::{PreVerdict, PtRegs},
     task::{
         Pid,
         exec::{run_program, start_program},
@@ -32,11 +32,11 @@ use probes::insn::Instructions;
 
 const EXERCISE: &str = "/bin/exercise";
 
-fn exercise(args: &[&str]) -> WaitStatus {
+pub fn exercise(args: &[&str]) -> WaitStatus {
     run_program(EXERCISE, args).expect("the program can be run")
 }
 
-fn goes_well(args: &[&str]) {
+pub fn goes_well(args: &[&str]) {
     assert_eq!(exercise(args), WaitStatus::exited(0), "{args:?}");
 }
 
@@ -44,7 +44,7 @@ pub fn start(args: &[&str]) -> Pid {
     start_program(EXERCISE, args).expect("the program can be started")
 }
 
-fn end_of(pid: Pid) -> WaitStatus {
+pub fn end_of(pid: Pid) -> WaitStatus {
     let ended = wait_for_child(Which::Pid(pid), false).expect("it is a child");
     ended.expect("the wait waits").1
 }
@@ -67,19 +67,19 @@ fn shared<T>(probe: T) -> Shared<T> {
     Shared::try_new(probe).expect("there is memory")
 }
 
-fn at(symbol: &'static str) -> Uprobe {
+pub fn at(symbol: &'static str) -> Uprobe {
     Uprobe::new().program(EXERCISE).symbol(symbol)
 }
 
-fn return_of(symbol: &'static str) -> Uretprobe {
+pub fn return_of(symbol: &'static str) -> Uretprobe {
     Uretprobe::new().program(EXERCISE).symbol(symbol)
 }
 
-fn probe(probe: Uprobe) -> RegisteredUserProbe<Uprobe> {
+pub fn probe(probe: Uprobe) -> RegisteredUserProbe<Uprobe> {
     RegisteredUserProbe::new(probe).expect("the probe can be registered")
 }
 
-fn return_probe(probe: Uretprobe) -> RegisteredUserProbe<Uretprobe> {
+pub fn return_probe(probe: Uretprobe) -> RegisteredUserProbe<Uretprobe> {
     RegisteredUserProbe::new(probe).expect("the probe can be registered")
 }
 
@@ -129,10 +129,15 @@ pub fn address(name: &str) -> u64 {
         .start
 }
 
-static SEEN: AtomicU64 = AtomicU64::new(0);
-static WRONG: AtomicU64 = AtomicU64::new(0);
+pub static SEEN: AtomicU64 = AtomicU64::new(0);
+pub static WRONG: AtomicU64 = AtomicU64::new(0);
 
-fn reset() {
+/// Adds each result to [`SEEN`].
+pub fn note_result(_: &mut UserCall, regs: &mut PtRegs) {
+    SEEN.fetch_add(regs.ax, SeqCst);
+}
+
+pub fn reset() {
     SEEN.store(0, SeqCst);
     WRONG.store(0, SeqCst);
 }
@@ -396,137 +401,6 @@ fn bytes_of<'a>(
     Instructions::new(code, function.start).map_while(Result::ok)
 }
 
-fn note_result(_: &mut UserCall, regs: &mut PtRegs) {
-    SEEN.fetch_add(regs.ax, SeqCst);
-}
-
-/// Return probes see each result: of plain and recursive calls, of a function that ends in a jump
-/// to another probed one, of one that takes its arguments off the stack. A call that is left by
-/// another way is not seen, and harms nothing.
-#[guest_test]
-fn return_probes_see_each_result() {
-    reset();
-    let factorial = return_probe(return_of("probed_factorial").handler(note_result));
-    goes_well(&["probed", "2"]);
-    let all: u64 = (1..=10).map(|n: u64| (1..=n).product::<u64>()).sum();
-    assert_eq!((factorial.hits(), SEEN.load(SeqCst)), (20, 2 * all));
-    assert_eq!((factorial.nmissed(), factorial.active()), (0, 0));
-    drop(factorial);
-
-    reset();
-    let add = return_probe(return_of("probed_add").handler(note_result));
-    let tail = return_probe(return_of("probed_tail").handler(|call, regs| {
-        // The sum and 1.
-        WRONG.fetch_add(u64::from(regs.ax != 6), SeqCst);
-        WRONG.fetch_add(u64::from(regs.ip != call.return_address()), SeqCst);
-    }));
-    let pops = return_probe(return_of("probed_pops").handler(note_result));
-    goes_well(&["probed", "1"]);
-    assert_eq!((add.hits(), tail.hits(), pops.hits()), (5, 1, 1));
-    // 3; 4, 5 and 5 by the calls; 6 by the tail; 7.
-    assert_eq!(
-        (SEEN.load(SeqCst), WRONG.load(SeqCst)),
-        (3 + 4 + 5 + 5 + 6 + 7, 0)
-    );
-    drop((add, tail, pops));
-
-    let inner = return_probe(return_of("probed_inner").handler(note_result));
-    let outer = return_probe(return_of("probed_outer").handler(note_result));
-    reset();
-    goes_well(&["probed", "100"]);
-    assert_eq!(
-        (inner.hits(), outer.hits(), SEEN.load(SeqCst)),
-        (0, 100, 500)
-    );
-    assert_eq!((inner.nmissed(), inner.active(), outer.active()), (0, 0, 0));
-}
-
-/// What the entry handler leaves is there at the return of the same call; a call that it declines
-/// is not followed; and no more calls are followed than the probe says.
-#[guest_test]
-fn calls_carry_data_and_are_limited() {
-    fn entry(call: &mut UserCall, regs: &mut PtRegs) -> EntryVerdict {
-        call.data()[0] = regs.di;
-        match regs.di % 2 {
-            0 => EntryVerdict::Decline,
-            _ => EntryVerdict::Track,
-        }
-    }
-    fn leave(call: &mut UserCall, regs: &mut PtRegs) {
-        let product: u64 = (1..=call.data()[0]).product();
-        WRONG.fetch_add(u64::from(product != regs.ax), SeqCst);
-    }
-    reset();
-    let odd = return_probe(
-        return_of("probed_factorial")
-            .entry_handler(entry)
-            .handler(leave),
-    );
-    goes_well(&["probed", "1"]);
-    assert_eq!((odd.hits(), odd.nmissed(), WRONG.load(SeqCst)), (5, 0, 0));
-    drop(odd);
-    let few = return_probe(
-        return_of("probed_factorial")
-            .maxactive(3)
-            .handler(note_result),
-    );
-    goes_well(&["probed", "1"]);
-    assert_eq!((few.hits(), few.nmissed(), few.active()), (3, 7, 0));
-    drop(few);
-    // A task has 64.
-    let deep = return_probe(return_of("probed_factorial").handler(note_result));
-    goes_well(&["probed_deep", "100"]);
-    assert_eq!((deep.hits(), deep.nmissed(), deep.active()), (64, 36, 0));
-}
-
-/// A function that takes its arguments off the stack leaves the stack pointer at the return address
-/// of its caller, and behind those of calls that were left. It returns from its own call.
-#[guest_test]
-fn a_return_that_takes_arguments_is_of_its_own_call() {
-    reset();
-    let pops = return_probe(return_of("probed_pops").handler(note_result));
-    let around = ["probed_pops_caller", "probed_pops_after", "probed_leaves"];
-    let around = around.map(|name| return_probe(return_of(name).handler(|_, _| {})));
-    goes_well(&["probed_taken"]);
-    assert_eq!((pops.hits(), SEEN.load(SeqCst)), (2, 8 + 10));
-    assert_eq!(around.each_ref().map(|probe| probe.hits()), [1, 1, 0]);
-    assert_eq!(around.each_ref().map(|probe| probe.active()), [0; 3]);
-}
-
-/// A child of `fork` has the parent's breakpoints, and returns from the calls that the parent was
-/// in.
-#[guest_test]
-fn a_child_returns_from_the_calls_of_its_parent() {
-    reset();
-    let fork = return_probe(return_of("probed_fork").handler(|_, regs| {
-        SEEN.fetch_add(u64::from(regs.ax == 0), SeqCst);
-    }));
-    let add = probe(at("probed_add"));
-    goes_well(&["probed_fork"]);
-    assert_eq!((fork.hits(), SEEN.load(SeqCst), add.hits()), (2, 1, 2));
-    assert_eq!(fork.active(), 0);
-    drop(fork);
-    // Both copies of a page that they still share are put right.
-    let one = return_probe(return_of("probed_fork").maxactive(1).handler(note_result));
-    goes_well(&["probed_fork"]);
-    assert_eq!((one.hits(), one.nmissed(), one.active()), (1, 1, 0));
-}
-
-/// A probe for one process is not for the process's child: that returns from the call unseen, and
-/// its word of probes counts none.
-#[guest_test]
-fn a_probe_for_one_process_is_not_for_its_child() {
-    reset();
-    let parent = start(&["probed_fork_of_one"]);
-    let fork = return_of("probed_fork").reference_counter(semaphore());
-    let fork = return_probe(fork.only(parent).handler(|_, regs| {
-        SEEN.fetch_add(1 + u64::from(regs.ax == 0), SeqCst);
-    }));
-    assert_eq!(end_of(parent), WaitStatus::exited(0));
-    assert_eq!((fork.hits(), SEEN.load(SeqCst)), (1, 1));
-    assert_eq!((fork.nmissed(), fork.active()), (0, 0));
-}
-
 /// Handlers at the beginning of a function find the return address that its caller wrote, also if a
 /// return probe came after them.
 #[guest_test]
@@ -697,7 +571,7 @@ fn a_handler_reads_memory_that_nobody_has_touched() {
 }
 
 /// Where the word of the program is that counts probes.
-fn semaphore() -> u64 {
+pub fn semaphore() -> u64 {
     let bytes = file(EXERCISE);
     let program = program(&bytes);
     let address = symbol(&bytes, "PROBED_SEMAPHORE");

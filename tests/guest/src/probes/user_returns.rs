@@ -4,7 +4,7 @@
 //! The program is `/bin/exercise`. It knows the results of its functions, and enters one of them
 //! with stacks and return addresses that no compiler makes.
 
-use super::user_probes::{expect_soon, kill, start};
+use super::user_probes::{exercise, expect_soon, goes_well, kill, start};
 use abi::{WaitStatus, signal};
 use alloc::vec::Vec;
 use bpf::{AluOp, Builder, Condition, MapDef, MapIndex, ProgramKind, Reg, Size, context::Register};
@@ -12,7 +12,6 @@ use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use kernel::{
     mm::shared::Shared,
     probes::{Kernel, PtRegs},
-    task::exec::run_program,
     trace::program::Program,
     uprobes::{Uretprobe, UserCall, registry::RegisteredUserProbe},
 };
@@ -22,14 +21,6 @@ use trace_agent::{
 };
 
 const EXERCISE: &str = "/bin/exercise";
-
-fn exercise(args: &[&str]) -> WaitStatus {
-    run_program(EXERCISE, args).expect("the program can be run")
-}
-
-fn goes_well(args: &[&str]) {
-    assert_eq!(exercise(args), WaitStatus::exited(0), "{args:?}");
-}
 
 fn return_probe(
     symbol: &'static str,

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "no test file uses all of it")]
 
 pub mod generate;
+pub mod lines;
 
 use tracefs::field::{LookupError, Named, ProgramError, SymbolAt, Symbols};
 
