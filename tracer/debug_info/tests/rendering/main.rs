@@ -14,10 +14,11 @@ mod world;
 
 use std::{
     collections::BTreeMap,
-    fs::File,
+    fs::{self, File},
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::OnceLock,
 };
 
 use bpf::context::Register;
@@ -27,34 +28,54 @@ use trace_interface::Kernel;
 
 use crate::world::Call;
 
-/// A fixture, compiled with an optimisation. With more than 1 functions of values become one.
+/// A fixture, compiled with an optimisation. With more than 1 functions of values become one. One
+/// unit of code generation is a fifth less work than 16.
 fn fixture(name: &str, optimisation: u8) -> PathBuf {
     let folder = format!("plain{optimisation}");
-    build(name, &folder, optimisation, &[])
+    build(name, &folder, optimisation, &["-Ccodegen-units=1"])
 }
 
-/// The fixture `name`, compiled with an optimisation and `flags`, in a folder for these.
+/// The fixture `name`, compiled with an optimisation and `flags`, in a folder for these. What an
+/// earlier run has compiled by the same recipe is kept, because compiling takes most of the time of
+/// these tests.
 fn build(name: &str, folder: &str, optimisation: u8, flags: &[&str]) -> PathBuf {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixture");
     let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
-    std::fs::create_dir_all(&programs).unwrap();
+    fs::create_dir_all(&programs).unwrap();
     let program = programs.join(name);
     // The source is named without its folder, because a `Location` prints the name that it has.
+    let source = format!("{name}.rs");
     let mut command = Command::new("rustc");
     command
-        .current_dir(directory)
-        .arg(format!("{name}.rs"))
-        .arg("-o")
-        .arg(&program);
-    command
+        .current_dir(&directory)
+        .args([&*source, "-o"])
+        .arg(&program)
         .arg("--edition=2024")
         .arg(format!("-Copt-level={optimisation}"))
         .args(["-Cdebuginfo=full", "-Crelocation-model=static"])
         .args(flags);
+    let text = fs::read_to_string(directory.join(source)).unwrap();
+    let recipe = format!("{}{command:?}\n{text}", rustc_version());
+    let noted = program.with_extension("recipe");
+    if fs::read_to_string(&noted).is_ok_and(|noted| noted == recipe) {
+        return program;
+    }
+    // A compilation that is broken off leaves no recipe.
+    let _ = fs::remove_file(&noted);
     let output = command.output().expect("rustc runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
+    fs::write(noted, recipe).unwrap();
     program
+}
+
+/// The compiler, as it names itself.
+fn rustc_version() -> &'static str {
+    static VERSION: OnceLock<String> = OnceLock::new();
+    VERSION.get_or_init(|| {
+        let output = Command::new("rustc").arg("-vV").output();
+        String::from_utf8(output.expect("rustc runs").stdout).unwrap()
+    })
 }
 
 /// A value of the fixture: its function, its address, and its text.
