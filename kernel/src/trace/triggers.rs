@@ -174,23 +174,21 @@ pub(super) fn act(number: u64, value: u64) -> u64 {
     }
     // SAFETY: null, or the switch that the slot keeps until no hit can be here any more (DEED-2).
     let switch = unsafe { slot.switch.load(Relaxed).as_ref() };
-    let is_on = switch.map_or(TRACING.recording.wanted().load(Relaxed), |switch| {
-        switch.load(Relaxed) != 0
-    });
     let on = deed == Deed::TraceOn as u64 || deed == Deed::EnableEvent as u64;
     let off = deed == Deed::TraceOff as u64 || deed == Deed::DisableEvent as u64;
-    if on && is_on || off && !is_on {
-        return 0;
+    if on || off {
+        // The count is lowered by who has changed something, so CPUs that come here at once take
+        // one turn together.
+        if slot.left.load(Relaxed) == 0 || !turn(switch, on) {
+            return 0;
+        }
+        slot.take_turn();
+        return 1;
     }
     if !slot.take_turn() {
         return 0;
     }
-    if on || off {
-        match switch {
-            Some(switch) => switch.store(on.into(), Relaxed),
-            None => TRACING.recording.wanted().store(on, Relaxed),
-        }
-    } else if deed == Deed::Snapshot as u64 {
+    if deed == Deed::Snapshot as u64 {
         take_snapshot();
     } else if deed == Deed::Dump as u64 {
         ask(None);
@@ -198,6 +196,21 @@ pub(super) fn act(number: u64, value: u64) -> u64 {
         ask(Some(percpu::cpu_id()));
     }
     1
+}
+
+/// Turns `switch`, or recording as a whole, on or off. Returns whether it was the other way.
+#[inline(always)]
+fn turn(switch: Option<&AtomicU64>, on: bool) -> bool {
+    match switch {
+        Some(switch) => {
+            let value = u64::from(on);
+            switch.load(Relaxed) != value && switch.swap(value, Relaxed) != value
+        }
+        None => {
+            let recording = TRACING.recording.wanted();
+            recording.load(Relaxed) != on && recording.swap(on, Relaxed) != on
+        }
+    }
 }
 
 /// [`act`] for a watch. It is aimed before the count is lowered, because only a watch that moves

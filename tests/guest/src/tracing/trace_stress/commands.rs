@@ -74,6 +74,33 @@ fn events_are_turned_on_and_off_under_fire() {
     });
 }
 
+/// CPUs that turn recording off at once take one of the trigger's turns together.
+#[guest_test(smp = 4)]
+fn a_count_is_lowered_once_for_each_change() {
+    const ROUNDS: u64 = 2000;
+    const COUNT: u64 = 5000;
+    clean_up();
+    echo("p:fired fired_target", "kprobe_events").unwrap();
+    let trigger = "events/kprobes/fired/trigger";
+    echo(&format!("traceoff:{COUNT}"), trigger).unwrap();
+    let recording = TRACING.recording.wanted();
+    recording.store(false, SeqCst);
+    let fire = Fire::start();
+    for _ in 0..ROUNDS {
+        recording.store(true, SeqCst);
+        while recording.load(SeqCst) {
+            core::hint::spin_loop();
+        }
+    }
+    fire.end();
+    assert_eq!(
+        show(trigger),
+        format!("traceoff:count={}\n", COUNT - ROUNDS)
+    );
+    echo("!traceoff", trigger).unwrap();
+    clean_up();
+}
+
 #[guest_test(smp = 4)]
 fn filters_change_under_fire() {
     clean_up();
