@@ -68,6 +68,8 @@ pub struct Event {
     pub filter: Option<Filter>,
     /// Which tasks are chosen: what hits of others would record is not recorded.
     of_tasks: Option<Filter>,
+    /// Each record is followed by one of the call stack.
+    with_stacks: bool,
     /// The text of the `filter` file after a refusal.
     pub refused_filter: Option<String>,
     /// After `probes`, so that no program has a trigger's slot when that is dropped.
@@ -185,6 +187,7 @@ impl Event {
             enabled: false,
             filter: None,
             of_tasks: None,
+            with_stacks: false,
             refused_filter: None,
             triggers: Vec::new(),
             maps: Vec::new(),
@@ -288,6 +291,7 @@ impl Event {
         extent: Extent,
     ) -> Result<compile::Programs, compile::CompileError> {
         let mut program = EventProgram::new(definition, self.id, &KernelSymbols)?;
+        program.with_stacks = self.with_stacks || extent == Extent::Largest;
         let is_after = |active: &&ActiveTrigger| active.trigger.action.is_after_the_record();
         for active in self.triggers.iter().filter(|active| !is_after(active)) {
             match &active.trigger.action {
@@ -571,6 +575,22 @@ impl Event {
             return Ok(());
         }
         self.exchange(|event| &mut event.of_tasks, filter)
+    }
+
+    /// Has each record followed by its call stack, or not.
+    ///
+    /// # Errors
+    /// As [`Event::apply`]; then it is as it was.
+    pub fn set_stacks(&mut self, on: bool) -> Result<(), Errno> {
+        let old = core::mem::replace(&mut self.with_stacks, on);
+        if old == on {
+            return Ok(());
+        }
+        let result = self.apply();
+        if result.is_err() {
+            self.with_stacks = old;
+        }
+        result
     }
 
     /// Puts `filter` in the place of another one; if that fails, that one is in force as before.

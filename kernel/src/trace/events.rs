@@ -64,6 +64,8 @@ pub struct Events {
     next_order: u64,
     /// The tasks whose hits are recorded, by [`TaskList`].
     tasks: [TaskSet; TaskList::COUNT],
+    /// Each record is followed by one of the call stack.
+    with_stacks: bool,
     pub errors: ErrorLog,
     /// Is told of each change of the list from now on.
     pub watcher: Option<Watcher>,
@@ -92,6 +94,7 @@ pub static EVENTS: Mutex<Events> = Mutex::new(Events {
     next_id: FIRST_ID,
     next_order: 0,
     tasks: [const { TaskSet::empty() }; TaskList::COUNT],
+    with_stacks: false,
     errors: ErrorLog::new(),
     watcher: None,
 });
@@ -129,6 +132,7 @@ impl Events {
         let mut event = Event::new(id, layout)?;
         // It has no probes yet.
         event.set_tasks(filter)?;
+        event.set_stacks(self.with_stacks)?;
         let entry = try_box(Entry { name, event })?;
         self.list.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         let at = self.position(&entry.name).err().ok_or(Errno::EEXIST)?;
@@ -167,6 +171,30 @@ impl Events {
             entry.event.set_tasks(filter)?;
         }
         Ok(())
+    }
+
+    /// Whether each record is followed by one of the call stack.
+    pub const fn with_stacks(&self) -> bool {
+        self.with_stacks
+    }
+
+    /// Has the records of all events followed by their call stacks, or not: those of the events
+    /// that come later, too.
+    ///
+    /// # Errors
+    /// ENOMEM; then nothing has changed.
+    pub fn set_stacks(&mut self, on: bool) -> Result<(), Errno> {
+        let set = |list: &mut [Box<Entry>], on| {
+            let mut events = list.iter_mut().map(|entry| &mut entry.event);
+            events.try_for_each(|event| event.set_stacks(on))
+        };
+        let result = set(&mut self.list, on);
+        match result {
+            Ok(()) => self.with_stacks = on,
+            // An event for which there is no memory has them until the next change.
+            Err(_) => drop(set(&mut self.list, self.with_stacks)),
+        }
+        result
     }
 
     /// The event of that name.

@@ -187,6 +187,8 @@ pub struct EventProgram<'a> {
     pub builder: Builder,
     /// Puts values into registers.
     pub values: Values<'a>,
+    /// Each record is followed by one of the call stack.
+    pub with_stacks: bool,
 }
 
 impl<'a> EventProgram<'a> {
@@ -212,7 +214,11 @@ impl<'a> EventProgram<'a> {
         builder.map(MapDef::counters("hits", 1));
         builder.map(MapDef::ring("trace"));
         values.begin(&mut builder);
-        Ok(Self { builder, values })
+        Ok(Self {
+            builder,
+            values,
+            with_stacks: false,
+        })
     }
 
     /// Goes on only if the filter matches, and to `reject` otherwise.
@@ -220,7 +226,9 @@ impl<'a> EventProgram<'a> {
     /// # Errors
     /// [`CompileError::Filter`].
     pub fn filter(&mut self, filter: &Filter, reject: Label) -> Result<(), CompileError> {
-        let Self { builder, values } = self;
+        let Self {
+            builder, values, ..
+        } = self;
         let frame = Frame {
             value: RECORD,
             text: TEXT,
@@ -237,7 +245,9 @@ impl<'a> EventProgram<'a> {
     /// # Errors
     /// [`CompileError::Filter`].
     pub fn number(&mut self, field: &Field, dst: Reg) -> Result<(), CompileError> {
-        let Self { builder, values } = self;
+        let Self {
+            builder, values, ..
+        } = self;
         load_number(builder, field, dst, &mut |builder, field, dst| {
             values.load(builder, field, dst)
         })?;
@@ -249,7 +259,9 @@ impl<'a> EventProgram<'a> {
     /// # Errors
     /// [`CompileError`].
     pub fn count(&mut self, hist: &Hist, name: &str) -> Result<(), CompileError> {
-        let Self { builder, values } = self;
+        let Self {
+            builder, values, ..
+        } = self;
         let maps = hist.add_maps(builder, name)?;
         let frame = Frame {
             value: RECORD,
@@ -271,7 +283,7 @@ impl<'a> EventProgram<'a> {
         self.builder.add(unasked, 0, 1);
     }
 
-    /// Counts the hit, and writes a record if all filters match.
+    /// Counts the hit, and writes a record if all filters match, and its stack if that is wanted.
     ///
     /// # Errors
     /// [`CompileError`].
@@ -296,6 +308,9 @@ impl<'a> EventProgram<'a> {
             .mov(Reg::R1, RECORD)
             .mov(Reg::R2, 0)
             .call(Helper::RingSubmit);
+        if self.with_stacks {
+            self.record_stack();
+        }
         if is_filtered {
             let filtered = self.builder.map(MapDef::counters(FILTERED, 1));
             self.builder.jump(end).place(reject).add(filtered, 0, 1);
@@ -424,7 +439,9 @@ impl<'a> EventProgram<'a> {
     }
 
     fn store_numbers(&mut self, argument: &Argument, field: &Field) -> Result<(), CompileError> {
-        let Self { builder, values } = self;
+        let Self {
+            builder, values, ..
+        } = self;
         let size = size(argument.value_type.element());
         let offset = field.offset as i16;
         let Some(count) = argument.count else {

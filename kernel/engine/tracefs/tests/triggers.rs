@@ -30,7 +30,9 @@ fn program(event: &str, trigger: &str) -> (Line, Program, Maps) {
     let Action::Hist(hist) = &line.trigger.action else {
         panic!("{trigger} is no histogram");
     };
-    let EventProgram { builder, values } = &mut program;
+    let EventProgram {
+        builder, values, ..
+    } = &mut program;
     let maps = hist.add_maps(builder, "hist").unwrap();
     let frame = Frame {
         value: Reg::R7,

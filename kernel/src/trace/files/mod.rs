@@ -10,7 +10,8 @@
 //!   set_ftrace_pid, set_ftrace_notrace_pid, enabled_functions, touched_functions
 //!   max_graph_depth, tracing_thresh
 //!   function_profile_enabled, trace_stat/functionN
-//!   options/{overwrite, pause-on-trace, func_stack_trace, func-args, funcgraph-…, sleep-time}
+//!   options/{overwrite, pause-on-trace, stacktrace, func_stack_trace, func-args, funcgraph-…,
+//!            sleep-time}
 //!   per_cpu/cpuN/{trace, trace_pipe, snapshot, stats}
 //!   events/enable, events/GROUP/enable
 //!   events/GROUP/EVENT/{enable, filter, format, hist, id, profile, trigger}
@@ -246,6 +247,13 @@ static OPTIONS: &[(&str, TraceOption)] = &[
                 PAUSE_ON_TRACE.store(on, Ordering::Relaxed);
                 Ok(())
             },
+        },
+    ),
+    (
+        "stacktrace",
+        TraceOption {
+            get: || EVENTS.lock().with_stacks(),
+            set: |on| EVENTS.lock().set_stacks(on),
         },
     ),
     (

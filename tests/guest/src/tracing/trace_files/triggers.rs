@@ -1,4 +1,4 @@
-//! Triggers that record call stacks.
+//! Call stacks beside records: by triggers, and by the option `stacktrace`.
 
 use super::{
     on_cpu,
@@ -113,5 +113,41 @@ fn a_return_has_the_stack_of_the_caller() {
         "{records:?}"
     );
     append("!stacktrace", TRIGGER).unwrap();
+    clean_up();
+}
+
+/// With the option each record of an event has its stack: of those that are there and of those that
+/// come, beside a trigger that records one, too. What is filtered has none.
+#[guest_test]
+fn each_record_can_have_its_stack() {
+    clean_up();
+    echo("p:deep traced_function number=%di:u64", "kprobe_events").unwrap();
+    echo("number == 3", "events/kprobes/deep/filter").unwrap();
+    echo("1", "events/kprobes/deep/enable").unwrap();
+    assert_eq!(show("options/stacktrace"), "0\n");
+    echo("stacktrace", "trace_options").unwrap();
+    assert_eq!(show("options/stacktrace"), "1\n");
+    call_deep(2);
+    assert!(records().is_empty());
+    call_deep(3);
+    assert_eq!(records(), ["deep", STACK]);
+    append("r:back traced_function", "kprobe_events").unwrap();
+    echo("1", "events/kprobes/back/enable").unwrap();
+    echo("", "trace").unwrap();
+    call_deep(3);
+    let all = records();
+    assert_eq!(all[..3], ["deep", STACK, "back"]);
+    assert!(all[3].starts_with("stack traced_caller "), "{all:?}");
+    assert_eq!(all.len(), 4);
+    echo("0", "events/kprobes/back/enable").unwrap();
+    echo("stacktrace", TRIGGER).unwrap();
+    echo("", "trace").unwrap();
+    call_deep(3);
+    assert_eq!(records(), ["deep", STACK, STACK]);
+    echo("!stacktrace", TRIGGER).unwrap();
+    echo("0", "options/stacktrace").unwrap();
+    echo("", "trace").unwrap();
+    call_deep(3);
+    assert_eq!(records(), ["deep"]);
     clean_up();
 }
