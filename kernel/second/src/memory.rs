@@ -70,7 +70,7 @@ pub fn init(info: &BootInfo) {
 }
 
 /// Takes the registers of devices out of the map of physical memory: all below 4 GiB but memory,
-/// and the first MiB, whose registers are the latches of a screen that nobody uses.
+/// and the first MiB, whose registers are the latches of a screen that is not used.
 fn unmap_devices(info: &BootInfo) {
     let is_memory = |start: u64| {
         let mut regions = info.memory_regions.iter();

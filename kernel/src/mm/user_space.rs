@@ -252,7 +252,7 @@ impl UserSpace {
     pub fn add_code(&self, after: u64, pages: u64) -> Result<Range<u64>, Errno> {
         let mut memory = self.memory.lock();
         let start = match after {
-            // One page stays free behind the heap.
+            // One page stays free after the heap.
             0 => memory.heap.start + HEAP_MAX + PAGE,
             after => after,
         };

@@ -2,7 +2,7 @@
 //!
 //! It goes with the synchronising IPI of [`text_poke`]: a CPU does what waits for it there before
 //! it answers. Debug registers are also loaded at the request of a handler that has moved a
-//! watchpoint, and nobody waits for that.
+//! watchpoint, and nothing waits for that.
 //!
 //! # Invariants
 //! EVERY-1. A CPU's place names work only while [`on_every_cpu`] waits for that CPU. So what is

@@ -187,7 +187,7 @@ impl ObjectWatch {
 /// What hits find. A place that is null is free.
 pub static WATCHES: [AtomicPtr<ObjectWatch>; MOST_WATCHES] =
     [const { AtomicPtr::new(ptr::null_mut()) }; MOST_WATCHES];
-/// How many of the places are to be looked at: those behind them are free. 0: no object is watched,
+/// How many of the places are to be looked at: those after them are free. 0: no object is watched,
 /// so that other faults look at one word.
 pub static USED: AtomicUsize = AtomicUsize::new(0);
 /// Held while the places or the pages change.
@@ -501,7 +501,7 @@ fn is_written(watch: &ObjectWatch, addr: u64, old: &[u64; 2], new: &[u64; 2]) ->
     }
 }
 
-/// Whether the object has changed that begins behind `addr`.
+/// Whether the object has changed that begins after `addr`.
 #[cold]
 #[inline(never)]
 fn is_changed(watch: &ObjectWatch, addr: u64, old: &[u64; 2], new: &[u64; 2]) -> bool {

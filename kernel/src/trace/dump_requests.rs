@@ -33,7 +33,7 @@ pub(super) fn ask(cpu: Option<usize>) {
     }
 }
 
-/// What is asked for: whether all CPUs, and which. Nobody else gets it then.
+/// What is asked for: whether all CPUs, and which. No other caller gets it then.
 pub(super) fn take() -> (bool, u64) {
     (ALL_ASKED.swap(false, AcqRel), CPUS_ASKED.swap(0, AcqRel))
 }

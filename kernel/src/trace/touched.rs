@@ -1,7 +1,7 @@
 //! The functions that tracing has been on since the boot: the file `touched_functions`.
 //!
 //! Tracers, the profile, commands and events put their functions in when their probes are there,
-//! and nobody takes one out. So that this cannot fail then, [`reserve`] takes the memory before.
+//! and none is taken out. So that this cannot fail then, [`reserve`] takes the memory before.
 //!
 //! # Contexts
 //! Task context, may sleep. The lock is the innermost of tracing.

@@ -13,7 +13,7 @@
 //!
 //! # Invariants
 //! CALLS-1. The calls belong to the task that runs the program. Only it changes them: in the stub
-//!     of its breakpoints with interrupts off, or in here. So nobody waits for the lock, and the
+//!     of its breakpoints with interrupts off, or in here. So no one waits for the lock, and the
 //!     assembly does not take it.
 //! CALLS-2. A call with a `lowest_slot` has it below the slots of all older calls, and returns to
 //!     an address that a program may have. Any other is not taken by the assembly, also where the

@@ -447,7 +447,7 @@ impl SpaceProbes {
     }
 
     /// Where the program goes on after the instruction that has touched memory and left `ip`: if
-    /// that is in a slot, behind the instruction of the slot. If that is a call, the function is
+    /// that is in a slot, after the instruction of the slot. If that is a call, the function is
     /// meant to have returned. On the hit path.
     #[inline(always)]
     pub(super) fn ip_after(&self, ip: u64) -> u64 {

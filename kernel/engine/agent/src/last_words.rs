@@ -238,7 +238,7 @@ mod tests {
     use std::{collections::BTreeSet, vec};
     use trace_maps::image::Layout;
 
-    /// Behind the map there is memory that is not its own.
+    /// After the map there is memory that is not its own.
     #[test]
     fn a_map_is_sent_whole_but_for_what_is_zero() {
         for (entries, set) in [

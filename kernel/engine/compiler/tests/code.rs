@@ -98,7 +98,7 @@ fn the_return_address_is_where_the_table_says() {
     assert!(seen > 10_000, "{seen} instructions");
 }
 
-/// Two CPUs that add to one number at the same time lose nothing. Nobody else adds to what is a
+/// Two CPUs that add to one number at the same time lose nothing. Nothing else adds to what is a
 /// CPU's own, and a lock would take as long as all the rest.
 #[test]
 fn an_addition_is_locked_where_other_cpus_add() {

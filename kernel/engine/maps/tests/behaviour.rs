@@ -460,7 +460,7 @@ fn only_a_key_that_comes_into_a_full_map_has_others_forgotten() {
     assert_eq!(hash.len(), 2, "there is room for it");
     assert!(change(8));
     assert_eq!(hash.len(), 2, "there is room already");
-    // A map of which nobody says so forgets nothing.
+    // A map that was not made so forgets nothing.
     for n in 7..10 {
         assert_eq!(hash.add(0, &key(n), 1), Some(Ok(())));
     }

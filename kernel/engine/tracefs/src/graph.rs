@@ -346,7 +346,7 @@ impl Writer<'_> {
         self.duration(duration_ns, out)?;
         indent(end.depth, out)?;
         out.write_char('}')?;
-        // Without its entry nobody could tell whose end this is.
+        // Without its entry there is no telling whose end this is.
         let is_known = lines.opened(end.depth) == Some(end.function);
         let with_result = self.options.has(Options::RESULT);
         if !is_known || with_result || self.options.has(Options::TAIL) {

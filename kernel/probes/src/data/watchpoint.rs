@@ -74,7 +74,7 @@ impl WatchScope {
     /// Those for which `includes` is true. It gets the number of a task, as
     /// [`Hits::task_switched`](crate::hit::Hits::task_switched) was told, and `which`. It is called
     /// with interrupts off on the CPU that runs the task or is about to, whenever the debug
-    /// registers are loaded there: it takes no lock and waits for nobody.
+    /// registers are loaded there: it takes no lock and does not wait.
     ///
     /// # Safety
     /// `includes` may be called with the number of a task that lives.

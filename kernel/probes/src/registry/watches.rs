@@ -11,7 +11,7 @@
 //!
 //! # Contexts
 //! Task context, under the registry's lock from start to end. May sleep. Only [`Watchpoints::aim`]
-//! takes no lock and waits for nobody.
+//! takes no lock and does not wait.
 
 use alloc::boxed::Box;
 use core::{

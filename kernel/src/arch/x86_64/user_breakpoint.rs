@@ -19,7 +19,7 @@
 //!
 //! Whatever is unusual starts over in Rust, with the frame as it was: a probe that does not fire,
 //! no room for a call, a stack pointer that is not below those of the calls before, a stack that
-//! must be brought in or may not be written, a return address that is the trampoline or behind it,
+//! must be brought in or may not be written, a return address that is the trampoline or after it,
 //! a return that is not the newest call's.
 //!
 //! # Registers

@@ -298,7 +298,7 @@ impl Opened for OpenSet {
         let before = self.file.copy()?;
         set.copy()?.apply()?;
         if let Err(errno) = commands.iter().try_for_each(obey) {
-            // Nobody is there for a second error.
+            // There is no way to report a second error.
             let _ = before.apply();
             return Err(errno);
         }
@@ -313,7 +313,7 @@ impl Drop for OpenSet {
         if draft.is_due
             && let Some(set) = draft.set.take()
         {
-            // Nobody is there for the error. The old set stays then.
+            // There is no way to report the error. The old set stays then.
             let _ = set.apply();
         }
     }

@@ -95,7 +95,7 @@ impl Outbox {
         let count = bytes.len().min(room);
         let at = written as usize % DATA_BYTES;
         let (first, second) = bytes[..count].split_at(count.min(DATA_BYTES - at));
-        // SAFETY: inside the data, which nobody but this value writes; the host does not look there
+        // SAFETY: inside the data, which only this value writes; the host does not look there
         // before `WRITTEN` says so.
         unsafe {
             let data = self.header.start.add(HEADER_BYTES);

@@ -51,7 +51,7 @@ const PLAIN: [(&str, Deed); 4] = [
     ("snapshot", Deed::Snapshot),
     ("stacktrace", Deed::StackTrace),
 ];
-/// Acts that are done once. What stands behind them means nothing, as on Linux.
+/// Acts that are done once. What follows them means nothing, as on Linux.
 const ONCE: [(&str, Deed); 2] = [("dump", Deed::Dump), ("cpudump", Deed::CpuDump)];
 const OF_EVENTS: [(&str, Deed); 2] = [
     ("enable_event", Deed::EnableEvent),

@@ -196,7 +196,7 @@ fn return_7(_: &Uprobe, regs: &mut PtRegs) -> PreVerdict {
     PreVerdict::Resume
 }
 
-/// Each way through the stub, and those of Rust behind it.
+/// Each way through the stub, and those of Rust that follow it.
 #[guest_test(smp = 1, timeout = 120)]
 fn an_nmi_may_come_anywhere_in_a_breakpoint_of_a_program() {
     SEEN.iter().for_each(|seen| seen.store(false, SeqCst));

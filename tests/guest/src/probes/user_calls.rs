@@ -95,7 +95,7 @@ fn calls_carry_data_and_are_limited() {
 }
 
 /// A function that takes its arguments off the stack leaves the stack pointer at the return address
-/// of its caller, and behind those of calls that were left. It returns from its own call.
+/// of its caller, and above those of calls that were left. It returns from its own call.
 #[guest_test]
 fn a_return_that_takes_arguments_is_of_its_own_call() {
     reset();

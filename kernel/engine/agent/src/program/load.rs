@@ -207,7 +207,7 @@ impl<A: Agent> Program<A> {
                         unsafe { core::mem::transmute::<*const (), EntryRoutine>(handler) };
                     entry = Some(Routines { routine, by_jump });
                 } else {
-                    // SAFETY: the same, and nobody looks at what it returns.
+                    // SAFETY: the same, and what it returns is not looked at.
                     let routine =
                         unsafe { core::mem::transmute::<*const (), ReturnRoutine>(handler) };
                     on_return = Some(Routines { routine, by_jump });

@@ -16,7 +16,7 @@ impl OwnTasks {
         Self([task; 2])
     }
 
-    /// These and `another`. If nobody is kept out, it is not, either.
+    /// These and `another`. If no task is kept out, it is not, either.
     pub fn and(self, another: u32) -> Self {
         match self.are_kept_out() {
             true => Self([self.0[0], another]),

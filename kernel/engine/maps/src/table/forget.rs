@@ -4,7 +4,7 @@
 //! the slot remember that. Where a key is about to be inserted and there are enough, a hand goes
 //! round the slots like that of a clock. It takes a flag off each entry that it meets, and deletes
 //! the first one that has none. So a key that is used each round outlives those that came once.
-//! Maps of which nobody says so forget nothing.
+//! Maps that were not made so forget nothing.
 //!
 //! A hit looks at a bounded number of slots. If all their keys were used, then the last of them
 //! goes: which key was not used for longest is an estimate, as in Linux's maps of this kind.

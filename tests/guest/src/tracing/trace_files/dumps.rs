@@ -108,7 +108,7 @@ fn a_dump_has_the_lines_of_the_tracer() {
         shown[stack + 1..][..2],
         [" => tracer_outer", " => tracer_caller"]
     );
-    // The mark is behind the number, in the line before the delay.
+    // The mark follows the number, in the line before the delay.
     let last = dump.iter().rposition(|line| line.contains("stack trace"));
     let mark = dump[last.unwrap()].split_once("us").unwrap().1.as_bytes()[0];
     assert!(b"!#*@$".contains(&mark), "{dump:#?}");
