@@ -138,7 +138,7 @@ pub struct Task {
     preempted_at: AtomicU64,
     /// The CPU that it last ran on.
     last_cpu: AtomicU32,
-    /// When it was switched out, in nanoseconds since the boot; 0: not asked for (`trace/sleep.rs`).
+    /// When it was switched out, in nanoseconds since the boot; 0: not wanted (`trace/sleep.rs`).
     left_ns: AtomicU64,
     /// Bit n: may run on CPU n.
     allowed_cpus: AtomicU64,

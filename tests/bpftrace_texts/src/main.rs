@@ -19,6 +19,13 @@
 
 mod calls;
 mod groups;
+/// The JSON of `trace --json`.
+#[path = "../../../tracer/tool/src/json.rs"]
+#[allow(
+    dead_code,
+    reason = "`trace --top` and `--graph` use more of it than a test"
+)]
+mod json;
 mod rules;
 mod runtime;
 mod tools;

@@ -1,22 +1,27 @@
 //! bpftrace's runtime tests: what a program prints there and here.
 //!
-//! A test has a program and texts that its output has or has not. Here the program runs in a
-//! process: `begin`, then a few rounds in which each probe is hit, then `end`. What depends on a
-//! real machine, a file or an option of the command is left out.
+//! A test has a program and texts that its output has or has not, or a file with the output as
+//! JSON. Here the program runs in a process: `begin`, then a few rounds in which each probe is hit,
+//! then `end`. What depends on a real machine or an option of the command is left out.
 
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result};
 use regex::Regex;
+use script_world::Form;
+use serde_json::Value as Json;
 
 use crate::{
     groups::{Groups, kind_of},
+    json,
     rules::Rules,
     world::{AnyKernel, Outcome, compiled, printed},
 };
 
-/// A command that only runs a program.
-const PLAIN: &str = r#"^\{\{BPFTRACE\}\}(?: -q)* -e '([^']*)'((?: [\w"./:=-]+)*)$"#;
+/// A command that only runs a program, of its text or in a file, perhaps with its output as JSON.
+const PLAIN: &str = r#"(?x) ^ \{\{BPFTRACE\}\} (?: \x20-q | \x20-f\x20(?<json>json) )*
+    (?: \x20-e\x20'(?<text>[^']*)' | \x20(?<file>runtime/scripts/\w+\.bt) )
+    (?<words> (?: \x20[\w"./:=-]+ )* ) $"#;
 
 /// The kinds of probes that need a program to be hit, or memory to be touched.
 const IN_PROGRAMS: [&str; 4] = ["uprobe:/", "uretprobe:/", "usdt:/", "watchpoint:"];
@@ -79,8 +84,17 @@ fn is_of_this_processor(list: &str) -> bool {
     has || names.all(|name| name.starts_with('!') && name != "!x86_64")
 }
 
-/// The program of a test and its arguments, or why it does not run here.
-fn program(test: &Test, plain: &Regex) -> Result<(String, Vec<String>), &'static str> {
+/// What a test runs.
+#[derive(Debug, Default)]
+struct Command {
+    program: String,
+    arguments: Vec<String>,
+    /// Its output is wanted as JSON.
+    json: bool,
+}
+
+/// What a test runs, or why it does not run here. `directory` is that of the tests' files.
+fn command(test: &Test, plain: &Regex, directory: &Path) -> Result<Command, &'static str> {
     if test.has("WILL_FAIL") {
         return Err("expects an error: see the unit tests");
     }
@@ -100,9 +114,6 @@ fn program(test: &Test, plain: &Regex) -> Result<(String, Vec<String>), &'static
     {
         return Err("of other processors");
     }
-    if test.has("EXPECT_JSON") {
-        return Err("output as JSON");
-    }
     let expected = |(item, value): &(String, String)| {
         item.starts_with("EXPECT")
             && ["stdin:", "ERROR", "WARNING", "bpftrace", "Attached"]
@@ -113,18 +124,77 @@ fn program(test: &Test, plain: &Regex) -> Result<(String, Vec<String>), &'static
         return Err("expects a message of bpftrace");
     }
     if let Some(program) = test.value("PROG") {
-        return Ok((program.into(), Vec::new()));
+        return Ok(Command {
+            program: program.into(),
+            arguments: Vec::new(),
+            json: test.has("EXPECT_JSON"),
+        });
     }
     let command = test.value("RUN").unwrap_or_default();
     let found = plain.captures(command).ok_or("options, files, pipes")?;
-    let words = found[2].split_whitespace();
+    let program = match found.name("file") {
+        Some(file) => fs::read_to_string(directory.join(file.as_str()))
+            .map_err(|_| "a file that is not there")?,
+        None => found["text"].into(),
+    };
+    let words = found["words"].split_whitespace();
     let mut arguments: Vec<String> = words.map(|word| word.trim_matches('"').into()).collect();
     let mut plain = arguments.iter().take_while(|word| *word != "--");
     if plain.any(|word| word.starts_with('-')) {
         return Err("options, files, pipes");
     }
     arguments.retain(|word| word != "--");
-    Ok((found[1].into(), arguments))
+    Ok(Command {
+        program,
+        arguments,
+        json: found.name("json").is_some(),
+    })
+}
+
+/// The lines of an output as JSON.
+fn json_lines(output: &str) -> Vec<Json> {
+    let lines = output.lines().filter(|line| !line.is_empty());
+    lines
+        .map(|line| serde_json::from_str(line).unwrap_or_default())
+        .collect()
+}
+
+/// Whether a line is about the run itself: with `-q` there is none.
+fn is_of_the_run(line: &Json) -> bool {
+    let kinds = ["attached_probes", "books", "lost_events"];
+    kinds.iter().any(|kind| line["type"] == *kind)
+}
+
+/// Whether an output as JSON is what a test expects.
+fn fits_as_json(test: &Test, output: &str, directory: &Path) -> bool {
+    let all = json_lines(output);
+    let mut output = all.clone();
+    output.retain(|line| !is_of_the_run(line));
+    let matches = |pattern: &str| {
+        // A brace stands for itself there.
+        let regex = Regex::new(&pattern.replace('{', r"\{").replace('}', r"\}"));
+        let has = |regex: Regex| {
+            let mut lines = output.iter();
+            lines.any(|line| {
+                let (kind, data) = (&line["type"], &line["data"]);
+                regex.is_match(&format!(r#"{{"type": {kind}, "data": {data}}}"#))
+            })
+        };
+        regex.is_ok_and(has)
+    };
+    test.items.iter().all(|(item, value)| match &**item {
+        "EXPECT" => serde_json::from_str(value).is_ok_and(|line| all.contains(&line)),
+        "EXPECT_REGEX" => matches(value),
+        "EXPECT_NONE" | "EXPECT_REGEX_NONE" => !matches(value),
+        "EXPECT_JSON" => match fs::read_to_string(directory.join(value)) {
+            Ok(wanted) if value.ends_with(".ndjson") => json_lines(&wanted) == output,
+            Ok(wanted) => {
+                serde_json::from_str(&wanted).is_ok_and(|wanted: Json| [wanted] == *output)
+            }
+            Err(_) => false,
+        },
+        _ => true,
+    })
 }
 
 /// Whether an output is what a test expects, between the lines that bpftrace itself prints.
@@ -149,6 +219,30 @@ fn fits(test: &Test, output: &str, directory: &Path) -> bool {
     })
 }
 
+/// Whether the output of a command is what a test expects.
+fn is_expected(test: &Test, command: &Command, output: &str, directory: &Path) -> bool {
+    match command.json {
+        true => fits_as_json(test, output, directory),
+        false => fits(test, output, directory),
+    }
+}
+
+/// What a command prints. If it is refused, the message; none if the interpreter objects to it.
+fn output(command: &Command) -> Result<String, Option<String>> {
+    let words: Vec<&str> = command.arguments.iter().map(String::as_str).collect();
+    let kernel = AnyKernel::default();
+    let as_json: Form = |event, text, presentation, symbols| {
+        json::event(event, text, presentation.maps_at_end(), symbols)
+    };
+    match compiled(&command.program, &words, &kernel) {
+        Outcome::Refused { message, .. } => Err(Some(message)),
+        Outcome::Taken(compiled) => {
+            let form = command.json.then_some(as_json);
+            printed(*compiled, &kernel, form).ok_or(None)
+        }
+    }
+}
+
 /// Runs the runtime tests that can be run, and prints the figures.
 pub fn hold(checkout: &Path) -> Result<()> {
     let rules = Rules::new();
@@ -164,12 +258,15 @@ pub fn hold(checkout: &Path) -> Result<()> {
         let source = fs::read_to_string(file.path())?;
         for test in tests(&source) {
             let place = format!("{}: {}", file.file_name().display(), test.name);
-            let found = program(&test, &plain);
-            let found = found.and_then(|(text, words)| match rules.left_out(&text) {
+            let found = command(&test, &plain, &directory);
+            let found = found.and_then(|found| match rules.left_out(&found.program) {
                 Some(rule) => Err(rule),
-                None => Ok((rules.renamed(&text), words)),
+                None => Ok(Command {
+                    program: rules.renamed(&found.program),
+                    ..found
+                }),
             });
-            let (text, words) = match found {
+            let command = match found {
                 Ok(found) => found,
                 Err(reason) => {
                     left_out.add(reason, &place, "");
@@ -177,19 +274,12 @@ pub fn hold(checkout: &Path) -> Result<()> {
                 }
             };
             run += 1;
-            let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            let kernel = AnyKernel::default();
-            match compiled(&text, &words, &kernel) {
-                Outcome::Refused { message, .. } => {
-                    refused.add(&kind_of(&message), &place, &text);
-                }
-                Outcome::Taken(compiled) => match printed(*compiled, &kernel) {
-                    Some(output) if fits(&test, &output, &directory) => same += 1,
-                    Some(output) => {
-                        others.add("other output", &place, &format!("{text} -> {output}"));
-                    }
-                    None => others.add("the interpreter objects", &place, &text),
-                },
+            let text = &command.program;
+            match output(&command) {
+                Ok(output) if is_expected(&test, &command, &output, &directory) => same += 1,
+                Ok(output) => others.add("other output", &place, &format!("{text} -> {output}")),
+                Err(Some(message)) => refused.add(&kind_of(&message), &place, text),
+                Err(None) => others.add("the interpreter objects", &place, text),
             }
         }
     }
@@ -222,15 +312,13 @@ mod test {
             .iter()
             .zip(["begin { @n = 1;\n@n++; }", "begin { print($1); }"])
         {
-            let (program, words) = program(test, &plain).unwrap();
-            assert_eq!(program, text);
-            let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            let kernel = AnyKernel::default();
-            let Outcome::Taken(compiled) = compiled(&program, &words, &kernel) else {
-                panic!("{program} is refused");
-            };
-            let output = printed(*compiled, &kernel).unwrap();
-            assert!(fits(test, &output, Path::new(".")), "{output}");
+            let command = command(test, &plain, Path::new(".")).unwrap();
+            assert_eq!(command.program, text);
+            let output = output(&command).unwrap();
+            assert!(
+                is_expected(test, &command, &output, Path::new(".")),
+                "{output}"
+            );
             assert!(!fits(test, "@n: 1\n", Path::new(".")));
         }
     }

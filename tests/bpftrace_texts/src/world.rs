@@ -5,7 +5,7 @@
 
 use std::{cell::RefCell, collections::BTreeMap, panic, rc::Rc};
 
-use script_world::{Hit, PLACE, World};
+use script_world::{Form, Hit, PLACE, World};
 use trace_answers::{Symbol, Symbolize};
 use trace_compiler::{Compiled, Options, compile};
 use trace_interface::{
@@ -152,11 +152,13 @@ pub fn compiled(text: &str, arguments: &[&str], kernel: &dyn Kernel) -> Outcome 
     })
 }
 
-/// What a program prints, with the maps at its end; None if the interpreter objects to it.
-pub fn printed(compiled: Compiled, kernel: &AnyKernel) -> Option<String> {
+/// What a program prints, with the maps at its end, in a form; None if the interpreter objects to
+/// it.
+pub fn printed(compiled: Compiled, kernel: &AnyKernel, form: Option<Form>) -> Option<String> {
     let all = || {
         let Compiled { script, view, .. } = compiled;
         let mut world = World::new(&script, view, Box::new(kernel.clone()));
+        world.form = form;
         let of = |world: &World, is: fn(&Attachment) -> bool| {
             let all = world.script.attachments.iter();
             all.filter(|attachment| is(attachment))

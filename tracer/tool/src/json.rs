@@ -5,7 +5,7 @@
 //! Whatever JSON has no form for is the text that stands in the lines without `--json`.
 
 use serde_json::{Map, Value as Json, json};
-use trace_answers::{Key, PrintedBy, Recorded, Symbolize, Totals, Value};
+use trace_answers::{Event, Key, PrintedBy, Recorded, Symbolize, Totals, Value};
 
 /// A line of the output.
 pub fn line(kind: &str, data: Json) -> String {
@@ -13,13 +13,37 @@ pub fn line(kind: &str, data: Json) -> String {
 }
 
 /// A number of things, under the name of the things. bpftrace has the number twice.
-pub fn number_of(kind: &str, things: &str, count: u64) -> String {
+fn number_of(kind: &str, things: &str, count: u64) -> String {
     let line = json!({ "type": kind, "count": count, "data": { things: count } });
     format!("{line}\n")
 }
 
+/// The lines of an event whose text is `text`. The last one has `maps`, as they are at the end.
+pub fn event<'m>(
+    event: &Event,
+    text: &str,
+    maps: impl Iterator<Item = (&'m str, Vec<(Key, Value)>)>,
+    symbols: &dyn Symbolize,
+) -> String {
+    match event {
+        Event::Map {
+            name,
+            shown: Some(entries),
+        } => map(name, entries, symbols),
+        Event::Started { places } => number_of("attached_probes", "probes", *places),
+        Event::Record(record) => printed(record, text, symbols),
+        Event::Ended { totals, .. } => {
+            let maps = maps.map(|(name, entries)| map(name, &entries, symbols));
+            let lost: u64 = totals.lost.iter().map(|(_, count)| count).sum();
+            let lost = (lost != 0).then(|| number_of("lost_events", "events", lost));
+            maps.chain(lost).chain([books(totals)]).collect()
+        }
+        _ => String::new(),
+    }
+}
+
 /// What a program has printed; `text` is the whole text of it.
-pub fn printed(record: &Recorded, text: &str, symbols: &dyn Symbolize) -> String {
+fn printed(record: &Recorded, text: &str, symbols: &dyn Symbolize) -> String {
     match (record.by, &record.values[..]) {
         (PrintedBy::Value, [only]) => line("value", value(only, symbols)),
         (PrintedBy::Time, _) => line("time", json!(text)),
@@ -38,7 +62,7 @@ fn message(kind: &str, text: &str, before: &str) -> String {
 }
 
 /// A map: its kind and its content.
-pub fn map(name: &str, entries: &[(Key, Value)], symbols: &dyn Symbolize) -> String {
+fn map(name: &str, entries: &[(Key, Value)], symbols: &dyn Symbolize) -> String {
     let kind = match entries.first() {
         Some((_, Value::Histogram(_))) => "hist",
         Some((_, Value::Series(_))) => "tseries",
@@ -86,7 +110,7 @@ fn content(entries: &[(Key, Value)], symbols: &dyn Symbolize) -> Json {
 }
 
 /// The books of the hits.
-pub fn books(totals: &Totals) -> String {
+fn books(totals: &Totals) -> String {
     let dropped = totals.lost.iter();
     let dropped: Map<String, Json> = dropped
         .map(|(reason, count)| (reason.clone(), json!(count)))

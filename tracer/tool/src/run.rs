@@ -390,24 +390,10 @@ impl Session<'_> {
 
     /// The lines that stand for an event with --json.
     fn json(&self, event: &Event, text: &str) -> String {
-        match event {
-            Event::Map {
-                name,
-                shown: Some(entries),
-            } => json::map(name, entries, self.symbols),
-            Event::Started { places } => json::number_of("attached_probes", "probes", *places),
-            Event::Record(record) => json::printed(record, text, self.symbols),
-            Event::Ended { totals, .. } => {
-                let maps = self.presentation.maps_at_end();
-                // The map of a tree is no answer.
-                let maps = maps.filter(|_| self.tree.is_none());
-                let maps = maps.map(|(name, entries)| json::map(name, &entries, self.symbols));
-                let lost: u64 = totals.lost.iter().map(|(_, count)| count).sum();
-                let lost = (lost != 0).then(|| json::number_of("lost_events", "events", lost));
-                maps.chain(lost).chain([json::books(totals)]).collect()
-            }
-            _ => String::new(),
-        }
+        // The map of a tree is no answer.
+        let maps = self.presentation.maps_at_end();
+        let maps = maps.filter(|_| self.tree.is_none());
+        json::event(event, text, maps, self.symbols)
     }
 
     /// The end of the guest's log.

@@ -36,8 +36,8 @@ pub struct RefusedText {
 /// The reason of functions that are refused only because of a clone.
 pub const HAS_CLONE: &str = "a hit runs through a clone of it";
 
-/// The reason of stubs that are never called. A return probe would take the interrupted code for their
-/// caller.
+/// The reason of stubs that are never called. A return probe would take the interrupted code for
+/// their caller.
 pub const IS_STUB: &str = "it ends by `iretq`: nobody has called it, so it has no caller";
 
 /// Vectors of exceptions, for which `trap_entry!` labels what it defines `kprobe_trap_VECTOR`.

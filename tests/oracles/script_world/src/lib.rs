@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use bpf::{MapIndex, MapKind, ProgramKind};
 use bpf_interpreter::{Space, TestMachine, run};
-use trace_answers::{Presentation, Symbolize};
+use trace_answers::{Event, Presentation, Symbolize};
 use trace_interface::{
     Frame,
     frame::{Books, MapEntry},
@@ -57,6 +57,8 @@ pub struct World {
     symbols: Box<dyn Symbolize>,
     /// What was shown.
     pub out: String,
+    /// What is added to [`World::out`] for an event; none: its text.
+    pub form: Option<Form>,
     /// Memory of the kernel's.
     pub memory: Vec<(u64, Vec<u8>)>,
     pub user: Vec<(u64, Vec<u8>)>,
@@ -83,6 +85,9 @@ fn bpf_program(script: &Script, number: u32) -> bpf::Program {
     }
 }
 
+/// Makes lines of an event and its text.
+pub type Form = fn(&Event, &str, &Presentation, &dyn Symbolize) -> String;
+
 impl World {
     /// A machine for a script, whose answers are read by the view. The trace has begun.
     pub fn new(script: &Script, view: View, symbols: Box<dyn Symbolize>) -> Self {
@@ -94,6 +99,7 @@ impl World {
             presentation: Presentation::new(view),
             symbols,
             out: String::new(),
+            form: None,
             memory: Vec::new(),
             user: Vec::new(),
             maps: vec![BTreeMap::new(); count],
@@ -127,11 +133,15 @@ impl World {
 
     pub fn frame(&mut self, frame: &Frame) {
         let frame = Frame::decode(&frame.encode()).unwrap();
-        let shown = self
+        let mut text = String::new();
+        let event = self
             .presentation
-            .frame(&frame, &*self.symbols, &mut self.out)
+            .frame(&frame, &*self.symbols, &mut text)
             .unwrap();
-        drop(shown);
+        self.out += &match self.form {
+            Some(form) => form(&event, &text, &self.presentation, &*self.symbols),
+            None => text,
+        };
     }
 
     /// Runs a program; returns its result.
