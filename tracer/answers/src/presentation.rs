@@ -311,6 +311,14 @@ impl Presentation {
         map.is_some_and(|map| matches!(map.class, Class::Count | Class::Histogram(_)))
     }
 
+    /// Whether a map has a call stack among its keys.
+    pub fn has_stacks(&self, name: &str) -> bool {
+        let mut maps = self.view.maps.iter();
+        let map = maps.find(|map| map.name.as_deref() == Some(name));
+        let is_stack = |key: &Shape| matches!(key, Shape::Stack { .. });
+        map.is_some_and(|map| map.keys.iter().any(is_stack))
+    }
+
     /// The maps that are shown when the script ends: all, unless it says that none is.
     pub fn maps_at_end(&self) -> impl Iterator<Item = (&str, Vec<(Key, Value)>)> {
         self.maps().filter(|_| !self.view.hides_maps)

@@ -13,7 +13,7 @@
 use std::fmt::Write as _;
 
 use crate::{
-    model::{Call, Instant, Seen, Timeline},
+    model::{Call, Instant, Seen, Timeline, number_of},
     names,
     units::duration,
 };
@@ -77,7 +77,7 @@ pub fn tree(timeline: &Timeline, options: Tree) -> String {
             (shown, all) if shown == all => format!("{all} calls"),
             (shown, all) => format!("the last {shown} of {all} calls"),
         };
-        _ = writeln!(text, "{name} ({tid}): {of}");
+        _ = writeln!(text, "{name} ({}): {of}", number_of(tid));
         let of_task = |instant: &&Instant| instant.tid == tid && instant.time >= first;
         let mut instants: Vec<&Instant> = timeline.instants.iter().filter(of_task).collect();
         instants.sort_by_key(|instant| instant.time);

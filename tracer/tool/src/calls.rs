@@ -82,6 +82,8 @@ pub struct ToldEntry {
 /// The end of a call.
 pub struct ToldReturn {
     pub function: u64,
+    /// Since when its time counts, in nanoseconds since the boot.
+    pub begin: u64,
     pub time: Duration,
     /// None: it is not recorded.
     pub result: Option<Value>,
@@ -123,13 +125,16 @@ impl Told {
                 comm: shown(comm),
                 arguments: pairs(arguments),
             })),
-            (RETURN, [time, result, call, arguments @ ..]) => Some(Self::Return(ToldReturn {
-                function,
-                time: Duration::from_nanos(number(time).unwrap_or(0)),
-                result: (!shown(result).is_empty()).then(|| result.clone()),
-                call: CallOfTree::read(call),
-                arguments: pairs(arguments),
-            })),
+            (RETURN, [begin, time, result, call, arguments @ ..]) => {
+                Some(Self::Return(ToldReturn {
+                    function,
+                    begin: number(begin)?,
+                    time: Duration::from_nanos(number(time).unwrap_or(0)),
+                    result: (!shown(result).is_empty()).then(|| result.clone()),
+                    call: CallOfTree::read(call),
+                    arguments: pairs(arguments),
+                }))
+            }
             _ => None,
         }
     }
@@ -479,6 +484,8 @@ impl Call {
     }
 
     /// The clause that records its calls. Left out are nothing, the result, the arguments, or both.
+    /// A record has the time at which its place in the ring was taken. All times that it tells are
+    /// read before that.
     fn clause(&self) -> String {
         let (has_arguments, has_result) = (self.left_out & 2 == 0, self.left_out & 1 == 0);
         let arguments = self.arguments.iter().filter(|_| has_arguments);
@@ -491,8 +498,9 @@ impl Call {
         let (predicate, returns_arguments) = match &self.in_tree {
             None => {
                 return format!(
-                    "{probes} {{ $begin = nsecs; }} return {{ print((\"\\x01{RETURN}\", func, \
-                     nsecs - $begin, {result}, {NOTHING}{arguments})); }}\n"
+                    "{probes} {{ $begin = nsecs; }} return {{ $time = nsecs - $begin; \
+                     print((\"\\x01{RETURN}\", func, $begin, $time, {result}, \
+                     {NOTHING}{arguments})); }}\n"
                 );
             }
             Some(InTree::Hidden) => {
@@ -515,7 +523,8 @@ impl Call {
         let arguments = if returns_arguments { &*arguments } else { "" };
         format!(
             "{probes} /{predicate}/ {{ {at_entry} }} return {{ {at_return} \
-             print((\"\\x01{RETURN}\", func, $time, {result}, ($depth, $call){arguments})); }}\n"
+             print((\"\\x01{RETURN}\", func, $begin, $time, {result}, \
+             ($depth, $call){arguments})); }}\n"
         )
     }
 

@@ -107,7 +107,7 @@ pub fn follow(
         options,
         probes: plan.probes,
         presentation: plan.presentation,
-        gathered: Gathered::default(),
+        gathered: Gathered::new(options),
         symbols,
         ended: None,
         refused: None,
