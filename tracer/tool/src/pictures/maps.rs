@@ -21,6 +21,9 @@ pub fn stacks(presentation: &Presentation, symbols: &dyn Symbolize) -> (Vec<Stac
             rows.extend(row.and_then(|row| Some((row, number?))));
         }
         match entries.len() - rows.len() {
+            0 if rows.is_empty() => lacking.push(format!(
+                "the flame graph of {name} is empty, because the map has no keys at the end"
+            )),
             0 => {}
             left_out => lacking.push(format!(
                 "the flame graph of {name} lacks {left_out} of {} call stacks, whose values are \
