@@ -689,6 +689,20 @@ fn pictures_of_every_function_do_not_refuse_the_program() {
     assert!(page.contains("<title>kprobe:* { @ = count(); }</title>"));
 }
 
+/// What is recorded for pictures is no text of the program, not even where its line goes on. Bytes
+/// are a text in them.
+#[test]
+fn pictures_leave_the_lines_of_the_program_alone() {
+    let file = std::env::temp_dir().join(format!("trace.line.{}.html", std::process::id()));
+    let path = file.to_str().unwrap();
+    let program = "kprobe:kernel::fs::mkdir { printf(\"x\"); }";
+    let said = answer(&[program, "--html", path]);
+    let page = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(said, "xxxxxxx\n14 hits = 14 recorded + 0 missed\n");
+    assert!(page.contains("\"/tmp/workload."), "{page}");
+}
+
 /// Those that are called are there, wherever they lie among more than 256.
 #[test]
 fn pictures_of_many_functions_show_those_that_are_called() {

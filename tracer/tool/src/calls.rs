@@ -499,7 +499,7 @@ impl Call {
             None => {
                 return format!(
                     "{probes} {{ $begin = nsecs; }} return {{ $time = nsecs - $begin; \
-                     print((\"\\x01{RETURN}\", func, $begin, $time, {result}, \
+                     printf(\"%s\\n\", (\"\\x01{RETURN}\", func, $begin, $time, {result}, \
                      {NOTHING}{arguments})); }}\n"
                 );
             }

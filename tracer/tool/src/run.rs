@@ -315,6 +315,7 @@ impl Session<'_> {
 
     fn frame(&mut self, frame: &Frame, timing: &mut Timing) -> Result<()> {
         let mut text = String::new();
+        let was_in_line = self.presentation.is_in_line();
         let event = self
             .presentation
             .frame(frame, self.symbols, &mut text)
@@ -322,6 +323,9 @@ impl Session<'_> {
         let shown = self
             .gathered
             .frame(frame, &event, &text, &self.presentation, self.symbols);
+        if !shown {
+            self.presentation.take_back(was_in_line);
+        }
         if self.options.json {
             text = self.json(&event, &text);
         }

@@ -114,7 +114,7 @@ fn calls_of_many_functions_have_one_clause_without_values() {
         call.clause(),
         "session:\"a*\", session:\"b\" { $begin = nsecs; } \
          return { $time = nsecs - $begin; \
-         print((\"\\x01return\", func, $begin, $time, \"\", \"\")); }\n"
+         printf(\"%s\\n\", (\"\\x01return\", func, $begin, $time, \"\", \"\")); }\n"
     );
 }
 
