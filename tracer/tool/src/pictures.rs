@@ -43,6 +43,9 @@ pub struct Gathered {
     books: Vec<frame::Books>,
     /// What was lost, a sentence each.
     warnings: Vec<String>,
+    has_begun: bool,
+    /// The maps have not come.
+    is_cut_off: bool,
     output: String,
 }
 
@@ -71,6 +74,7 @@ impl Gathered {
                 epoch_nanoseconds,
                 ..
             } => {
+                self.has_begun = true;
                 self.builder.cpus(*cpus);
                 self.since_1970 = Some(*epoch_nanoseconds).filter(|since| *since > 0);
             }
@@ -115,6 +119,25 @@ impl Gathered {
         }
     }
 
+    /// Writes the files that the options name, if the trace has begun. It has no end, and `why`.
+    pub fn write_cut_off(
+        mut self,
+        why: &str,
+        options: &Options,
+        source: &Source,
+        presentation: &Presentation,
+        probes: &[String],
+        symbols: &dyn Symbolize,
+    ) -> Result<()> {
+        if !self.has_begun {
+            return Ok(());
+        }
+        self.is_cut_off = true;
+        let warning = format!("{why}; what it had not sent is missing");
+        self.warnings.push(warning);
+        self.write(options, source, presentation, probes, symbols)
+    }
+
     /// Writes the files that the options name.
     pub fn write(
         mut self,
@@ -134,7 +157,7 @@ impl Gathered {
             false => maps::stacks(presentation, symbols),
         };
         let no_flame = options.flame.as_ref().filter(|_| stacks.is_empty());
-        let no_flame = no_flame.map(|path| no_flame_graph(path, &lacking));
+        let no_flame = no_flame.map(|path| no_flame_graph(path, &lacking, self.is_cut_off));
         if let (Some(path), [first, ..]) = (&options.flame, &stacks[..]) {
             let picture = flame::svg(first, Flame::default());
             fs::write(path, picture).with_context(|| cannot_write(path))?;
@@ -173,8 +196,9 @@ impl Gathered {
 }
 
 /// Why there is no flame graph.
-fn no_flame_graph(path: &Path, lacking: &[String]) -> String {
+fn no_flame_graph(path: &Path, lacking: &[String], is_cut_off: bool) -> String {
     let why = match lacking {
+        _ if is_cut_off => "the maps have not come".into(),
         [] => "no map has a call stack among its keys; write, for example, `@[kstack] = count()`"
             .into(),
         lacking => lacking.join("; "),

@@ -98,6 +98,7 @@ impl Answers {
 pub fn follow(
     trace: Trace,
     options: &Options,
+    source: &Source,
     plan: Plan,
     symbols: &DebugInfo,
     timing: &mut Timing,
@@ -126,12 +127,27 @@ pub fn follow(
         let text = with_functions(&text, symbols);
         bail!("the kernel refused the trace: {text}");
     }
-    if let Some(why) = session.death {
-        bail!("the kernel has died: {}", why.trim_end());
-    }
-    let Some((status, totals)) = session.ended.take() else {
-        session.show_log();
-        bail!("{end}, and its trace did not come to its end");
+    let ended = session.ended.take().filter(|_| session.death.is_none());
+    let Some((status, totals)) = ended else {
+        let why = match &session.death {
+            Some(why) => format!("the kernel has died: {}", why.trim_end()),
+            None => {
+                session.show_log();
+                format!("{end}, and its trace did not come to its end")
+            }
+        };
+        let Session {
+            gathered,
+            presentation,
+            probes,
+            ..
+        } = session;
+        let drawn = gathered.write_cut_off(&why, options, source, &presentation, &probes, symbols);
+        // Why the trace has no end is said last.
+        if let Err(error) = drawn {
+            say(format_args!("{error:#}"));
+        }
+        bail!(why);
     };
     if end != End::Success {
         session.show_log();
