@@ -649,26 +649,26 @@ mod tests {
     fn data_is_json_with_a_number_for_each_call() {
         let mut builder = Builder::new();
         builder.entry(1000, 2, 0, "f", vec![("a".into(), "<b>".into())]);
-        builder.entry(1000, 1, 1, "g", Vec::new());
+        builder.entry(1000, 0, 1, "g", Vec::new());
         builder.exit(1700, 2, 0, "f", Some("<b>".into()));
         builder.entry(1900, 2, 0, "g", Vec::new());
         let data: serde_json::Value = serde_json::from_str(&data(&builder.finish())).expect("JSON");
-        assert_eq!(data["texts"], serde_json::json!(["g", "f", "<b>", "a"]));
+        assert_eq!(data["texts"], serde_json::json!(["f", "<b>", "a", "g"]));
         assert_eq!(
             data["tasks"],
-            serde_json::json!([[1, "task 1"], [2, "task 2"]])
+            serde_json::json!([[2, "task 2"], [0, "task 0 on CPU 1"]])
         );
         let calls = serde_json::json!({
-            "task": [0, 1, 1],
-            "begin": [0, 0, 900],
-            "length": [900, 700, 0],
+            "task": [0, 0, 1],
+            "begin": [0, 900, 0],
+            "length": [700, 0, 900],
             "depth": [0, 0, 0],
-            "function": [0, 1, 0],
-            "result": [-1, 2, -1],
-            "entryCpu": [1, 0, 0],
-            "returnCpu": [-1, 0, -1],
-            "seen": [3, 0, 3],
-            "arguments": [0, [3, 2], 0],
+            "function": [0, 3, 3],
+            "result": [1, -1, -1],
+            "entryCpu": [0, 0, 1],
+            "returnCpu": [0, -1, -1],
+            "seen": [0, 3, 3],
+            "arguments": [[2, 1], 0, 0],
         });
         assert_eq!(data["calls"], calls);
     }

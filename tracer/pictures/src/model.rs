@@ -521,6 +521,12 @@ mod tests {
                 call("b", 110, 140, 1),
                 call("c", 120, 130, 2),
                 call("b", 150, 160, 1),
+                // The last way of the task, and a call on it.
+                Call {
+                    seen: Seen::Open,
+                    ..call("exit", 300, 900, 0)
+                },
+                call("close", 310, 315, 1),
             ],
             ..Timeline::default()
         };
@@ -536,6 +542,7 @@ mod tests {
                 (path(&["a"]), 60),
                 (path(&["a", "b"]), 30),
                 (path(&["a", "b", "c"]), 10),
+                (path(&["exit", "close"]), 5),
             ]
         );
     }

@@ -277,6 +277,16 @@ cat (1): the last 2 of 3 calls
         );
     }
 
+    #[test]
+    fn an_idle_task_has_the_number_of_the_kernel() {
+        let mut builder = Builder::new();
+        builder.task(0, 0, "swapper");
+        builder.entry(5, 0, 1, "f", Vec::new());
+        builder.exit(10, 0, 1, "f", None);
+        let text = tree(&builder.finish(), Tree::default());
+        assert!(text.starts_with("swapper on CPU 1 (0): 1 call\n"), "{text}");
+    }
+
     /// A callee needs its caller, and the caller has begun before it.
     #[test]
     fn of_calls_that_ended_together_the_longest_is_the_last() {
