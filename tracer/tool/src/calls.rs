@@ -155,7 +155,7 @@ pub fn compile_with_calls(
             Additions {
                 own: " ".repeat(source.text.len()),
                 last: GraphOptions::LAST,
-                ..calls_of_tree(tree, symbols, options)
+                ..calls_of_tree(tree, symbols, options)?
             }
         }
         true => Additions {
@@ -269,15 +269,30 @@ impl Additions {
 const MOST_FUNCTIONS: usize = 256;
 
 /// The calls of the tree of a program: those of the functions that it names, and all in them.
-fn calls_of_tree(tree: &Tree, symbols: &DebugInfo, options: &Options) -> Additions {
+///
+/// # Errors
+/// Nothing is left of them.
+fn calls_of_tree(
+    tree: &Tree,
+    symbols: &DebugInfo,
+    options: &Options,
+) -> Result<Additions, Vec<Diagnostic>> {
     let shown = options.graph.graph.len().min(tree.clauses.len());
-    let (shown, hidden) = tree.clauses.split_at(shown);
+    let (shown, without) = tree.clauses.split_at(shown);
     let meant = |clauses: &[Clause]| -> Functions {
         let patterns = patterns_of(clauses, symbols);
         patterns.into_values().flatten().collect()
     };
-    let (mut roots, hidden) = (meant(shown), meant(hidden));
+    let (mut roots, hidden) = (meant(shown), meant(without));
     roots.retain(|address, _| !hidden.contains_key(address));
+    let hides = without.iter().flat_map(|clause| &clause.probes).next();
+    if let (true, Some(probe)) = (roots.is_empty(), hides) {
+        return Err(vec![Diagnostic::new(
+            probe.span,
+            "--without hides each function of --graph",
+            "hide functions that are called in those of --graph",
+        )]);
+    }
     let draws = options.perfetto.is_some() || options.html.is_some();
     let in_tree = |opens: bool| InTree::Shown {
         predicate: options.graph.predicate(opens),
@@ -301,7 +316,7 @@ fn calls_of_tree(tree: &Tree, symbols: &DebugInfo, options: &Options) -> Additio
         additions.plain.push(Call::of_all(others).of(in_tree(true)));
     }
     if options.graph.depth == Some(1) {
-        return additions;
+        return Ok(additions);
     }
     let addresses: Vec<u64> = roots.keys().copied().collect();
     let called = graph::called_by(&addresses, MOST_FUNCTIONS, symbols);
@@ -321,7 +336,7 @@ fn calls_of_tree(tree: &Tree, symbols: &DebugInfo, options: &Options) -> Additio
     additions
         .plain
         .push(Call::of_all(others).of(in_tree(false)));
-    additions
+    Ok(additions)
 }
 
 /// The functions that a program probes, by the patterns that it has.
