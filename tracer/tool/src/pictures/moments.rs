@@ -19,7 +19,7 @@ use pictures::{
 };
 use trace_answers::{Recorded, Symbolize, Value};
 
-use crate::calls::Told;
+use crate::calls::{OTHERS, Told};
 
 /// What records have told, those of a task in their order.
 #[derive(Default)]
@@ -95,6 +95,7 @@ impl Moments {
             seen: Seen::Open,
             arguments: arguments
                 .iter()
+                .filter(|(name, _)| name != OTHERS)
                 .map(|(name, value)| (name.clone(), shown(value)))
                 .collect(),
             result: None,

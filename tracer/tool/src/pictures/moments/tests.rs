@@ -40,7 +40,11 @@ fn entered(moments: &mut Moments, tid: u32, begin: u64, depth: u64) {
         call: CallOfTree { depth, begin },
         caller: 0,
         comm: "cat".into(),
-        arguments: vec![("a".into(), Value::Unsigned(1))],
+        // The second one stands for those that are not recorded.
+        arguments: vec![
+            ("a".into(), Value::Unsigned(1)),
+            (OTHERS.into(), Value::Unit),
+        ],
     });
     let time = signed(begin) - 1000 + 5;
     moments.told(told, time, &record(tid, 1), &NoSymbols);
