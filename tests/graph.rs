@@ -233,6 +233,10 @@ fn what_cannot_be_shown_is_refused() {
         (&["--graph", "sys_mkdir", "--depth", "0"], "1..=1000"),
         (&["--graph", "sys_mkdir", "--over", "5"], "with its unit"),
         (&["--graph", "sys_mkdir", "--top"], "cannot be used with"),
+        (
+            &["--graph", "sys_mkdir", "--without", "sys_*"],
+            "hides each function of --graph",
+        ),
         (&["--depth", "1", "kprobe:f { }"], "--graph"),
     ] {
         let said = refusal(arguments);

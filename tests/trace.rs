@@ -689,6 +689,59 @@ fn pictures_of_every_function_do_not_refuse_the_program() {
     assert!(page.contains("<title>kprobe:* { @ = count(); }</title>"));
 }
 
+/// What is recorded for pictures is no text of the program, not even where its line goes on. Bytes
+/// are a text in them.
+#[test]
+fn pictures_leave_the_lines_of_the_program_alone() {
+    let file = std::env::temp_dir().join(format!("trace.line.{}.html", std::process::id()));
+    let path = file.to_str().unwrap();
+    let program = "kprobe:kernel::fs::mkdir { printf(\"x\"); }";
+    let said = answer(&[program, "--html", path]);
+    let page = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(said, "xxxxxxx\n14 hits = 14 recorded + 0 missed\n");
+    assert!(page.contains("\"/tmp/workload."), "{page}");
+}
+
+/// The first directory has been made when the kernel panics at the third one.
+#[test]
+fn pictures_of_a_kernel_that_dies_have_what_had_come() {
+    let file = std::env::temp_dir().join(format!("trace.dead.{}", std::process::id()));
+    let path = |kind: &str| format!("{}.{kind}", file.display());
+    let (page, timeline, flame) = (path("html"), path("perfetto"), path("svg"));
+    let output = trace(&[
+        "kprobe:kernel::fs::mkdir { @[kstack] = count(); }",
+        "--samples",
+        "crash",
+        "--append",
+        "crash.how=panic crash.at=3",
+        "--html",
+        &page,
+        "--perfetto",
+        &timeline,
+        "--flame",
+        &flame,
+    ]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let end = "did not come to its end";
+    assert!(said.trim_end().ends_with(end), "{said}");
+    let no_flame = "is not written: the maps have not come";
+    assert!(said.contains(no_flame), "{said}");
+    let shown = std::fs::read_to_string(&page).unwrap();
+    for part in [
+        "what it had not sent is missing",
+        "kernel::fs::mkdir: nanoseconds<",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert!(!std::fs::read(&timeline).unwrap().is_empty());
+    for written in [page, timeline] {
+        std::fs::remove_file(written).unwrap();
+    }
+    assert!(!std::path::Path::new(&flame).exists());
+}
+
 /// Those that are called are there, wherever they lie among more than 256.
 #[test]
 fn pictures_of_many_functions_show_those_that_are_called() {

@@ -255,6 +255,16 @@ impl Presentation {
         }
     }
 
+    /// Whether the last text of the program does not end its line.
+    pub fn is_in_line(&self) -> bool {
+        self.is_in_line
+    }
+
+    /// The text of the last frame is not shown, so [`Self::is_in_line`] is what it was before.
+    pub fn take_back(&mut self, was_in_line: bool) {
+        self.is_in_line = was_in_line;
+    }
+
     /// A reason of the kernel, which knows maps by number, with the name that the program has.
     fn with_name(&self, reason: &str) -> Option<String> {
         let (number, what) = reason.strip_prefix("map ")?.split_once(": ")?;
@@ -309,6 +319,14 @@ impl Presentation {
         let mut maps = self.view.maps.iter();
         let map = maps.find(|map| map.name.as_deref() == Some(name));
         map.is_some_and(|map| matches!(map.class, Class::Count | Class::Histogram(_)))
+    }
+
+    /// Whether a map has a call stack among its keys.
+    pub fn has_stacks(&self, name: &str) -> bool {
+        let mut maps = self.view.maps.iter();
+        let map = maps.find(|map| map.name.as_deref() == Some(name));
+        let is_stack = |key: &Shape| matches!(key, Shape::Stack { .. });
+        map.is_some_and(|map| map.keys.iter().any(is_stack))
     }
 
     /// The maps that are shown when the script ends: all, unless it says that none is.

@@ -163,7 +163,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
         "line:a.rs:0 { }",
         "0",
         "`0` is no number of a line",
-        "vfs.rs:120",
+        "file.rs:124",
     ),
     (
         "tracepoint:a { }",

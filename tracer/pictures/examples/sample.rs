@@ -50,10 +50,9 @@ fn main() -> std::io::Result<()> {
                 probe: "kretprobe:vfs_write".into(),
                 hits: 600,
                 missed: 2,
-                dropped: vec![("the ring was full".into(), 17)],
-                bad_loads: 0,
             },
         ],
+        warnings: vec!["17 not written: @ns: no room for another key".into()],
         output: tree,
         histograms: vec![
             timeline.latencies(vfs_write),

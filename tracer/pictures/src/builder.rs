@@ -10,13 +10,16 @@
 //! - A return is missing, but a caller returns. The inner call ends with its caller.
 //! - The kernel died in a call. The call ends with the recording, and is [`Seen::Open`].
 //!
+//! All idle tasks have the number 0, and each processor has one. A record of number 0 is therefore
+//! one of its processor's own task ([`IDLE`]).
+//!
 //! BUILDER-1. The times of a task never decrease: a time before the last record of its task is
 //!     moved to that record. So calls nest ([`crate::model`], TIMELINE-2), although the clocks of
 //!     two processors differ.
 
 use std::collections::BTreeMap;
 
-use crate::model::{Call, Counter, Instant, Run, Seen, Task, Timeline, WallClock};
+use crate::model::{Call, Counter, IDLE, Instant, Run, Seen, Task, Timeline, WallClock};
 
 /// So many returns without an entry may hold everything before them. More are not plausible: they
 /// come from a gap that was not told.
@@ -44,6 +47,8 @@ pub struct Builder {
     records: i64,
     gaps: u64,
     latest: u64,
+    /// The name of number 0, if it is known.
+    idle: String,
 }
 
 #[derive(Clone, Debug)]
@@ -77,6 +82,10 @@ impl Builder {
 
     /// Names a task. The last name counts.
     pub fn task(&mut self, tid: u32, pid: u32, name: &str) {
+        if tid == 0 {
+            self.idle = name.into();
+            return;
+        }
         let task = self.listed(tid);
         task.pid = pid;
         task.name = name.into();
@@ -101,6 +110,7 @@ impl Builder {
         function: &str,
         arguments: Vec<(String, String)>,
     ) {
+        let tid = own(tid, cpu);
         let time = self.record(time, tid, cpu);
         let index = self.drafts.len();
         let (order, end) = (self.records, time);
@@ -128,6 +138,7 @@ impl Builder {
 
     /// A task returns from a function.
     pub fn exit(&mut self, time: u64, tid: u32, cpu: u32, function: &str, result: Option<String>) {
+        let tid = own(tid, cpu);
         let before = self.tasks.get(&tid).map(|state| state.last);
         let time = self.record(time, tid, cpu);
         let (gaps, order) = (self.gaps, self.records);
@@ -177,12 +188,18 @@ impl Builder {
     /// of their returns. `call.depth` is found by the builder.
     pub fn call(&mut self, call: Call) {
         let cpu = call.cpu_at_return.or(call.cpu_at_entry).unwrap_or(0);
-        let end = self.record(call.end, call.tid, cpu);
+        let tid = own(call.tid, cpu);
+        let end = self.record(call.end, tid, cpu);
         let order = self.records;
-        let state = self.state(call.tid, call.begin.min(end));
+        let state = self.state(tid, call.begin.min(end));
         state.whole = true;
         let (outer, begin) = (state.outer, call.begin.min(end));
-        let call = Call { begin, end, ..call };
+        let call = Call {
+            tid,
+            begin,
+            end,
+            ..call
+        };
         self.drafts.push(Draft { call, order, outer });
     }
 
@@ -195,6 +212,7 @@ impl Builder {
         name: &str,
         arguments: Vec<(String, String)>,
     ) {
+        let tid = own(tid, cpu);
         let time = self.record(time, tid, cpu);
         self.timeline.instants.push(Instant {
             time,
@@ -212,7 +230,8 @@ impl Builder {
     pub fn run(&mut self, run: Run) {
         self.cpus(run.cpu.saturating_add(1));
         self.latest = self.latest.max(run.end);
-        self.runs.push(run);
+        let tid = own(run.tid, run.cpu);
+        self.runs.push(Run { tid, ..run });
     }
 
     /// A counter has a value.
@@ -277,7 +296,17 @@ impl Builder {
             self.nest();
         }
         for tid in self.tasks.keys().copied().collect::<Vec<_>>() {
-            self.listed(tid);
+            match tid.checked_sub(IDLE) {
+                None => _ = self.listed(tid),
+                Some(cpu) => {
+                    let name = match &*self.idle {
+                        "" => "task 0",
+                        name => name,
+                    };
+                    let name = format!("{name} on CPU {cpu}");
+                    *self.listed(tid) = Task { tid, pid: 0, name };
+                }
+            }
         }
         self.timeline.tasks.sort_by_key(|task| task.tid);
         for counter in &mut self.timeline.counters {
@@ -385,6 +414,14 @@ impl Builder {
     }
 }
 
+/// The number in the timeline of a task that has `tid` in a record.
+fn own(tid: u32, cpu: u32) -> u32 {
+    match tid {
+        0 => IDLE.saturating_add(cpu),
+        tid => tid,
+    }
+}
+
 impl State {
     fn new(time: u64, gaps: u64) -> Self {
         Self {
@@ -399,343 +436,4 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// `+a` enters, `-a` returns; each record is 10 later than the one before, from 10 on.
-    fn timeline(records: &str) -> Timeline {
-        let mut builder = Builder::new();
-        for (number, record) in (1..).zip(records.split_whitespace()) {
-            let (kind, function) = record.split_at(1);
-            match kind {
-                "+" => builder.entry(number * 10, 1, 0, function, Vec::new()),
-                "-" => builder.exit(number * 10, 1, 0, function, None),
-                _ => builder.gap("full", 1),
-            }
-        }
-        builder.finish()
-    }
-
-    fn shown(timeline: &Timeline) -> Vec<String> {
-        let show = |call: &Call| {
-            let (begin, end, seen) = (call.begin, call.end, call.seen);
-            let indent = " ".repeat(call.depth as usize);
-            format!("{indent}{} {begin}..{end} {seen:?}", call.function)
-        };
-        timeline.calls.iter().map(show).collect()
-    }
-
-    #[test]
-    fn calls_nest() {
-        assert_eq!(
-            shown(&timeline("+a +b -b +c +c -c -c -a")),
-            [
-                "a 10..80 Whole",
-                " b 20..30 Whole",
-                " c 40..70 Whole",
-                "  c 50..60 Whole",
-            ]
-        );
-    }
-
-    #[test]
-    fn a_return_without_an_entry_holds_all_before_it() {
-        assert_eq!(
-            shown(&timeline("+b -b -a +c -c -z +d -d")),
-            [
-                "z 10..60 ReturnOnly",
-                " a 10..30 ReturnOnly",
-                "  b 10..20 Whole",
-                " c 40..50 Whole",
-                "d 70..80 Whole",
-            ]
-        );
-    }
-
-    #[test]
-    fn a_return_after_a_gap_begins_at_the_last_record() {
-        assert_eq!(
-            shown(&timeline("+b -b ! -a")),
-            ["b 10..20 Whole", "a 20..40 ReturnOnly",]
-        );
-        assert_eq!(
-            shown(&timeline("+b -a -b")),
-            ["b 10..30 Whole", " a 10..20 ReturnOnly",]
-        );
-    }
-
-    #[test]
-    fn a_lost_return_ends_with_its_caller() {
-        assert_eq!(
-            shown(&timeline("+a +b +c -a +d -d")),
-            [
-                "a 10..40 Whole",
-                " b 20..40 EntryOnly",
-                "  c 30..40 EntryOnly",
-                "d 50..60 Whole",
-            ]
-        );
-    }
-
-    #[test]
-    fn a_call_in_which_the_kernel_died_is_open() {
-        assert_eq!(
-            shown(&timeline("+a +b -b +c")),
-            ["a 10..40 Open", " b 20..30 Whole", " c 40..40 Open",]
-        );
-    }
-
-    #[test]
-    fn many_lost_entries_do_not_make_a_tower() {
-        let records = "-a ".repeat(1000);
-        let deepest = timeline(&records).calls.iter().map(|call| call.depth).max();
-        assert_eq!(deepest, Some(OUTER_CALLS - 1));
-    }
-
-    #[test]
-    fn a_clock_that_steps_back_does_not_break_nesting() {
-        let mut builder = Builder::new();
-        builder.entry(100, 1, 0, "a", Vec::new());
-        builder.entry(90, 1, 1, "b", Vec::new());
-        builder.exit(80, 1, 0, "b", None);
-        builder.exit(95, 1, 0, "a", None);
-        let timeline = builder.finish();
-        assert_eq!(shown(&timeline), ["a 100..100 Whole", " b 100..100 Whole"]);
-        assert_eq!(timeline.moved_times, 3);
-    }
-
-    #[test]
-    fn records_in_any_order_neither_panic_nor_break_nesting() {
-        // A small generator of our own, so that a failure repeats.
-        let mut state = 1_u64;
-        let mut next = |below: u64| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            (state >> 33) % below
-        };
-        for _ in 0..300 {
-            let mut builder = Builder::new();
-            for _ in 0..60 {
-                let (time, tid, cpu) = (next(1000), next(3) as u32, next(3) as u32);
-                let function = ["a", "b", "c"][next(3) as usize];
-                match next(20) {
-                    0 => builder.gap("full", 1),
-                    1 => builder.instant(time, tid, cpu, "i", Vec::new()),
-                    2..11 => builder.entry(time, tid, cpu, function, Vec::new()),
-                    _ => builder.exit(time, tid, cpu, function, None),
-                }
-            }
-            let timeline = builder.finish();
-            check_nesting(&timeline);
-            for pair in timeline.runs.windows(2) {
-                let (one, two) = (pair[0], pair[1]);
-                assert!(one.begin <= one.end && (one.cpu < two.cpu || one.begin <= two.begin));
-            }
-        }
-    }
-
-    /// TIMELINE-2.
-    fn check_nesting(timeline: &Timeline) {
-        for (_, calls) in timeline.calls_by_task() {
-            let mut callers: Vec<&Call> = Vec::new();
-            for call in calls {
-                assert!(
-                    call.depth as usize <= callers.len(),
-                    "{:?}",
-                    shown(timeline)
-                );
-                callers.truncate(call.depth as usize);
-                assert!(call.begin <= call.end);
-                if let Some(caller) = callers.last() {
-                    assert!(caller.begin <= call.begin && call.end <= caller.end);
-                }
-                callers.push(call);
-            }
-        }
-    }
-
-    #[test]
-    fn whole_calls_nest_by_their_times() {
-        let mut builder = Builder::new();
-        let whole = |function: &str, begin, end| Call {
-            tid: 1,
-            cpu_at_entry: Some(0),
-            cpu_at_return: Some(0),
-            function: function.into(),
-            begin,
-            end,
-            seen: Seen::Whole,
-            arguments: Vec::new(),
-            result: None,
-            depth: 9,
-        };
-        builder.call(whole("c", 20, 30));
-        builder.call(whole("b", 20, 30));
-        builder.call(whole("d", 40, 40));
-        builder.call(whole("a", 10, 40));
-        builder.call(whole("e", 40, 40));
-        builder.call(whole("f", 50, 60));
-        let timeline = builder.finish();
-        assert_eq!(
-            shown(&timeline),
-            [
-                "a 10..40 Whole",
-                " b 20..30 Whole",
-                "  c 20..30 Whole",
-                " d 40..40 Whole",
-                "e 40..40 Whole",
-                "f 50..60 Whole",
-            ]
-        );
-        check_nesting(&timeline);
-    }
-
-    /// The record of the second call says that it ended before the first one did.
-    #[test]
-    fn a_whole_call_ends_no_earlier_than_the_record_before_it() {
-        let mut builder = Builder::new();
-        let whole = |function: &str, begin, end| Call {
-            tid: 1,
-            cpu_at_entry: Some(0),
-            cpu_at_return: Some(1),
-            function: function.into(),
-            begin,
-            end,
-            seen: Seen::Whole,
-            arguments: Vec::new(),
-            result: None,
-            depth: 0,
-        };
-        builder.call(whole("inner", 20, 100));
-        builder.call(whole("outer", 10, 90));
-        let timeline = builder.finish();
-        assert_eq!(
-            shown(&timeline),
-            ["outer 10..100 Whole", " inner 20..100 Whole"]
-        );
-        check_nesting(&timeline);
-    }
-
-    #[test]
-    fn a_task_runs_where_its_last_record_was() {
-        let mut builder = Builder::new();
-        builder.entry(10, 1, 0, "a", Vec::new());
-        builder.entry(20, 2, 0, "b", Vec::new());
-        builder.exit(30, 2, 0, "b", None);
-        builder.instant(40, 1, 1, "moved", Vec::new());
-        builder.exit(50, 1, 1, "a", None);
-        let timeline = builder.finish();
-        let run = |cpu, tid, begin, end| Run {
-            cpu,
-            tid,
-            begin,
-            end,
-        };
-        assert_eq!(
-            timeline.runs,
-            [run(0, 1, 10, 20), run(0, 2, 20, 30), run(1, 1, 40, 50),]
-        );
-        assert_eq!(timeline.cpus, 2);
-    }
-
-    /// Runs that are handed over stand for those that records would tell.
-    #[test]
-    fn runs_that_are_known_are_in_the_order_of_processors_and_times() {
-        let run = |cpu, tid, begin, end| Run {
-            cpu,
-            tid,
-            begin,
-            end,
-        };
-        let mut builder = Builder::new();
-        builder.entry(10, 1, 0, "a", Vec::new());
-        for known in [run(1, 7, 5, 9), run(0, 8, 30, 60), run(0, 9, 20, 30)] {
-            builder.run(known);
-        }
-        let timeline = builder.finish();
-        let expected = [run(0, 9, 20, 30), run(0, 8, 30, 60), run(1, 7, 5, 9)];
-        assert_eq!(timeline.runs, expected);
-        // The recording ends with the last of them, and the open call with the recording.
-        assert_eq!(timeline.calls[0].end, 60);
-        assert_eq!(timeline.cpus, 2);
-    }
-
-    #[test]
-    fn losses_add_up_by_reason_and_counters_are_in_order() {
-        let mut builder = Builder::new();
-        builder.lost("full", 3);
-        builder.gap("full", u64::MAX);
-        builder.lost("other", 1);
-        builder.counter(20, "free", "frames", 2.0);
-        builder.counter(10, "free", "frames", 1.0);
-        builder.counter(15, "used", "frames", 5.0);
-        builder.cpus(4);
-        builder.cpus(1);
-        builder.task(9, 3, "old");
-        builder.task(9, 4, "new");
-        builder.instant(30, 2, 0, "later", Vec::new());
-        builder.instant(20, 2, 0, "earlier", Vec::new());
-        let timeline = builder.finish();
-        let lost = [("full", u64::MAX), ("other", 1)];
-        assert_eq!(
-            timeline.lost,
-            lost.map(|(why, count)| (why.to_owned(), count))
-        );
-        let samples = |name: &str| {
-            let found = timeline
-                .counters
-                .iter()
-                .find(|counter| counter.name == name);
-            found.unwrap().samples.clone()
-        };
-        assert_eq!(samples("free"), [(10, 1.0), (20, 2.0)]);
-        assert_eq!(samples("used"), [(15, 5.0)]);
-        assert_eq!(timeline.cpus, 4);
-        let tasks: Vec<_> = timeline
-            .tasks
-            .iter()
-            .map(|task| (task.tid, task.pid))
-            .collect();
-        assert_eq!(tasks, [(2, 2), (9, 4)]);
-        assert_eq!(timeline.task_name(9), "new");
-        assert_eq!(timeline.task_name(2), "task 2");
-        // A time that steps back is that of the record before, and is counted.
-        let times: Vec<_> = timeline
-            .instants
-            .iter()
-            .map(|instant| instant.time)
-            .collect();
-        assert_eq!((times, timeline.moved_times), (vec![30, 30], 1));
-    }
-
-    /// A call without an end, or whose end comes before its beginning, takes no time.
-    #[test]
-    fn whole_calls_end_in_their_callers() {
-        let mut builder = Builder::new();
-        let call = |function: &str, begin, end| Call {
-            tid: 1,
-            cpu_at_entry: None,
-            cpu_at_return: Some(0),
-            function: function.into(),
-            begin,
-            end,
-            seen: Seen::Whole,
-            arguments: Vec::new(),
-            result: None,
-            depth: 9,
-        };
-        builder.call(call("inner", 15, 18));
-        builder.call(call("outer", 10, 20));
-        builder.call(call("back", 40, 30));
-        let timeline = builder.finish();
-        assert_eq!(
-            shown(&timeline),
-            [
-                "outer 10..20 Whole",
-                " inner 15..18 Whole",
-                "back 30..30 Whole"
-            ]
-        );
-    }
-}
+mod tests;

@@ -25,7 +25,7 @@ use std::{
 use crate::{
     escape::{Json, Xml},
     flame,
-    model::{Books, Call, HeatMap, Histogram, Seen, Stacks, Timeline},
+    model::{Books, Call, HeatMap, Histogram, Seen, Stacks, Timeline, number_of},
     units::{duration, grouped, percent},
 };
 
@@ -41,6 +41,9 @@ pub struct Page {
     /// Facts about the run: name and value, for example `workload` and `ls /`.
     pub facts: Vec<(String, String)>,
     pub books: Vec<Books>,
+    /// What the numbers and texts of the page lack, a sentence each. Records that are missing from
+    /// the timeline are told by that.
+    pub warnings: Vec<String>,
     /// The text that the program printed.
     pub output: String,
     pub timeline: Option<Timeline>,
@@ -152,6 +155,9 @@ fn run(page: &Page) -> String {
             Xml(reason),
         );
     }
+    for warning in &page.warnings {
+        _ = writeln!(html, "<p class=\"warning\">{}</p>", Xml(warning));
+    }
     if !page.books.is_empty() {
         html.push_str(&books(&page.books));
     }
@@ -161,23 +167,15 @@ fn run(page: &Page) -> String {
 fn books(books: &[Books]) -> String {
     let mut html = String::from(
         "<div class=\"scroll\"><table class=\"books\"><thead><tr><th>Probe</th><th>Hits</th>\
-         <th>Missed</th><th>Dropped</th><th>Bad loads</th></tr></thead><tbody>\n",
+         <th>Missed</th></tr></thead><tbody>\n",
     );
     for one in books {
-        let dropped: u64 = one.dropped.iter().map(|&(_, count)| count).sum();
-        let reasons = one.dropped.iter().filter(|&&(_, count)| count > 0);
-        let reasons: String = reasons
-            .map(|(reason, count)| format!("<small>{} {}</small>", grouped(*count), Xml(reason)))
-            .collect();
         _ = writeln!(
             html,
-            "<tr><td><code>{}</code></td>{}{}<td class=\"number{}\">{}{reasons}</td>{}</tr>",
+            "<tr><td><code>{}</code></td>{}{}</tr>",
             Xml(&one.probe),
             number(one.hits, false),
             number(one.missed, true),
-            if dropped > 0 { " bad" } else { "" },
-            grouped(dropped),
-            number(one.bad_loads, true),
         );
     }
     html.push_str("</tbody></table></div>\n");
@@ -423,7 +421,7 @@ fn tasks(timeline: &Timeline, groups: &[Group]) -> (HashMap<u32, usize>, Vec<Str
     for tid in tids.chain(instants).chain(runs) {
         positions.entry(tid).or_insert_with(|| {
             let name = timeline.task_name(tid);
-            tasks.push(format!("[{tid},{}]", Json(&name)));
+            tasks.push(format!("[{},{}]", number_of(tid), Json(&name)));
             tasks.len() - 1
         });
     }
@@ -570,19 +568,21 @@ mod tests {
     }
 
     #[test]
-    fn books_show_each_reason_and_warn_of_losses() {
-        let books = books(&[Books {
-            probe: "kprobe:f".into(),
-            hits: 1234,
-            missed: 0,
-            dropped: vec![("full".into(), 5), ("torn".into(), 0), ("late".into(), 2)],
-            bad_loads: 3,
-        }]);
-        let row = "<td><code>kprobe:f</code></td><td class=\"number\">1,234</td>\
-                   <td class=\"number\">0</td>\
-                   <td class=\"number bad\">7<small>5 full</small><small>2 late</small></td>\
-                   <td class=\"number bad\">3</td>";
-        assert!(books.contains(row), "{books}");
+    fn books_have_the_hits_and_misses_of_each_probe() {
+        let of = |probe: &str, hits, missed| Books {
+            probe: probe.into(),
+            hits,
+            missed,
+        };
+        let books = books(&[of("kprobe:f", 1234, 0), of("kprobe:<g>", 7, 5)]);
+        for row in [
+            "<td><code>kprobe:f</code></td><td class=\"number\">1,234</td>\
+             <td class=\"number\">0</td>",
+            "<td><code>kprobe:&lt;g&gt;</code></td><td class=\"number\">7</td>\
+             <td class=\"number bad\">5</td>",
+        ] {
+            assert!(books.contains(row), "{books}");
+        }
     }
 
     #[test]
@@ -649,26 +649,26 @@ mod tests {
     fn data_is_json_with_a_number_for_each_call() {
         let mut builder = Builder::new();
         builder.entry(1000, 2, 0, "f", vec![("a".into(), "<b>".into())]);
-        builder.entry(1000, 1, 1, "g", Vec::new());
+        builder.entry(1000, 0, 1, "g", Vec::new());
         builder.exit(1700, 2, 0, "f", Some("<b>".into()));
         builder.entry(1900, 2, 0, "g", Vec::new());
         let data: serde_json::Value = serde_json::from_str(&data(&builder.finish())).expect("JSON");
-        assert_eq!(data["texts"], serde_json::json!(["g", "f", "<b>", "a"]));
+        assert_eq!(data["texts"], serde_json::json!(["f", "<b>", "a", "g"]));
         assert_eq!(
             data["tasks"],
-            serde_json::json!([[1, "task 1"], [2, "task 2"]])
+            serde_json::json!([[2, "task 2"], [0, "task 0 on CPU 1"]])
         );
         let calls = serde_json::json!({
-            "task": [0, 1, 1],
-            "begin": [0, 0, 900],
-            "length": [900, 700, 0],
+            "task": [0, 0, 1],
+            "begin": [0, 900, 0],
+            "length": [700, 0, 900],
             "depth": [0, 0, 0],
-            "function": [0, 1, 0],
-            "result": [-1, 2, -1],
-            "entryCpu": [1, 0, 0],
-            "returnCpu": [-1, 0, -1],
-            "seen": [3, 0, 3],
-            "arguments": [0, [3, 2], 0],
+            "function": [0, 3, 3],
+            "result": [1, -1, -1],
+            "entryCpu": [0, 0, 1],
+            "returnCpu": [0, -1, -1],
+            "seen": [0, 3, 3],
+            "arguments": [[2, 1], 0, 0],
         });
         assert_eq!(data["calls"], calls);
     }
@@ -737,6 +737,7 @@ mod tests {
             timeline: Some(builder.finish()),
             facts: vec![("ran".into(), "ls".into())],
             program: "kprobe:f { }\n".into(),
+            warnings: vec!["5 not written: no room for <x>".into()],
             ..Page::default()
         });
         for part in [
@@ -748,6 +749,7 @@ mod tests {
             "<dt>processors</dt><dd>5</dd>",
             ">1 records are missing from the timeline: late<",
             ">1,234 records are missing from the timeline: full<",
+            ">5 not written: no room for &lt;x&gt;<",
         ] {
             assert!(html.contains(part), "{part}: {html}");
         }

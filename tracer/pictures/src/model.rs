@@ -31,9 +31,22 @@ pub struct Timeline {
     pub wall_clock: Option<WallClock>,
 }
 
+/// The idle task of processor 0 in a timeline; those of the others follow. In records all of them
+/// have the number 0, but each has calls of its own.
+pub const IDLE: u32 = 1 << 31;
+
+/// The number that a task of a timeline has in the kernel.
+pub fn number_of(tid: u32) -> u32 {
+    match tid {
+        IDLE.. => 0,
+        tid => tid,
+    }
+}
+
 /// A task of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
+    /// Its number, or from [`IDLE`] on.
     pub tid: u32,
     /// The process that it belongs to.
     pub pid: u32,
@@ -168,10 +181,6 @@ pub struct Books {
     pub hits: u64,
     /// Hits at which the program did not run.
     pub missed: u64,
-    /// Records and values that had no room, by reason.
-    pub dropped: Vec<(String, u64)>,
-    /// Loads of memory that gave zero because nothing was there.
-    pub bad_loads: u64,
 }
 
 impl Call {
@@ -203,7 +212,7 @@ impl Timeline {
     pub fn task_name(&self, tid: u32) -> Cow<'_, str> {
         match self.tasks.iter().find(|task| task.tid == tid) {
             Some(task) if !task.name.is_empty() => Cow::Borrowed(&task.name),
-            _ => Cow::Owned(format!("task {tid}")),
+            _ => Cow::Owned(format!("task {}", number_of(tid))),
         }
     }
 
@@ -236,7 +245,8 @@ impl Timeline {
         own
     }
 
-    /// The calls as stacks, each with the time that was spent in its innermost function itself.
+    /// The calls as stacks, each with the time that was spent in its innermost function itself. Of
+    /// a call that has not returned nobody knows that time: it may be the way to a task's end.
     pub fn stacks(&self, title: &str) -> Stacks {
         let mut rows: BTreeMap<Vec<&str>, u64> = BTreeMap::new();
         for (_, calls) in self.calls_by_task() {
@@ -245,7 +255,7 @@ impl Timeline {
             for (call, own) in calls.iter().zip(own) {
                 path.truncate(call.depth as usize);
                 path.push(&call.function);
-                if own > 0 {
+                if own > 0 && call.seen != Seen::Open {
                     *rows.entry(path.clone()).or_default() += own;
                 }
             }
@@ -511,6 +521,12 @@ mod tests {
                 call("b", 110, 140, 1),
                 call("c", 120, 130, 2),
                 call("b", 150, 160, 1),
+                // The last way of the task, and a call on it.
+                Call {
+                    seen: Seen::Open,
+                    ..call("exit", 300, 900, 0)
+                },
+                call("close", 310, 315, 1),
             ],
             ..Timeline::default()
         };
@@ -526,6 +542,7 @@ mod tests {
                 (path(&["a"]), 60),
                 (path(&["a", "b"]), 30),
                 (path(&["a", "b", "c"]), 10),
+                (path(&["exit", "close"]), 5),
             ]
         );
     }

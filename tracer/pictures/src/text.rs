@@ -13,7 +13,7 @@
 use std::fmt::Write as _;
 
 use crate::{
-    model::{Call, Instant, Seen, Timeline},
+    model::{Call, Instant, Seen, Timeline, number_of},
     names,
     units::duration,
 };
@@ -77,7 +77,7 @@ pub fn tree(timeline: &Timeline, options: Tree) -> String {
             (shown, all) if shown == all => format!("{all} calls"),
             (shown, all) => format!("the last {shown} of {all} calls"),
         };
-        _ = writeln!(text, "{name} ({tid}): {of}");
+        _ = writeln!(text, "{name} ({}): {of}", number_of(tid));
         let of_task = |instant: &&Instant| instant.tid == tid && instant.time >= first;
         let mut instants: Vec<&Instant> = timeline.instants.iter().filter(of_task).collect();
         instants.sort_by_key(|instant| instant.time);
@@ -275,6 +275,16 @@ cat (1): the last 2 of 3 calls
        15 ns  cpu 0      • now
 "
         );
+    }
+
+    #[test]
+    fn an_idle_task_has_the_number_of_the_kernel() {
+        let mut builder = Builder::new();
+        builder.task(0, 0, "swapper");
+        builder.entry(5, 0, 1, "f", Vec::new());
+        builder.exit(10, 0, 1, "f", None);
+        let text = tree(&builder.finish(), Tree::default());
+        assert!(text.starts_with("swapper on CPU 1 (0): 1 call\n"), "{text}");
     }
 
     /// A callee needs its caller, and the caller has begun before it.

@@ -294,9 +294,9 @@ fn text_of_the_trace_is_no_markup(browser: &Browser) -> Result<(), Failed> {
         facts: vec![(nasty.into(), nasty.into())],
         books: vec![Books {
             probe: nasty.into(),
-            dropped: vec![(nasty.into(), 1)],
             ..Books::default()
         }],
+        warnings: vec![nasty.into()],
         output: nasty.into(),
         stacks: vec![Stacks {
             title: nasty.into(),

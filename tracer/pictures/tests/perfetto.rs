@@ -321,7 +321,7 @@ fn tasks_are_threads_of_their_processes() {
         threads.collect::<Vec<_>>(),
         ["5 shell of 5 shell", "7 writer of 5 shell"]
     );
-    let idle = |track: &TrackDescriptor| track.name.as_deref() == Some("task 0");
+    let idle = |track: &TrackDescriptor| track.name.as_deref() == Some("task 0 on CPU 1");
     // It never returned, so there is no end.
     assert_eq!(
         viewer.track(idle),
@@ -363,7 +363,7 @@ fn tasks_without_a_process_have_tracks_of_their_own() {
         builder.exit(200, tid, 0, "work", None);
     }
     let viewer = Viewer::new(&decoded(&builder.finish()));
-    for name in ["idle", "reaper"] {
+    for name in ["idle on CPU 0", "reaper"] {
         let named = |track: &TrackDescriptor| track.name.as_deref() == Some(name);
         assert_eq!(
             viewer.track(named),
@@ -385,7 +385,7 @@ fn processors_show_their_tasks() {
     );
     assert_eq!(
         viewer.track(named("CPU 1")),
-        ["4500 begin run: task 0", "4600 end"]
+        ["4500 begin run: task 0 on CPU 1", "4600 end"]
     );
     // The viewer is told the order, which is that of their numbers.
     let of_processor = |track: &&TrackDescriptor| {

@@ -22,7 +22,10 @@ mod last_calls;
 pub use functions::{Functions, Sources};
 pub use last_calls::{LastCalls, functions};
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Write as _},
+};
 
 use bpf::{
     AluOp, BuildError, Builder, Condition, Helper, MapDef, ProgramKind,
@@ -310,6 +313,10 @@ pub fn lines(
         // Before the records that name it.
         presentation.frame(stack, symbols, &mut text)?;
     }
+    // Probes are attached before the program's start, so there may be records before it.
+    let records = recording.records.iter();
+    let times = records.filter_map(|record| presentation.nanoseconds_since_start(record.tsc));
+    let first = times.min().unwrap_or(0).min(0);
     let skipped = recording.records.len().saturating_sub(last);
     for (index, Record { cpu, tsc, bytes }) in recording.records.iter().enumerate() {
         let frame = Frame::Record {
@@ -319,8 +326,10 @@ pub fn lines(
         };
         let mut line = String::new();
         if let Event::Record(record) = presentation.frame(&frame, symbols, &mut line)? {
-            let time = presentation.nanoseconds_since_start(record.tsc);
-            let time = time.and_then(|time| u64::try_from(time).ok()).unwrap_or(0);
+            let time = presentation
+                .nanoseconds_since_start(record.tsc)
+                .unwrap_or(0);
+            let time = u64::try_from(time.saturating_sub(first)).unwrap_or(0);
             pictures.instant(time, record.tid, record.cpu, &record.text, Vec::new());
         }
         if index >= skipped {
@@ -328,6 +337,14 @@ pub fn lines(
         }
     }
     presentation.live(&maps, symbols, &mut text)?;
+    // A hit may have been at work on them when the kernel stopped.
+    let left_out: usize = live.iter().map(|part| part.left_out).sum();
+    if left_out > 0 {
+        writeln!(
+            text,
+            "entries of maps that were being changed, and are not shown: {left_out}"
+        )?;
+    }
     lose(&mut pictures, recording, 0);
     Ok((presentation.visible(&text).into_owned(), pictures.finish()))
 }
@@ -673,7 +690,7 @@ mod tests {
         };
         let records = (1..=3).map(|number| Record {
             cpu: 1,
-            tsc: 100 + number,
+            tsc: 98 + number,
             bytes: bytes(0, 7, &[number]),
         });
         let recording = Recording {
@@ -690,7 +707,7 @@ mod tests {
                 .iter()
                 .map(|(key, words)| (key.to_le_bytes().into(), words.to_vec()))
                 .collect(),
-            left_out: 0,
+            left_out: usize::from(cpu == 1),
         };
         let live = [
             part(0, 0, false, &[(5, &[10]), (6, &[1])]),
@@ -701,6 +718,8 @@ mod tests {
         let symbols = &trace_answers::NoSymbols;
         let (text, timeline) =
             lines(&mut presentation, &started, &recording, &live, 2, symbols).unwrap();
+        let unread = "entries of maps that were being changed, and are not shown: 1\n";
+        let text = text.strip_suffix(unread).expect("what is left out is told");
         let shown: Vec<_> = text.split_whitespace().collect();
         assert_eq!(
             shown,
@@ -711,7 +730,8 @@ mod tests {
         let instants: Vec<_> = instants
             .map(|instant| (instant.time, instant.tid, instant.cpu, instant.name.trim()))
             .collect();
-        let expected = [(1, 7, 1, "0x1"), (2, 7, 1, "0x2"), (3, 7, 1, "0x3")];
+        // The first one was before the start.
+        let expected = [(0, 7, 1, "0x1"), (1, 7, 1, "0x2"), (2, 7, 1, "0x3")];
         assert_eq!(instants, expected);
         assert_eq!(timeline.lost, [("written over by later ones".into(), 4)]);
     }

@@ -82,6 +82,8 @@ pub struct ToldEntry {
 /// The end of a call.
 pub struct ToldReturn {
     pub function: u64,
+    /// Since when its time counts, in nanoseconds since the boot.
+    pub begin: u64,
     pub time: Duration,
     /// None: it is not recorded.
     pub result: Option<Value>,
@@ -123,13 +125,16 @@ impl Told {
                 comm: shown(comm),
                 arguments: pairs(arguments),
             })),
-            (RETURN, [time, result, call, arguments @ ..]) => Some(Self::Return(ToldReturn {
-                function,
-                time: Duration::from_nanos(number(time).unwrap_or(0)),
-                result: (!shown(result).is_empty()).then(|| result.clone()),
-                call: CallOfTree::read(call),
-                arguments: pairs(arguments),
-            })),
+            (RETURN, [begin, time, result, call, arguments @ ..]) => {
+                Some(Self::Return(ToldReturn {
+                    function,
+                    begin: number(begin)?,
+                    time: Duration::from_nanos(number(time).unwrap_or(0)),
+                    result: (!shown(result).is_empty()).then(|| result.clone()),
+                    call: CallOfTree::read(call),
+                    arguments: pairs(arguments),
+                }))
+            }
             _ => None,
         }
     }
@@ -150,7 +155,7 @@ pub fn compile_with_calls(
             Additions {
                 own: " ".repeat(source.text.len()),
                 last: GraphOptions::LAST,
-                ..calls_of_tree(tree, symbols, options)
+                ..calls_of_tree(tree, symbols, options)?
             }
         }
         true => Additions {
@@ -264,15 +269,30 @@ impl Additions {
 const MOST_FUNCTIONS: usize = 256;
 
 /// The calls of the tree of a program: those of the functions that it names, and all in them.
-fn calls_of_tree(tree: &Tree, symbols: &DebugInfo, options: &Options) -> Additions {
+///
+/// # Errors
+/// Nothing is left of them.
+fn calls_of_tree(
+    tree: &Tree,
+    symbols: &DebugInfo,
+    options: &Options,
+) -> Result<Additions, Vec<Diagnostic>> {
     let shown = options.graph.graph.len().min(tree.clauses.len());
-    let (shown, hidden) = tree.clauses.split_at(shown);
+    let (shown, without) = tree.clauses.split_at(shown);
     let meant = |clauses: &[Clause]| -> Functions {
         let patterns = patterns_of(clauses, symbols);
         patterns.into_values().flatten().collect()
     };
-    let (mut roots, hidden) = (meant(shown), meant(hidden));
+    let (mut roots, hidden) = (meant(shown), meant(without));
     roots.retain(|address, _| !hidden.contains_key(address));
+    let hides = without.iter().flat_map(|clause| &clause.probes).next();
+    if let (true, Some(probe)) = (roots.is_empty(), hides) {
+        return Err(vec![Diagnostic::new(
+            probe.span,
+            "--without hides each function of --graph",
+            "hide functions that are called in those of --graph",
+        )]);
+    }
     let draws = options.perfetto.is_some() || options.html.is_some();
     let in_tree = |opens: bool| InTree::Shown {
         predicate: options.graph.predicate(opens),
@@ -296,7 +316,7 @@ fn calls_of_tree(tree: &Tree, symbols: &DebugInfo, options: &Options) -> Additio
         additions.plain.push(Call::of_all(others).of(in_tree(true)));
     }
     if options.graph.depth == Some(1) {
-        return additions;
+        return Ok(additions);
     }
     let addresses: Vec<u64> = roots.keys().copied().collect();
     let called = graph::called_by(&addresses, MOST_FUNCTIONS, symbols);
@@ -316,7 +336,7 @@ fn calls_of_tree(tree: &Tree, symbols: &DebugInfo, options: &Options) -> Additio
     additions
         .plain
         .push(Call::of_all(others).of(in_tree(false)));
-    additions
+    Ok(additions)
 }
 
 /// The functions that a program probes, by the patterns that it has.
@@ -479,6 +499,8 @@ impl Call {
     }
 
     /// The clause that records its calls. Left out are nothing, the result, the arguments, or both.
+    /// A record has the time at which its place in the ring was taken. All times that it tells are
+    /// read before that.
     fn clause(&self) -> String {
         let (has_arguments, has_result) = (self.left_out & 2 == 0, self.left_out & 1 == 0);
         let arguments = self.arguments.iter().filter(|_| has_arguments);
@@ -491,8 +513,9 @@ impl Call {
         let (predicate, returns_arguments) = match &self.in_tree {
             None => {
                 return format!(
-                    "{probes} {{ $begin = nsecs; }} return {{ print((\"\\x01{RETURN}\", func, \
-                     nsecs - $begin, {result}, {NOTHING}{arguments})); }}\n"
+                    "{probes} {{ $begin = nsecs; }} return {{ $time = nsecs - $begin; \
+                     printf(\"%s\\n\", (\"\\x01{RETURN}\", func, $begin, $time, {result}, \
+                     {NOTHING}{arguments})); }}\n"
                 );
             }
             Some(InTree::Hidden) => {
@@ -515,7 +538,8 @@ impl Call {
         let arguments = if returns_arguments { &*arguments } else { "" };
         format!(
             "{probes} /{predicate}/ {{ {at_entry} }} return {{ {at_return} \
-             print((\"\\x01{RETURN}\", func, $time, {result}, ($depth, $call){arguments})); }}\n"
+             print((\"\\x01{RETURN}\", func, $begin, $time, {result}, \
+             ($depth, $call){arguments})); }}\n"
         )
     }
 

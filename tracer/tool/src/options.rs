@@ -33,7 +33,7 @@ const OF_A_RUN: [&str; 11] = [
 
 /// Traces the running kernel by a program in bpftrace's language.
 ///
-/// The program names places (`kprobe:vfs_write`, `kretprobe:`, `session:`, `line:vfs.rs:120`,
+/// The program names places (`kprobe:vfs_write`, `kretprobe:`, `session:`, `line:file.rs:124`,
 /// `tracepoint:sched:*`, `interval:s:1`, `begin`, `end`) and says what to do there. Arguments,
 /// results and variables have their names and types of the source: `args.count`, `retval.Ok`.
 ///
@@ -64,7 +64,7 @@ pub struct Options {
     /// List the functions that can be probed whose path matches, with signature, file and line; or
     /// the events of the kernel with their fields: 'tracepoint:*'; or its statics: 'watch:*'; or
     /// its instructions of a name: 'insn:cli'; or the copies of a function: 'inline:cpu_id'; or the
-    /// code of a line: 'line:vfs.rs:120'
+    /// code of a line: 'line:file.rs:124'
     #[arg(short, long, value_name = "GLOB", conflicts_with_all = ["words", "file"])]
     #[arg(conflicts_with_all = OF_A_RUN)]
     pub list: Option<String>,
@@ -236,6 +236,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     fn parse(arguments: &[&str]) -> Result<Options, clap::Error> {
         Options::read([&["trace"], arguments].concat())
@@ -306,6 +307,26 @@ mod tests {
             &["-f", "funcslower", "syscount", "-h"],
         ] {
             assert!(help(general).contains("--expect <EXPR>"), "{general:?}");
+        }
+    }
+
+    /// The help's example of a line is tried by those who read it.
+    #[test]
+    fn the_line_of_the_help_is_in_a_file_of_the_kernel() {
+        fn has(directory: &Path, name: &str) -> bool {
+            let entries = directory.read_dir().unwrap();
+            entries.map(|entry| entry.unwrap().path()).any(|path| {
+                path.is_dir() && has(&path, name) || path.file_name() == Some(name.as_ref())
+            })
+        }
+        let help = Options::command().render_long_help().to_string();
+        let words = help.split_whitespace();
+        let words = words.filter_map(|word| word.split_once("line:")?.1.split_once(".rs:"));
+        let files: Vec<String> = words.map(|(file, _)| format!("{file}.rs")).collect();
+        assert_eq!(files.len(), 2, "{help}");
+        let kernel = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernel/src");
+        for file in files {
+            assert!(has(&kernel, &file), "{file}");
         }
     }
 

@@ -98,6 +98,7 @@ impl Answers {
 pub fn follow(
     trace: Trace,
     options: &Options,
+    source: &Source,
     plan: Plan,
     symbols: &DebugInfo,
     timing: &mut Timing,
@@ -107,7 +108,7 @@ pub fn follow(
         options,
         probes: plan.probes,
         presentation: plan.presentation,
-        gathered: Gathered::default(),
+        gathered: Gathered::new(options),
         symbols,
         ended: None,
         refused: None,
@@ -126,12 +127,27 @@ pub fn follow(
         let text = with_functions(&text, symbols);
         bail!("the kernel refused the trace: {text}");
     }
-    if let Some(why) = session.death {
-        bail!("the kernel has died: {}", why.trim_end());
-    }
-    let Some((status, totals)) = session.ended.take() else {
-        session.show_log();
-        bail!("{end}, and its trace did not come to its end");
+    let ended = session.ended.take().filter(|_| session.death.is_none());
+    let Some((status, totals)) = ended else {
+        let why = match &session.death {
+            Some(why) => format!("the kernel has died: {}", why.trim_end()),
+            None => {
+                session.show_log();
+                format!("{end}, and its trace did not come to its end")
+            }
+        };
+        let Session {
+            gathered,
+            presentation,
+            probes,
+            ..
+        } = session;
+        let drawn = gathered.write_cut_off(&why, options, source, &presentation, &probes, symbols);
+        // Why the trace has no end is said last.
+        if let Err(error) = drawn {
+            say(format_args!("{error:#}"));
+        }
+        bail!(why);
     };
     if end != End::Success {
         session.show_log();
@@ -315,6 +331,7 @@ impl Session<'_> {
 
     fn frame(&mut self, frame: &Frame, timing: &mut Timing) -> Result<()> {
         let mut text = String::new();
+        let was_in_line = self.presentation.is_in_line();
         let event = self
             .presentation
             .frame(frame, self.symbols, &mut text)
@@ -322,6 +339,9 @@ impl Session<'_> {
         let shown = self
             .gathered
             .frame(frame, &event, &text, &self.presentation, self.symbols);
+        if !shown {
+            self.presentation.take_back(was_in_line);
+        }
         if self.options.json {
             text = self.json(&event, &text);
         }

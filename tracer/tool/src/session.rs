@@ -113,7 +113,7 @@ fn trace(options: &Options, source: &Source, timing: &mut Timing) -> Result<u8, 
     let plan = prepare::compile(&prepared, options, source, &target, &symbols)?;
     timing.step("program compiled");
     let guest = target.start(options, &plan.script)?;
-    let mut answers = run::follow(guest, options, plan, &symbols, timing)?;
+    let mut answers = run::follow(guest, options, source, plan, &symbols, timing)?;
     answers.write_pictures(options, source, &symbols)?;
     Ok(judge(&answers, &prepared.conditions, &symbols))
 }

@@ -509,6 +509,7 @@ mod tests {
     fn end(function: u64, depth: u64, nanoseconds: u64, result: &str) -> Told {
         Told::Return(ToldReturn {
             function,
+            begin: 1,
             time: Duration::from_nanos(nanoseconds),
             result: (!result.is_empty()).then(|| text(result)),
             call: Some(CallOfTree { depth, begin: 1 }),

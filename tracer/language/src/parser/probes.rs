@@ -315,7 +315,7 @@ impl Parser<'_> {
             Diagnostic::new(
                 number.span,
                 format!("`{}` is no number of a line", number.text),
-                format!("write `{FORM}`, for example `line:vfs.rs:120`"),
+                format!("write `{FORM}`, for example `line:file.rs:124`"),
             )
         })?;
         Ok(ProbeKind::Line { file, line })

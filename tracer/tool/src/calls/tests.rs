@@ -113,7 +113,8 @@ fn calls_of_many_functions_have_one_clause_without_values() {
     assert_eq!(
         call.clause(),
         "session:\"a*\", session:\"b\" { $begin = nsecs; } \
-         return { print((\"\\x01return\", func, nsecs - $begin, \"\", \"\")); }\n"
+         return { $time = nsecs - $begin; \
+         printf(\"%s\\n\", (\"\\x01return\", func, $begin, $time, \"\", \"\")); }\n"
     );
 }
 
