@@ -686,6 +686,40 @@ fn the_sign_of_what_is_stored_is_that_of_all_its_values() {
     }
 }
 
+#[test]
+fn a_step_says_nothing_of_the_sign_of_a_map() {
+    let large = "18446744073709551615";
+    for (text, out) in [
+        ("@x[1] = arg0; print(--@x[1]);", large),
+        ("print(--@x[1]); @x[1] = arg0;", large),
+        ("@x = arg0; @x--; $x = @x; print($x);", large),
+        ("@x--; $x = @x; print($x);", "-1"),
+        ("@x = (int64)arg0; print(--@x);", "-1"),
+        ("@x = 0; print(--@x);", "-1"),
+    ] {
+        assert_eq!(printed(text, &[0; 6]), format!("{out}\n"), "{text}");
+    }
+}
+
+#[test]
+fn a_variable_of_truths_and_numbers_has_numbers() {
+    for (text, out) in [
+        (
+            "$x = arg0 > 1; $x = arg1; print($x); print($x + 1);",
+            "3\n4",
+        ),
+        ("$x = arg0 > 1; print($x); $x += 5; print($x);", "0\n5"),
+        ("$x = arg0 > 1; $x = arg1 > 1; print($x);", "true"),
+        (
+            "let $x: bool; $x = arg1; print($x); print($x == 1); $x = 256; print($x);",
+            "true\ntrue\ntrue",
+        ),
+    ] {
+        let arguments = [0, 3, 0, 0, 0, 0];
+        assert_eq!(printed(text, &arguments), format!("{out}\n"), "{text}");
+    }
+}
+
 /// A number of the text has no sign of its own, and neither has what is calculated of several.
 #[test]
 fn what_is_calculated_from_numbers_of_the_text_has_the_sign_of_what_follows() {

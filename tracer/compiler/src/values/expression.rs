@@ -5,6 +5,7 @@
 
 use alloc::{boxed::Box, format, vec::Vec};
 
+use trace_interface::view::Class;
 use trace_language::{
     Diagnostic,
     tree::{Binary, Expression, ExpressionKind, Span, Target, TypeKind, TypeName, Unary},
@@ -321,10 +322,13 @@ impl Values<'_, '_> {
                 ))
             }
             Target::Map(map) => {
-                let number = self.tables.plain_map(map, &Kind::SIGNED)?;
-                let known = self.tables.maps[number as usize].kind.clone();
-                let is_pointer = |kind: &Kind| matches!(kind, Kind::Pointer { .. });
-                let kind = known.filter(is_pointer).unwrap_or(Kind::SIGNED);
+                let number = self.tables.plain_map(map)?;
+                let known = &self.tables.maps[number as usize];
+                let kind = match (&known.kind, &known.class) {
+                    (Some(kind @ Kind::Pointer { .. }), _) => kind.clone(),
+                    (_, Some(Class::Plain(shape))) => Kind::in_map(shape).unwrap_or(Kind::SIGNED),
+                    _ => Kind::SIGNED,
+                };
                 let key = self.key(number, map)?;
                 let step = Number::ElementStep {
                     map: number,
