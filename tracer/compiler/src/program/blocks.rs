@@ -148,6 +148,14 @@ impl Program<'_, '_> {
                 };
                 Ok(())
             }
+            // A map by itself is no value there.
+            ExpressionKind::Call { name, arguments }
+                if functions::is_of_a_map(&name.text)
+                    && matches!(&arguments[..], [map, ..] if is_whole_map(map)) =>
+            {
+                let mut parts: Vec<_> = arguments.iter_mut().skip(1).collect();
+                self.take_out(&mut parts)
+            }
             _ => self.take_out(&mut expression.parts_mut()),
         }
     }
@@ -250,16 +258,19 @@ fn variable(name: Name) -> Expression {
 
 /// Whether a block after it could change its value.
 fn may_change(expression: &Expression) -> bool {
-    match expression.kind {
-        ExpressionKind::Variable(_) => true,
+    match &expression.kind {
+        ExpressionKind::Variable(_) | ExpressionKind::Map(_) => true,
         ExpressionKind::Integer(_)
         | ExpressionKind::Boolean(_)
         | ExpressionKind::String(_)
-        | ExpressionKind::Name(_)
-        | ExpressionKind::Map(_)
-        | ExpressionKind::Call { .. } => false,
+        | ExpressionKind::Name(_) => false,
+        ExpressionKind::Call { arguments, .. } => arguments.iter().any(may_change),
         _ => !expression.parts().is_empty(),
     }
+}
+
+fn is_whole_map(expression: &Expression) -> bool {
+    matches!(&expression.kind, ExpressionKind::Map(map) if map.keys.is_empty())
 }
 
 fn no_value(span: Span) -> Diagnostic {

@@ -46,6 +46,57 @@ fn what_stands_before_a_block_is_calculated_before_it() {
     );
 }
 
+/// Also what is no variable, if the block can change it: entries, and what calls tell of them.
+#[test]
+fn what_a_block_changes_is_calculated_before_it() {
+    for (text, out) in [
+        ("@m = 1; print(@m + { @m = 10; @m });", "11"),
+        ("@m[1] = 1; print((@m[1], { @m[1] = 5; @m[1] }));", "(1, 5)"),
+        (
+            "@m[1] = 1; print((has_key(@m, 1), { delete(@m, 1); 7 }, has_key(@m, 1)));",
+            "(true, 7, false)",
+        ),
+        (
+            "@m[1] = 1; print((delete(@m, { 1 }), { @m[1] = 2; @m[1] }, @m[1]));",
+            "(true, 2, 2)",
+        ),
+        (
+            "$s = \"a\"; print(strlen($s) + { $s = \"longer\"; 0 });",
+            "1",
+        ),
+        (
+            "@s = \"a\"; print((strcontains(@s, \"b\"), { @s = \"b\"; 0 }));",
+            "(false, 0)",
+        ),
+        (
+            "@c = count(); print((uint64)@c + { @c = count(); 0 });",
+            "1",
+        ),
+    ] {
+        assert_eq!(printed(text), format!("{out}\n"), "{text}");
+    }
+}
+
+/// A number of the text has none, also as the value of a block.
+#[test]
+fn the_value_of_a_block_has_the_sign_of_what_it_ends_with() {
+    let large = "(uint64)-1";
+    for (text, out) in [
+        (
+            "print(if (cpu) { 1 } else { LARGE });",
+            "18446744073709551615",
+        ),
+        ("print(0 ?: LARGE);", "18446744073709551615"),
+        ("$x = { 5 }; $x = LARGE; print($x);", "18446744073709551615"),
+        ("print({ 5 } - 7);", "-2"),
+        ("print({ 5 } - (uint64)pid);", "18446744073709551614"),
+        ("print(if (cpu) { 1 } else { (int64)LARGE });", "-1"),
+    ] {
+        let text = text.replace("LARGE", large);
+        assert_eq!(printed(&text), format!("{out}\n"), "{text}");
+    }
+}
+
 #[test]
 fn a_choice_runs_one_of_its_blocks() {
     let text = "$x = 3; $y = if ($x > 2) { @a = 1; 10 } else { @b = 1; 20 }; print($y);";
