@@ -149,6 +149,8 @@ pub(crate) enum Number {
         to: Place,
         bytes: u32,
         room: u32,
+        /// The number is cut to so many bytes, and has a sign then.
+        cut: Option<(u8, bool)>,
     },
     /// Takes a key away: of one map, or on all CPUs. 1 if it was there, else 0.
     Deleted {
@@ -448,6 +450,15 @@ impl Kind {
             Self::Integer { bytes, signed } if bytes < 8 => Some((bytes, signed)),
             _ => None,
         }
+    }
+
+    /// Whether a variable that holds it is of another kind if it is also given others: of the sign
+    /// and the kind that all assignments say.
+    pub(crate) const fn takes_others(&self) -> bool {
+        matches!(
+            self,
+            Self::Literal | Self::Boolean | Self::Integer { bytes: 8, .. }
+        )
     }
 
     /// Whether it can be calculated with.

@@ -52,6 +52,9 @@ pub(crate) enum Unset {
     Stored(Shape),
 }
 
+/// Which variable: its name, where the text makes it, and the place that the clause is compiled for.
+pub(crate) type Made = (String, usize, Option<u64>);
+
 /// See the module's text.
 pub(crate) struct Tables<'a> {
     pub(crate) options: &'a Options,
@@ -70,13 +73,12 @@ pub(crate) struct Tables<'a> {
     pub(crate) aimed: u32,
     /// The program that is being made has such a loop.
     pub(crate) has_open_loop: bool,
-    /// The shapes of variables that are no numbers, by where the text makes them, and the
-    /// place that the clause is compiled for.
-    variables: BTreeMap<(usize, Option<u64>), Shape>,
+    /// The shapes of the values that variables are given.
+    variables: BTreeMap<Made, Shape>,
     /// How often a variable was asked for a value before anything tells what it holds.
     pub(crate) guesses: usize,
     /// What variables without a first value hold before their first assignment, in the same way.
-    pub(crate) unset: BTreeMap<(usize, Option<u64>), Unset>,
+    pub(crate) unset: BTreeMap<Made, Unset>,
     /// The functions of patterns.
     functions: BTreeMap<String, Rc<[u64]>>,
 }
@@ -214,8 +216,8 @@ impl<'a> Tables<'a> {
 
     /// The shape of a variable that is assigned a value of that shape, too. It takes the values of
     /// all assignments, as far as they are known. None: no shape takes both.
-    pub(crate) fn variable(&mut self, made_at: (usize, Option<u64>), new: &Shape) -> Option<Shape> {
-        let known = self.variables.entry(made_at).or_insert_with(|| new.clone());
+    pub(crate) fn variable(&mut self, made: Made, new: &Shape) -> Option<Shape> {
+        let known = self.variables.entry(made).or_insert_with(|| new.clone());
         self.learned |= known.merge(new)?;
         Some(known.clone())
     }

@@ -207,6 +207,31 @@ fn find_tells_the_type_of_a_variable() {
 }
 
 #[test]
+fn find_gives_a_variable_what_its_type_has() {
+    for (text, out) in [
+        (
+            "@m[1] = -1; let $x: uint8; find(@m, 1, $x); print($x);",
+            "255",
+        ),
+        (
+            "@m[1] = 200; let $x: int8 = 3; find(@m, 1, $x); print($x);",
+            "-56",
+        ),
+        (
+            "@m[1] = -1; $x = (uint64)cpu; find(@m, 1, $x); print($x);",
+            "-1",
+        ),
+        ("@m[1] = 3; $x = cpu == 0; find(@m, 1, $x); print($x);", "3"),
+        (
+            "@m[1] = 3; let $x: uint8 = 7; find(@m, 2, $x); print($x);",
+            "7",
+        ),
+    ] {
+        assert_eq!(printed(text), format!("{out}\n"), "{text}");
+    }
+}
+
+#[test]
 fn a_value_or_another_is_calculated_once() {
     assert_eq!(
         printed("print(5 ?: 6); print(0 ?: 6); print(0 ?: 0 ?: 7);"),

@@ -45,7 +45,7 @@ use crate::{
     number::{Counted, Kind, Number, Space, Test},
     object::{At, Object},
     sources::EventSource,
-    tables::Tables,
+    tables::{Made, Tables},
     types::{Types, shape::Room},
 };
 
@@ -262,10 +262,14 @@ pub(crate) struct Variable {
 }
 
 impl Variable {
-    /// Whether the compiler made it for a part of a statement. No variable of a text is called so.
     pub(crate) fn is_hidden(&self) -> bool {
-        self.name.starts_with(|first: char| first.is_ascii_digit())
+        is_hidden(&self.name)
     }
+}
+
+/// Whether the compiler made a variable for a part of a statement. None of a text is called so.
+pub(crate) fn is_hidden(name: &str) -> bool {
+    name.starts_with(|first: char| first.is_ascii_digit())
 }
 
 /// The content of a variable.
@@ -337,6 +341,12 @@ impl<'c, 'a> Values<'c, 'a> {
     pub(crate) fn find(&self, name: &str) -> Option<Variable> {
         let mut scopes = self.scopes.iter().rev();
         scopes.find_map(|scope| scope.iter().rev().find(|known| known.name == name).cloned())
+    }
+
+    /// Which variable it is, each time that the program is compiled. Calls of a macro make several
+    /// at one place of the text, and so do the parts of a statement.
+    pub(crate) fn made(&self, name: &str, made_at: usize) -> Made {
+        (name.into(), made_at, self.site.address)
     }
 
     pub(crate) fn variable_names(&self) -> Vec<String> {
