@@ -515,16 +515,6 @@ impl Kind {
             _ => return None,
         })
     }
-
-    /// The kind of a number that a map holds so.
-    pub(crate) fn in_map(shape: &Shape) -> Option<Self> {
-        Some(match shape {
-            Shape::Unsigned(8) => Self::UNSIGNED,
-            Shape::Signed(8) | Shape::Literal => Self::SIGNED,
-            Shape::Flag => Self::Boolean,
-            _ => return None,
-        })
-    }
 }
 
 /// A number, and when there is one.

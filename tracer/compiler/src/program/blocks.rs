@@ -70,12 +70,28 @@ impl Program<'_, '_> {
                 break;
             };
             self.take_out_of(this)?;
-            if rest.iter().any(|later| later.has_block()) && may_change(this) {
-                let value = self.code.value(this)?;
-                let name = self.hidden(this.span);
-                self.declare(&name, value, true, this.span)?;
-                **this = variable(name);
+            if rest.iter().any(|later| later.has_block()) {
+                self.keep(this)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Calculates an expression now, if a block after it could change it.
+    fn keep(&mut self, this: &mut Expression) -> Lowered<()> {
+        if matches!(
+            this.kind,
+            ExpressionKind::Tuple(_) | ExpressionKind::Record(_)
+        ) {
+            // Its numbers of the text stay what they are.
+            let mut parts = this.parts_mut().into_iter();
+            return parts.try_for_each(|part| self.keep(part));
+        }
+        if may_change(this) {
+            let value = self.code.value(this)?;
+            let name = self.hidden(this.span);
+            self.declare(&name, value, true, this.span)?;
+            *this = variable(name);
         }
         Ok(())
     }

@@ -53,8 +53,7 @@ impl Program<'_, '_> {
                             // The value of a block has no more of a sign than what it ends with.
                             Some(Shape::Literal) if is_hidden(&name.text) => Kind::Literal,
                             known => known
-                                .as_ref()
-                                .and_then(Kind::in_map)
+                                .and_then(|known| self.values().tables.kind_of(&known))
                                 .unwrap_or(Kind::SIGNED),
                         }
                     }

@@ -75,6 +75,11 @@ pub(crate) struct Tables<'a> {
     pub(crate) has_open_loop: bool,
     /// The shapes of the values that variables are given.
     variables: BTreeMap<Made, Shape>,
+    /// What was assigned numbers of the text only is signed. Until all else is known, it has the
+    /// sign of what it meets, as they have.
+    signs_settled: bool,
+    /// Such a sign was asked for.
+    sign_open: bool,
     /// How often a variable was asked for a value before anything tells what it holds.
     pub(crate) guesses: usize,
     /// What variables without a first value hold before their first assignment, in the same way.
@@ -104,6 +109,8 @@ impl<'a> Tables<'a> {
             aimed: 0,
             has_open_loop: false,
             variables: BTreeMap::new(),
+            signs_settled: false,
+            sign_open: false,
             guesses: 0,
             unset: BTreeMap::new(),
             functions: BTreeMap::new(),
@@ -113,6 +120,7 @@ impl<'a> Tables<'a> {
     /// Begins to go through the text once more. What is known of maps and types stays.
     pub(crate) fn begin(&mut self) {
         self.learned = false;
+        self.sign_open = false;
         self.errors.clear();
         self.requests.clear();
         self.records.clear();
@@ -220,6 +228,37 @@ impl<'a> Tables<'a> {
         let known = self.variables.entry(made).or_insert_with(|| new.clone());
         self.learned |= known.merge(new)?;
         Some(known.clone())
+    }
+
+    /// The kind of a number that a map or a variable holds so.
+    pub(crate) fn kind_of(&mut self, shape: &Shape) -> Option<Kind> {
+        Some(match shape {
+            Shape::Unsigned(8) => Kind::UNSIGNED,
+            Shape::Signed(8) => Kind::SIGNED,
+            Shape::Literal if self.signs_settled => Kind::SIGNED,
+            Shape::Literal => {
+                self.sign_open = true;
+                Kind::Literal
+            }
+            Shape::Flag => Kind::Boolean,
+            _ => return None,
+        })
+    }
+
+    /// The kind of the numbers that a map of such values holds. None: they are no numbers.
+    pub(crate) fn kind_in(&mut self, map: u32, shape: &Shape) -> Option<Kind> {
+        match self.maps[map as usize].kind.clone() {
+            // The shape tells the sign that all of them have together.
+            integers @ (Some(Kind::Integer { .. }) | None) => self.kind_of(shape).or(integers),
+            other => other,
+        }
+    }
+
+    /// Has the signs that nothing tells settled. False: there is none.
+    pub(crate) fn settle_signs(&mut self) -> bool {
+        let is_new = self.sign_open && !self.signs_settled;
+        self.signs_settled |= is_new;
+        is_new
     }
 
     /// The number of a request; an equal one is used again.

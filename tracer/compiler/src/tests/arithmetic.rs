@@ -673,6 +673,31 @@ fn the_sign_of_what_is_stored_is_that_of_all_its_values() {
         ("$x = arg2; $x = (int64)arg1; print($x);", "-1\n".into()),
         ("$x = 0; $x = -1; print($x);", "-1\n".into()),
         ("$x = 10; $x -= 20; print($x);", "-10\n".into()),
+        // Also where it is read before the text tells the sign.
+        (
+            "$x = 9; $x /= 5; $x = arg1; print($x);",
+            format!("{large}\n"),
+        ),
+        (
+            "$x = 0; $x = $x + 1; $x = arg1; print($x);",
+            format!("{large}\n"),
+        ),
+        (
+            "@x = 0; @x += 1; @x = arg1; print(@x);",
+            format!("@x: {large}\n"),
+        ),
+        (
+            "@x = arg1; @x = (int64)arg1; $x = @x; print($x);",
+            "-1\n".into(),
+        ),
+        (
+            "@x = arg0; @x += (int64)arg1; print(@x);",
+            "@x: -1\n".into(),
+        ),
+        (
+            "@x[(arg0, arg1)] = 1; @x[(arg2, 2)] = { 5 }; delete(@x[1, 2]); print(@x);",
+            format!("@x[0, {large}]: 1\n\n"),
+        ),
         (
             "let $x: uint64 = 0; $x = (uint64)arg1; print($x);",
             format!("{large}\n"),

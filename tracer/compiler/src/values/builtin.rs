@@ -432,8 +432,7 @@ fn find(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
             "write `if (has_key(@name, key)) { $value = @name[key]; … }`",
         ));
     };
-    let kind = values.tables.maps[number as usize].kind.clone();
-    let holds = match kind.or_else(|| Kind::in_map(&shape)) {
+    let holds = match values.tables.kind_in(number, &shape) {
         Some(kind) => Holds::Number(kind),
         None => Holds::Stored(shape.clone()),
     };

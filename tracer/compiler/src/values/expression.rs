@@ -5,7 +5,7 @@
 
 use alloc::{boxed::Box, format, vec::Vec};
 
-use trace_interface::view::Class;
+use trace_interface::{shape::Shape, view::Class};
 use trace_language::{
     Diagnostic,
     tree::{Binary, Expression, ExpressionKind, Span, Target, TypeKind, TypeName, Unary},
@@ -324,11 +324,11 @@ impl Values<'_, '_> {
             Target::Map(map) => {
                 let number = self.tables.plain_map(map)?;
                 let known = &self.tables.maps[number as usize];
-                let kind = match (&known.kind, &known.class) {
-                    (Some(kind @ Kind::Pointer { .. }), _) => kind.clone(),
-                    (_, Some(Class::Plain(shape))) => Kind::in_map(shape).unwrap_or(Kind::SIGNED),
-                    _ => Kind::SIGNED,
+                let shape = match &known.class {
+                    Some(Class::Plain(shape)) => shape.clone(),
+                    _ => Shape::Literal,
                 };
+                let kind = self.tables.kind_in(number, &shape).unwrap_or(Kind::SIGNED);
                 let key = self.key(number, map)?;
                 let step = Number::ElementStep {
                     map: number,
