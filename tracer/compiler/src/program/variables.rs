@@ -23,7 +23,7 @@ use crate::{
     object::{At, Object},
     tables::Unset,
     values::{
-        Holds, Val, Variable, is_hidden,
+        Holds, Val, Variable, identity, is_hidden,
         like::{self, Like},
     },
 };
@@ -47,7 +47,7 @@ impl Program<'_, '_> {
                 self.code.store_number(&number, place, 8);
                 let kind = match counted.kind {
                     Kind::Literal | Kind::Integer { .. } | Kind::Boolean => {
-                        let made = self.values().made(&name.text, name.span.start);
+                        let made = identity(self.values(), &name.text, name.span.start);
                         let known = self.values().tables.variable(made, &own);
                         match known {
                             // The value of a block has no more of a sign than what it ends with.
@@ -67,7 +67,7 @@ impl Program<'_, '_> {
             }
             value => {
                 let own = self.values().shape(&value, true);
-                let made = self.values().made(&name.text, name.span.start);
+                let made = identity(self.values(), &name.text, name.span.start);
                 let known = self.values().tables.variable(made, &own);
                 let shape = known.unwrap_or(own);
                 let place = self.values().room(shape.bytes().max(1), is_inner);
@@ -167,7 +167,7 @@ impl Program<'_, '_> {
     /// Makes a variable of the block that has no value yet, as `let $name;` does. It holds what the
     /// first assignment says, which is known the next time, and until then a zero of that.
     pub(crate) fn declare_unset(&mut self, name: &Name) -> Lowered<()> {
-        let made = self.values().made(&name.text, name.span.start);
+        let made = identity(self.values(), &name.text, name.span.start);
         let value = match self.values().tables.unset.get(&made).cloned() {
             Some(Unset::Stored(shape)) => self.zero_of(shape),
             Some(Unset::Number(kind)) => Val::number(Number::Constant(0), kind),
@@ -203,7 +203,7 @@ impl Program<'_, '_> {
     /// The first assignment of such a variable.
     fn set_first(&mut self, variable: &Variable, value: Val, span: Span) -> Lowered<()> {
         let value = self.values().simplified(value, span);
-        let made = self.values().made(&variable.name, variable.made_at);
+        let made = identity(self.values(), &variable.name, variable.made_at);
         let unset = match &value {
             Val::Number(counted) => Some(Unset::Number(counted.kind.clone())),
             Val::Object(object) if !self.values().is_text(&Val::Object(object.clone())) => None,
@@ -320,7 +320,7 @@ impl Program<'_, '_> {
                 }
                 if kind.takes_others() {
                     let new = self.values().shape(&Val::Number(counted.clone()), false);
-                    let made = self.values().made(&variable.name, variable.made_at);
+                    let made = identity(self.values(), &variable.name, variable.made_at);
                     // What the variable holds is of the sign that all assignments say.
                     self.values().tables.variable(made, &new);
                 }
@@ -340,7 +340,7 @@ impl Program<'_, '_> {
             (Holds::Stored(shape), value) => {
                 let shape = shape.clone();
                 let new = self.values().shape(&value, true);
-                let made = self.values().made(&variable.name, variable.made_at);
+                let made = identity(self.values(), &variable.name, variable.made_at);
                 match self.values().tables.variable(made, &new) {
                     Some(known) if known == shape => match value {
                         // Parts of it may be parts of what the variable holds.

@@ -52,7 +52,8 @@ pub(crate) enum Unset {
     Stored(Shape),
 }
 
-/// Which variable: its name, where the text makes it, and the place that the clause is compiled for.
+/// Which variable: its name, where the text makes it, and the place that the clause is compiled
+/// for.
 pub(crate) type Made = (String, usize, Option<u64>);
 
 /// See the module's text.

@@ -1,4 +1,6 @@
 //! Blocks and choices as values, as statements, and after `&&` and `||`.
+//!
+//! A program runs at the beginning of a trace, and what it prints is compared.
 
 use super::{fake::compiled_with, world::World};
 use crate::{Options, tests::fake::Fake};

@@ -17,7 +17,8 @@ use trace_language::{
 };
 
 use super::{
-    COMM_BYTES, Copied, Holds, SiteKind, UserMoment, Val, Values, Variable, library, sizes, words,
+    COMM_BYTES, Copied, Holds, SiteKind, UserMoment, Val, Values, Variable, identity, library,
+    sizes, words,
 };
 use crate::{
     Lowered,
@@ -444,7 +445,7 @@ fn find(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
                 Holds::Number(kind) => Unset::Number(kind.clone()),
                 _ => Unset::Stored(shape.clone()),
             };
-            let made = values.made(&variable.name, variable.made_at);
+            let made = identity(values, &variable.name, variable.made_at);
             values.tables.unset.insert(made, unset);
             // The next time it begins with zero.
             values.tables.learned = true;
@@ -457,7 +458,7 @@ fn find(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
                         Holds::Number(kind) => Unset::Number(kind.clone()),
                         _ => Unset::Stored(shape.clone()),
                     };
-                    let made = values.made(&variable.name, variable.made_at);
+                    let made = identity(values, &variable.name, variable.made_at);
                     values.tables.unset.insert(made, unset);
                     values.tables.learned = true;
                     true
@@ -465,13 +466,13 @@ fn find(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
                 (Holds::Number(held), Holds::Number(new)) => {
                     cut = held.narrow();
                     if held.takes_others() {
-                        let made = values.made(&variable.name, variable.made_at);
+                        let made = identity(values, &variable.name, variable.made_at);
                         values.tables.variable(made, &new.shape());
                     }
                     held == new || held.is_number() && new.is_number()
                 }
                 (Holds::Stored(held), Holds::Stored(new)) => {
-                    let made = values.made(&variable.name, variable.made_at);
+                    let made = identity(values, &variable.name, variable.made_at);
                     // If it has no room yet, it has some the next time.
                     let known = values.tables.variable(made, new);
                     room = held.bytes();

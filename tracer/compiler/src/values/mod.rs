@@ -267,6 +267,12 @@ impl Variable {
     }
 }
 
+/// Which variable it is, each time that the program is compiled. Calls of a macro make several at
+/// one place of the text, and so do the parts of a statement.
+pub(crate) fn identity(values: &Values<'_, '_>, name: &str, made_at: usize) -> Made {
+    (name.into(), made_at, values.site.address)
+}
+
 /// Whether the compiler made a variable for a part of a statement. None of a text is called so.
 pub(crate) fn is_hidden(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_digit())
@@ -341,12 +347,6 @@ impl<'c, 'a> Values<'c, 'a> {
     pub(crate) fn find(&self, name: &str) -> Option<Variable> {
         let mut scopes = self.scopes.iter().rev();
         scopes.find_map(|scope| scope.iter().rev().find(|known| known.name == name).cloned())
-    }
-
-    /// Which variable it is, each time that the program is compiled. Calls of a macro make several
-    /// at one place of the text, and so do the parts of a statement.
-    pub(crate) fn made(&self, name: &str, made_at: usize) -> Made {
-        (name.into(), made_at, self.site.address)
     }
 
     pub(crate) fn variable_names(&self) -> Vec<String> {
