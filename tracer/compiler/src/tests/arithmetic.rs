@@ -734,6 +734,7 @@ fn a_variable_of_truths_and_numbers_has_numbers() {
             "3\n4",
         ),
         ("$x = arg0 > 1; print($x); $x += 5; print($x);", "0\n5"),
+        ("$x = arg0 > 1; print($x++); print($x);", "0\n1"),
         ("$x = arg0 > 1; $x = arg1 > 1; print($x);", "true"),
         (
             "let $x: bool; $x = arg1; print($x); print($x == 1); $x = 256; print($x);",
@@ -743,6 +744,9 @@ fn a_variable_of_truths_and_numbers_has_numbers() {
         let arguments = [0, 3, 0, 0, 0, 0];
         assert_eq!(printed(text, &arguments), format!("{out}\n"), "{text}");
     }
+    let text = "kprobe:vfs_write { let $x: bool; $x++; }";
+    let refused = compiled_with(text, &super::fake::Fake::new(), &Options::default());
+    assert!(refused.is_err_and(|refusal| refusal.contains("true or false, and no number")));
 }
 
 /// A number of the text has no sign of its own, and neither has what is calculated of several.

@@ -11,7 +11,9 @@ use trace_language::{
     tree::{Binary, Expression, ExpressionKind, Span, Target, TypeKind, TypeName, Unary},
 };
 
-use super::{Holds, Val, Values, arithmetic::check_arithmetic, composite, like, literal, pointer};
+use super::{
+    Holds, Val, Values, arithmetic::check_arithmetic, composite, identity, like, literal, pointer,
+};
 use crate::{
     Lowered,
     number::{Counted, Key, Kind, Number, Test},
@@ -309,6 +311,16 @@ impl Values<'_, '_> {
                 let Holds::Number(kind) = variable.holds.clone() else {
                     return Err(Diagnostic::new(span, "this variable is not a number", ""));
                 };
+                if kind == Kind::Boolean {
+                    // If nothing declares it so, it is a number the next time.
+                    let made = identity(self, &variable.name, variable.made_at);
+                    self.tables.variable(made, &Shape::Literal);
+                    return Err(Diagnostic::new(
+                        span,
+                        "this variable is true or false, and no number",
+                        "declare it as a number: `let $name: uint8 = …;`",
+                    ));
+                }
                 let place = variable.place;
                 let delta = delta_of(pointer::step_of(self.types(), &kind));
                 Ok(Val::number(
