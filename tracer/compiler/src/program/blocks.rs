@@ -275,13 +275,8 @@ fn variable(name: Name) -> Expression {
 /// Whether a block after it could change its value.
 fn may_change(expression: &Expression) -> bool {
     match &expression.kind {
-        ExpressionKind::Variable(_) | ExpressionKind::Map(_) => true,
-        ExpressionKind::Integer(_)
-        | ExpressionKind::Boolean(_)
-        | ExpressionKind::String(_)
-        | ExpressionKind::Name(_) => false,
-        ExpressionKind::Call { arguments, .. } => arguments.iter().any(may_change),
-        _ => !expression.parts().is_empty(),
+        ExpressionKind::Variable(_) | ExpressionKind::Map(_) | ExpressionKind::Step { .. } => true,
+        _ => expression.parts().into_iter().any(may_change),
     }
 }
 

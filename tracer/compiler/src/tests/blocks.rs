@@ -90,6 +90,7 @@ fn the_value_of_a_block_has_the_sign_of_what_it_ends_with() {
         ),
         ("print(0 ?: LARGE);", "18446744073709551615"),
         ("$x = { 5 }; $x = LARGE; print($x);", "18446744073709551615"),
+        ("print(-8 | { LARGE });", "18446744073709551615"),
         ("print({ 5 } - 7);", "-2"),
         ("print({ 5 } - (uint64)pid);", "18446744073709551614"),
         ("print(if (cpu) { 1 } else { (int64)LARGE });", "-1"),
