@@ -217,12 +217,12 @@ impl Program<'_, '_> {
             Some(argument) => Some(self.quantity(argument)?),
             None => None,
         };
-        // A number of the text that is not negative is of the others' kind.
+        let is_open = self.values().tables.kind_of(&Shape::Literal) == Some(Kind::Literal);
+        // A number of the text that is not negative is of the others' kind, and so is what may
+        // become one.
         let signed = value.as_ref().is_some_and(|value| {
-            let is_natural = value
-                .number
-                .constant()
-                .is_some_and(|of| of.cast_signed() >= 0);
+            let constant = value.number.constant();
+            let is_natural = constant.map_or(is_open, |of| of.cast_signed() >= 0);
             value.kind.is_signed() && !(value.kind == Kind::Literal && is_natural)
         });
         let class = match function {

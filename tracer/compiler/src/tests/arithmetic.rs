@@ -675,6 +675,10 @@ fn the_sign_of_what_is_stored_is_that_of_all_its_values() {
         ("$x = 10; $x -= 20; print($x);", "-10\n".into()),
         // Also where it is read before the text tells the sign.
         (
+            "$x = 6; @x = max($x); $x = arg1; @x = max($x); print(@x);",
+            format!("@x: {large}\n"),
+        ),
+        (
             "$x = 9; $y = arg1; $y = $x >> (int64)arg0; $x = arg1; $y = arg1; print($y);",
             format!("{large}\n"),
         ),
