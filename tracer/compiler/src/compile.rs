@@ -76,7 +76,7 @@ pub fn compile(
     let mut compiler = Compiler::new(kernel, &options);
     // Each time something is learned, or it is the last one. Types only grow, so few are needed,
     // and one more for each map that is assigned to the next.
-    const MOST_TIMES: usize = 8;
+    const MOST_TIMES: usize = 10;
     for declaration in &tree.maps {
         compiler.tables.declare(declaration);
     }
@@ -91,7 +91,8 @@ pub fn compile(
         for clause in &tree.clauses {
             compiler.clause(clause);
         }
-        if !compiler.tables.learned && !compiler.tables.settle(&compiler.left_out) {
+        let tables = &mut compiler.tables;
+        if !tables.learned && !tables.settle(&compiler.left_out) && !tables.settle_signs() {
             break;
         }
     }

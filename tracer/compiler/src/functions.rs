@@ -242,6 +242,11 @@ pub(crate) fn named(name: &str) -> Option<&'static Function> {
     FUNCTIONS.iter().find(|function| function.name == name)
 }
 
+/// Whether a function asks a map itself, so that its first argument is no value.
+pub(crate) fn is_of_a_map(name: &str) -> bool {
+    matches!(name, "delete" | "find" | "has_key" | "len")
+}
+
 pub(crate) fn is_aggregation(name: &str) -> bool {
     named(name).is_some_and(|function| function.role == Role::Aggregation)
 }

@@ -149,6 +149,8 @@ pub(crate) enum Number {
         to: Place,
         bytes: u32,
         room: u32,
+        /// The number is cut to so many bytes, and has a sign then.
+        cut: Option<(u8, bool)>,
     },
     /// Takes a key away: of one map, or on all CPUs. 1 if it was there, else 0.
     Deleted {
@@ -450,6 +452,15 @@ impl Kind {
         }
     }
 
+    /// Whether a variable that holds it is of another kind if it is also given others: of the sign
+    /// and the kind that all assignments say.
+    pub(crate) const fn takes_others(&self) -> bool {
+        matches!(
+            self,
+            Self::Literal | Self::Boolean | Self::Integer { bytes: 8, .. }
+        )
+    }
+
     /// Whether it can be calculated with.
     pub(crate) const fn is_number(&self) -> bool {
         !matches!(
@@ -501,16 +512,6 @@ impl Kind {
                 8,
                 false,
             ),
-            _ => return None,
-        })
-    }
-
-    /// The kind of a number that a map holds so.
-    pub(crate) fn in_map(shape: &Shape) -> Option<Self> {
-        Some(match shape {
-            Shape::Unsigned(8) => Self::UNSIGNED,
-            Shape::Signed(8) | Shape::Literal => Self::SIGNED,
-            Shape::Flag => Self::Boolean,
             _ => return None,
         })
     }

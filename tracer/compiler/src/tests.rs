@@ -19,5 +19,6 @@ mod settings;
 mod types_of;
 mod user;
 mod values;
+mod whole;
 mod words;
 mod world;

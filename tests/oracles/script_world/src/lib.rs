@@ -5,7 +5,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bpf::{MapIndex, MapKind, ProgramKind};
 use bpf_interpreter::{Space, TestMachine, run};
@@ -68,6 +68,8 @@ pub struct World {
     /// The keys of the maps in the order in which they were used.
     used: Vec<Vec<(u32, Vec<u8>)>>,
     entry_data: Vec<u8>,
+    /// The programs that have run, each of which was verified before.
+    verified: BTreeSet<u32>,
     pub call_stack: Vec<u64>,
     pub user_call_stack: Vec<u64>,
     pub status: Option<i32>,
@@ -106,6 +108,7 @@ impl World {
             stacks: vec![Vec::new(); count],
             used: vec![Vec::new(); count],
             entry_data: Vec::new(),
+            verified: BTreeSet::new(),
             call_stack: vec![PLACE + 1, CALLER + 0x20],
             user_call_stack: vec![0x40_0010, 0x40_0123],
             status: None,
@@ -147,7 +150,9 @@ impl World {
     /// Runs a program; returns its result.
     pub fn run(&mut self, number: u32, hit: &Hit) -> u64 {
         let program = bpf_program(&self.script, number);
-        bpf::verifier::verify(program.clone()).unwrap_or_else(|refusal| panic!("{refusal}"));
+        if self.verified.insert(number) {
+            bpf::verifier::verify(program.clone()).unwrap_or_else(|refusal| panic!("{refusal}"));
+        }
         let mut machine = TestMachine::new(&program);
         machine.func_ip = hit.address;
         machine.cpu = hit.cpu;

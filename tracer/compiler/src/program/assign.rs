@@ -66,16 +66,21 @@ impl Program<'_, '_> {
                 span: map.span,
             };
             let with = self.code.count(value)?;
-            let kind = match with.kind {
-                Kind::Literal => Kind::SIGNED,
-                ref kind => kind.clone(),
+            let class = self.values().tables.maps[number as usize].class.clone();
+            let is_sum = matches!(operation, Binary::Add | Binary::Subtract);
+            let told = match (&class, &with.kind) {
+                (Some(Class::Plain(of)), Kind::Integer { signed: true, .. })
+                    if is_sum && *of == Shape::Unsigned(8) =>
+                {
+                    Some(Kind::SIGNED.shape())
+                }
+                // A number of the text says nothing of the sign of what is added to it.
+                (Some(Class::Plain(of)), _) if *of != Shape::Literal => None,
+                (_, kind) => Some(kind.shape()),
             };
-            let class = &self.values().tables.maps[number as usize].class;
-            // A number of the text says nothing of the sign of what is added to it.
-            if !matches!(class, Some(Class::Plain(of)) if *of != Shape::Literal) {
-                self.values()
-                    .tables
-                    .set_class(number, Class::Plain(kind.shape()), value.span)?;
+            if let Some(shape) = told {
+                let tables = &mut self.values().tables;
+                tables.set_class(number, Class::Plain(shape), value.span)?;
             }
             let old = self.code.count(&old)?;
             let by_pointer = matches!(with.kind, Kind::Pointer { to: Some(_), .. });
@@ -212,12 +217,12 @@ impl Program<'_, '_> {
             Some(argument) => Some(self.quantity(argument)?),
             None => None,
         };
-        // A number of the text that is not negative is of the others' kind.
+        let is_open = self.values().tables.kind_of(&Shape::Literal) == Some(Kind::Literal);
+        // A number of the text that is not negative is of the others' kind, and so is what may
+        // become one.
         let signed = value.as_ref().is_some_and(|value| {
-            let is_natural = value
-                .number
-                .constant()
-                .is_some_and(|of| of.cast_signed() >= 0);
+            let constant = value.number.constant();
+            let is_natural = constant.map_or(is_open, |of| of.cast_signed() >= 0);
             value.kind.is_signed() && !(value.kind == Kind::Literal && is_natural)
         });
         let class = match function {

@@ -70,12 +70,28 @@ impl Program<'_, '_> {
                 break;
             };
             self.take_out_of(this)?;
-            if rest.iter().any(|later| later.has_block()) && may_change(this) {
-                let value = self.code.value(this)?;
-                let name = self.hidden(this.span);
-                self.declare(&name, value, true, this.span)?;
-                **this = variable(name);
+            if rest.iter().any(|later| later.has_block()) {
+                self.keep(this)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Calculates an expression now, if a block after it could change it.
+    fn keep(&mut self, this: &mut Expression) -> Lowered<()> {
+        if matches!(
+            this.kind,
+            ExpressionKind::Tuple(_) | ExpressionKind::Record(_)
+        ) {
+            // Its numbers of the text stay what they are.
+            let mut parts = this.parts_mut().into_iter();
+            return parts.try_for_each(|part| self.keep(part));
+        }
+        if may_change(this) {
+            let value = self.code.value(this)?;
+            let name = self.hidden(this.span);
+            self.declare(&name, value, true, this.span)?;
+            *this = variable(name);
         }
         Ok(())
     }
@@ -147,6 +163,14 @@ impl Program<'_, '_> {
                     _ => self.choose(left, &truth(true), &right, span)?,
                 };
                 Ok(())
+            }
+            // A map by itself is no value there.
+            ExpressionKind::Call { name, arguments }
+                if functions::is_of_a_map(&name.text)
+                    && matches!(&arguments[..], [map, ..] if is_whole_map(map)) =>
+            {
+                let mut parts: Vec<_> = arguments.iter_mut().skip(1).collect();
+                self.take_out(&mut parts)
             }
             _ => self.take_out(&mut expression.parts_mut()),
         }
@@ -250,16 +274,14 @@ fn variable(name: Name) -> Expression {
 
 /// Whether a block after it could change its value.
 fn may_change(expression: &Expression) -> bool {
-    match expression.kind {
-        ExpressionKind::Variable(_) => true,
-        ExpressionKind::Integer(_)
-        | ExpressionKind::Boolean(_)
-        | ExpressionKind::String(_)
-        | ExpressionKind::Name(_)
-        | ExpressionKind::Map(_)
-        | ExpressionKind::Call { .. } => false,
-        _ => !expression.parts().is_empty(),
+    match &expression.kind {
+        ExpressionKind::Variable(_) | ExpressionKind::Map(_) | ExpressionKind::Step { .. } => true,
+        _ => expression.parts().into_iter().any(may_change),
     }
+}
+
+fn is_whole_map(expression: &Expression) -> bool {
+    matches!(&expression.kind, ExpressionKind::Map(map) if map.keys.is_empty())
 }
 
 fn no_value(span: Span) -> Diagnostic {

@@ -388,6 +388,7 @@ impl Code<'_, '_> {
                 to,
                 bytes,
                 room,
+                cut,
             } => {
                 self.look_up(*map, key);
                 let end = self.asm.label();
@@ -395,6 +396,11 @@ impl Code<'_, '_> {
                 let base = Reg::R0;
                 self.asm.copy(Place { base, offset: 0 }, *to, *bytes);
                 self.asm.zero(to.at(*bytes), room.saturating_sub(*bytes));
+                if let Some((bytes, signed)) = cut {
+                    self.asm.load(Reg::R1, *to, 8, false);
+                    self.asm.extend(Reg::R1, *bytes, *signed);
+                    self.asm.store(*to, 8, Reg::R1);
+                }
                 self.asm.mov(Reg::R0, 1);
                 self.asm.place(end);
             }

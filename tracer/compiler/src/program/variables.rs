@@ -23,7 +23,7 @@ use crate::{
     object::{At, Object},
     tables::Unset,
     values::{
-        Holds, Val, Variable,
+        Holds, Val, Variable, identity, is_hidden,
         like::{self, Like},
     },
 };
@@ -46,13 +46,16 @@ impl Program<'_, '_> {
                 let number = Number::select(counted.present, counted.number, Number::Constant(0));
                 self.code.store_number(&number, place, 8);
                 let kind = match counted.kind {
-                    Kind::Literal | Kind::Integer { .. } => {
-                        let made_at = (name.span.start, self.values().site.address);
-                        let known = self.values().tables.variable(made_at, &own);
-                        known
-                            .as_ref()
-                            .and_then(Kind::in_map)
-                            .unwrap_or(Kind::SIGNED)
+                    Kind::Literal | Kind::Integer { .. } | Kind::Boolean => {
+                        let made = identity(self.values(), &name.text, name.span.start);
+                        let known = self.values().tables.variable(made, &own);
+                        match known {
+                            // The value of a block has no more of a sign than what it ends with.
+                            Some(Shape::Literal) if is_hidden(&name.text) => Kind::Literal,
+                            known => known
+                                .and_then(|known| self.values().tables.kind_of(&known))
+                                .unwrap_or(Kind::SIGNED),
+                        }
                     }
                     kind => kind,
                 };
@@ -64,8 +67,8 @@ impl Program<'_, '_> {
             }
             value => {
                 let own = self.values().shape(&value, true);
-                let made_at = (name.span.start, self.values().site.address);
-                let known = self.values().tables.variable(made_at, &own);
+                let made = identity(self.values(), &name.text, name.span.start);
+                let known = self.values().tables.variable(made, &own);
                 let shape = known.unwrap_or(own);
                 let place = self.values().room(shape.bytes().max(1), is_inner);
                 self.code.store(&value, place, &shape, span)?;
@@ -164,8 +167,8 @@ impl Program<'_, '_> {
     /// Makes a variable of the block that has no value yet, as `let $name;` does. It holds what the
     /// first assignment says, which is known the next time, and until then a zero of that.
     pub(crate) fn declare_unset(&mut self, name: &Name) -> Lowered<()> {
-        let made_at = (name.span.start, self.values().site.address);
-        let value = match self.values().tables.unset.get(&made_at).cloned() {
+        let made = identity(self.values(), &name.text, name.span.start);
+        let value = match self.values().tables.unset.get(&made).cloned() {
             Some(Unset::Stored(shape)) => self.zero_of(shape),
             Some(Unset::Number(kind)) => Val::number(Number::Constant(0), kind),
             None => {
@@ -200,14 +203,14 @@ impl Program<'_, '_> {
     /// The first assignment of such a variable.
     fn set_first(&mut self, variable: &Variable, value: Val, span: Span) -> Lowered<()> {
         let value = self.values().simplified(value, span);
-        let made_at = (variable.made_at, self.values().site.address);
+        let made = identity(self.values(), &variable.name, variable.made_at);
         let unset = match &value {
             Val::Number(counted) => Some(Unset::Number(counted.kind.clone())),
             Val::Object(object) if !self.values().is_text(&Val::Object(object.clone())) => None,
             other => Some(Unset::Stored(self.values().shape(other, true))),
         };
         if let Some(unset) = unset {
-            self.values().tables.unset.insert(made_at, unset);
+            self.values().tables.unset.insert(made, unset);
             self.values().tables.learned = true;
         }
         let name = Name {
@@ -315,15 +318,19 @@ impl Program<'_, '_> {
                         "cast it to the pointer's type, or use another variable",
                     ));
                 }
-                check_fits(kind, &counted, span)?;
-                if matches!(kind, Kind::Integer { bytes: 8, .. }) {
+                if kind.takes_others() {
                     let new = self.values().shape(&Val::Number(counted.clone()), false);
-                    let made_at = (variable.made_at, self.values().site.address);
+                    let made = identity(self.values(), &variable.name, variable.made_at);
                     // What the variable holds is of the sign that all assignments say.
-                    self.values().tables.variable(made_at, &new);
+                    self.values().tables.variable(made, &new);
                 }
+                check_fits(kind, &counted, span)?;
                 let number = match kind.narrow() {
                     Some((bytes, signed)) => counted.number.extended(bytes, signed),
+                    // It is declared so, or other numbers would have made it one.
+                    None if *kind == Kind::Boolean && counted.kind != Kind::Boolean => {
+                        Number::test(Test::not_zero(counted.number))
+                    }
                     None => counted.number,
                 };
                 let number = Number::select(counted.present, number, Number::Constant(0));
@@ -333,8 +340,8 @@ impl Program<'_, '_> {
             (Holds::Stored(shape), value) => {
                 let shape = shape.clone();
                 let new = self.values().shape(&value, true);
-                let made_at = (variable.made_at, self.values().site.address);
-                match self.values().tables.variable(made_at, &new) {
+                let made = identity(self.values(), &variable.name, variable.made_at);
+                match self.values().tables.variable(made, &new) {
                     Some(known) if known == shape => match value {
                         // Parts of it may be parts of what the variable holds.
                         Val::Tuple(_) | Val::Record(_) => {

@@ -114,9 +114,11 @@ impl Tables<'_> {
     }
 
     /// A map of plain numbers, for `++`.
-    pub(crate) fn plain_map(&mut self, map: &MapName, kind: &Kind) -> Lowered<u32> {
+    pub(crate) fn plain_map(&mut self, map: &MapName) -> Lowered<u32> {
         let number = self.map(&map.name);
-        self.set_class(number, Class::Plain(kind.shape()), map.span)?;
+        // A step says nothing of the sign.
+        let steps = Class::Plain(Shape::Literal);
+        self.set_class(number, steps, map.span)?;
         Ok(number)
     }
 

@@ -52,6 +52,10 @@ pub(crate) enum Unset {
     Stored(Shape),
 }
 
+/// Which variable: its name, where the text makes it, and the place that the clause is compiled
+/// for.
+pub(crate) type Made = (String, usize, Option<u64>);
+
 /// See the module's text.
 pub(crate) struct Tables<'a> {
     pub(crate) options: &'a Options,
@@ -70,13 +74,17 @@ pub(crate) struct Tables<'a> {
     pub(crate) aimed: u32,
     /// The program that is being made has such a loop.
     pub(crate) has_open_loop: bool,
-    /// The shapes of variables that are no numbers, by where the text makes them, and the
-    /// place that the clause is compiled for.
-    variables: BTreeMap<(usize, Option<u64>), Shape>,
+    /// The shapes of the values that variables are given.
+    variables: BTreeMap<Made, Shape>,
+    /// What was assigned numbers of the text only is signed. Until all else is known, it has the
+    /// sign of what it meets, as they have.
+    signs_settled: bool,
+    /// Such a sign was asked for.
+    sign_open: bool,
     /// How often a variable was asked for a value before anything tells what it holds.
     pub(crate) guesses: usize,
     /// What variables without a first value hold before their first assignment, in the same way.
-    pub(crate) unset: BTreeMap<(usize, Option<u64>), Unset>,
+    pub(crate) unset: BTreeMap<Made, Unset>,
     /// The functions of patterns.
     functions: BTreeMap<String, Rc<[u64]>>,
 }
@@ -102,6 +110,8 @@ impl<'a> Tables<'a> {
             aimed: 0,
             has_open_loop: false,
             variables: BTreeMap::new(),
+            signs_settled: false,
+            sign_open: false,
             guesses: 0,
             unset: BTreeMap::new(),
             functions: BTreeMap::new(),
@@ -111,6 +121,7 @@ impl<'a> Tables<'a> {
     /// Begins to go through the text once more. What is known of maps and types stays.
     pub(crate) fn begin(&mut self) {
         self.learned = false;
+        self.sign_open = false;
         self.errors.clear();
         self.requests.clear();
         self.records.clear();
@@ -214,10 +225,41 @@ impl<'a> Tables<'a> {
 
     /// The shape of a variable that is assigned a value of that shape, too. It takes the values of
     /// all assignments, as far as they are known. None: no shape takes both.
-    pub(crate) fn variable(&mut self, made_at: (usize, Option<u64>), new: &Shape) -> Option<Shape> {
-        let known = self.variables.entry(made_at).or_insert_with(|| new.clone());
+    pub(crate) fn variable(&mut self, made: Made, new: &Shape) -> Option<Shape> {
+        let known = self.variables.entry(made).or_insert_with(|| new.clone());
         self.learned |= known.merge(new)?;
         Some(known.clone())
+    }
+
+    /// The kind of a number that a map or a variable holds so.
+    pub(crate) fn kind_of(&mut self, shape: &Shape) -> Option<Kind> {
+        Some(match shape {
+            Shape::Unsigned(8) => Kind::UNSIGNED,
+            Shape::Signed(8) => Kind::SIGNED,
+            Shape::Literal if self.signs_settled => Kind::SIGNED,
+            Shape::Literal => {
+                self.sign_open = true;
+                Kind::Literal
+            }
+            Shape::Flag => Kind::Boolean,
+            _ => return None,
+        })
+    }
+
+    /// The kind of the numbers that a map of such values holds. None: they are no numbers.
+    pub(crate) fn kind_in(&mut self, map: u32, shape: &Shape) -> Option<Kind> {
+        match self.maps[map as usize].kind.clone() {
+            // The shape tells the sign that all of them have together.
+            integers @ (Some(Kind::Integer { .. }) | None) => self.kind_of(shape).or(integers),
+            other => other,
+        }
+    }
+
+    /// Has the signs that nothing tells settled. False: there is none.
+    pub(crate) fn settle_signs(&mut self) -> bool {
+        let is_new = self.sign_open && !self.signs_settled;
+        self.signs_settled |= is_new;
+        is_new
     }
 
     /// The number of a request; an equal one is used again.

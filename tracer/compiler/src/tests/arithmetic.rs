@@ -673,6 +673,39 @@ fn the_sign_of_what_is_stored_is_that_of_all_its_values() {
         ("$x = arg2; $x = (int64)arg1; print($x);", "-1\n".into()),
         ("$x = 0; $x = -1; print($x);", "-1\n".into()),
         ("$x = 10; $x -= 20; print($x);", "-10\n".into()),
+        // Also where it is read before the text tells the sign.
+        (
+            "$x = 6; @x = max($x); $x = arg1; @x = max($x); print(@x);",
+            format!("@x: {large}\n"),
+        ),
+        (
+            "$x = 9; $y = arg1; $y = $x >> (int64)arg0; $x = arg1; $y = arg1; print($y);",
+            format!("{large}\n"),
+        ),
+        (
+            "$x = 9; $x /= 5; $x = arg1; print($x);",
+            format!("{large}\n"),
+        ),
+        (
+            "$x = 0; $x = $x + 1; $x = arg1; print($x);",
+            format!("{large}\n"),
+        ),
+        (
+            "@x = 0; @x += 1; @x = arg1; print(@x);",
+            format!("@x: {large}\n"),
+        ),
+        (
+            "@x = arg1; @x = (int64)arg1; $x = @x; print($x);",
+            "-1\n".into(),
+        ),
+        (
+            "@x = arg0; @x += (int64)arg1; print(@x);",
+            "@x: -1\n".into(),
+        ),
+        (
+            "@x[(arg0, arg1)] = 1; @x[(arg2, 2)] = { 5 }; delete(@x[1, 2]); print(@x);",
+            format!("@x[0, {large}]: 1\n\n"),
+        ),
         (
             "let $x: uint64 = 0; $x = (uint64)arg1; print($x);",
             format!("{large}\n"),
@@ -684,6 +717,44 @@ fn the_sign_of_what_is_stored_is_that_of_all_its_values() {
     ] {
         assert_eq!(printed(text, &arguments), out, "{text}");
     }
+}
+
+#[test]
+fn a_step_says_nothing_of_the_sign_of_a_map() {
+    let large = "18446744073709551615";
+    for (text, out) in [
+        ("@x[1] = arg0; print(--@x[1]);", large),
+        ("print(--@x[1]); @x[1] = arg0;", large),
+        ("@x = arg0; @x--; $x = @x; print($x);", large),
+        ("@x--; $x = @x; print($x);", "-1"),
+        ("@x = (int64)arg0; print(--@x);", "-1"),
+        ("@x = 0; print(--@x);", "-1"),
+    ] {
+        assert_eq!(printed(text, &[0; 6]), format!("{out}\n"), "{text}");
+    }
+}
+
+#[test]
+fn a_variable_of_truths_and_numbers_has_numbers() {
+    for (text, out) in [
+        (
+            "$x = arg0 > 1; $x = arg1; print($x); print($x + 1);",
+            "3\n4",
+        ),
+        ("$x = arg0 > 1; print($x); $x += 5; print($x);", "0\n5"),
+        ("$x = arg0 > 1; print($x++); print($x);", "0\n1"),
+        ("$x = arg0 > 1; $x = arg1 > 1; print($x);", "true"),
+        (
+            "let $x: bool; $x = arg1; print($x); print($x == 1); $x = 256; print($x);",
+            "true\ntrue\ntrue",
+        ),
+    ] {
+        let arguments = [0, 3, 0, 0, 0, 0];
+        assert_eq!(printed(text, &arguments), format!("{out}\n"), "{text}");
+    }
+    let text = "kprobe:vfs_write { let $x: bool; $x++; }";
+    let refused = compiled_with(text, &super::fake::Fake::new(), &Options::default());
+    assert!(refused.is_err_and(|refusal| refusal.contains("true or false, and no number")));
 }
 
 /// A number of the text has no sign of its own, and neither has what is calculated of several.

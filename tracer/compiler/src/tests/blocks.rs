@@ -1,4 +1,6 @@
 //! Blocks and choices as values, as statements, and after `&&` and `||`.
+//!
+//! A program runs at the beginning of a trace, and what it prints is compared.
 
 use super::{fake::compiled_with, world::World};
 use crate::{Options, tests::fake::Fake};
@@ -44,6 +46,58 @@ fn what_stands_before_a_block_is_calculated_before_it() {
         printed("$x = 1; printf(\"%d %d\\n\", $x * 2, { $x = 7; $x });"),
         "2 7\n"
     );
+}
+
+/// Also what is no variable, if the block can change it: entries, and what calls tell of them.
+#[test]
+fn what_a_block_changes_is_calculated_before_it() {
+    for (text, out) in [
+        ("@m = 1; print(@m + { @m = 10; @m });", "11"),
+        ("@m[1] = 1; print((@m[1], { @m[1] = 5; @m[1] }));", "(1, 5)"),
+        (
+            "@m[1] = 1; print((has_key(@m, 1), { delete(@m, 1); 7 }, has_key(@m, 1)));",
+            "(true, 7, false)",
+        ),
+        (
+            "@m[1] = 1; print((delete(@m, { 1 }), { @m[1] = 2; @m[1] }, @m[1]));",
+            "(true, 2, 2)",
+        ),
+        (
+            "$s = \"a\"; print(strlen($s) + { $s = \"longer\"; 0 });",
+            "1",
+        ),
+        (
+            "@s = \"a\"; print((strcontains(@s, \"b\"), { @s = \"b\"; 0 }));",
+            "(false, 0)",
+        ),
+        (
+            "@c = count(); print((uint64)@c + { @c = count(); 0 });",
+            "1",
+        ),
+    ] {
+        assert_eq!(printed(text), format!("{out}\n"), "{text}");
+    }
+}
+
+/// A number of the text has none, also as the value of a block.
+#[test]
+fn the_value_of_a_block_has_the_sign_of_what_it_ends_with() {
+    let large = "(uint64)-1";
+    for (text, out) in [
+        (
+            "print(if (cpu) { 1 } else { LARGE });",
+            "18446744073709551615",
+        ),
+        ("print(0 ?: LARGE);", "18446744073709551615"),
+        ("$x = { 5 }; $x = LARGE; print($x);", "18446744073709551615"),
+        ("print(-8 | { LARGE });", "18446744073709551615"),
+        ("print({ 5 } - 7);", "-2"),
+        ("print({ 5 } - (uint64)pid);", "18446744073709551614"),
+        ("print(if (cpu) { 1 } else { (int64)LARGE });", "-1"),
+    ] {
+        let text = text.replace("LARGE", large);
+        assert_eq!(printed(&text), format!("{out}\n"), "{text}");
+    }
 }
 
 #[test]
@@ -153,6 +207,31 @@ fn find_tells_the_type_of_a_variable() {
     let text = "@m[1] = \"abc\"; let $v; if (find(@m, 1, $v)) { print($v); } \
                 let $w; if (!find(@m, 2, $w)) { printf(\"<%s>\\n\", $w); }";
     assert_eq!(printed(text), "abc\n<>\n");
+}
+
+#[test]
+fn find_gives_a_variable_what_its_type_has() {
+    for (text, out) in [
+        (
+            "@m[1] = -1; let $x: uint8; find(@m, 1, $x); print($x);",
+            "255",
+        ),
+        (
+            "@m[1] = 200; let $x: int8 = 3; find(@m, 1, $x); print($x);",
+            "-56",
+        ),
+        (
+            "@m[1] = -1; $x = (uint64)cpu; find(@m, 1, $x); print($x);",
+            "-1",
+        ),
+        ("@m[1] = 3; $x = cpu == 0; find(@m, 1, $x); print($x);", "3"),
+        (
+            "@m[1] = 3; let $x: uint8 = 7; find(@m, 2, $x); print($x);",
+            "7",
+        ),
+    ] {
+        assert_eq!(printed(text), format!("{out}\n"), "{text}");
+    }
 }
 
 #[test]

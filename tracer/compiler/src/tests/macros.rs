@@ -47,6 +47,14 @@ fn variables_of_a_macro_are_its_own() {
     assert_eq!(printed(text), "16\n");
 }
 
+/// Also of types of their own.
+#[test]
+fn each_call_of_a_macro_has_variables_of_its_own_types() {
+    let text = "macro kept(x) { $x = x; $x } begin { print(kept((uint64)-1)); \
+                print(kept((int64)-1)); print(kept(\"text\")); print(kept((1, \"a\"))); }";
+    assert_eq!(printed(text), "18446744073709551615\n-1\ntext\n(1, a)\n");
+}
+
 #[test]
 fn macros_of_one_name_differ_by_their_parameters() {
     let text = "macro of($x) { \"variable\" } macro of(@x) { \"map\" } macro of(x) { \"value\" } \

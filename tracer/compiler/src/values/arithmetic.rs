@@ -6,6 +6,7 @@
 use alloc::{boxed::Box, format};
 
 use bpf::{AluOp, Condition};
+use trace_interface::shape::Shape;
 use trace_language::{
     Diagnostic,
     tree::{Binary, Expression, Span, Unary},
@@ -161,6 +162,10 @@ impl Values<'_, '_> {
             return Ok(Val::Number(moved));
         }
         let present = left.present.and(right.present);
+        // What is shifted has a sign of its own, which may be open yet.
+        let is_open = left.kind == Kind::Literal
+            && left.number.constant().is_none()
+            && self.tables.kind_of(&Shape::Literal) == Some(Kind::Literal);
         let (a, b) = (left.number, right.number);
         let condition = match operation {
             Binary::Equal => Some((Condition::Equal, Condition::Equal)),
@@ -222,6 +227,7 @@ impl Values<'_, '_> {
         let kind = match operation {
             Binary::ShiftLeft | Binary::ShiftRight => match left.kind {
                 Kind::Integer { signed, .. } => Kind::Integer { bytes: 8, signed },
+                Kind::Literal if is_open => Kind::Literal,
                 Kind::Literal => kind,
                 _ => Kind::UNSIGNED,
             },

@@ -17,7 +17,8 @@ use trace_language::{
 };
 
 use super::{
-    COMM_BYTES, Copied, Holds, SiteKind, UserMoment, Val, Values, Variable, library, sizes, words,
+    COMM_BYTES, Copied, Holds, SiteKind, UserMoment, Val, Values, Variable, identity, library,
+    sizes, words,
 };
 use crate::{
     Lowered,
@@ -432,20 +433,20 @@ fn find(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
             "write `if (has_key(@name, key)) { $value = @name[key]; … }`",
         ));
     };
-    let kind = values.tables.maps[number as usize].kind.clone();
-    let holds = match kind.or_else(|| Kind::in_map(&shape)) {
+    let holds = match values.tables.kind_in(number, &shape) {
         Some(kind) => Holds::Number(kind),
         None => Holds::Stored(shape.clone()),
     };
     let mut room = shape.bytes().max(8);
+    let mut cut = None;
     let (place, fits) = match values.find(name) {
         Some(variable) if matches!(variable.holds, Holds::Nothing) => {
             let unset = match &holds {
                 Holds::Number(kind) => Unset::Number(kind.clone()),
                 _ => Unset::Stored(shape.clone()),
             };
-            let made_at = (variable.made_at, values.site.address);
-            values.tables.unset.insert(made_at, unset);
+            let made = identity(values, &variable.name, variable.made_at);
+            values.tables.unset.insert(made, unset);
             // The next time it begins with zero.
             values.tables.learned = true;
             (values.room(room, true), true)
@@ -457,18 +458,23 @@ fn find(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
                         Holds::Number(kind) => Unset::Number(kind.clone()),
                         _ => Unset::Stored(shape.clone()),
                     };
-                    let made_at = (variable.made_at, values.site.address);
-                    values.tables.unset.insert(made_at, unset);
+                    let made = identity(values, &variable.name, variable.made_at);
+                    values.tables.unset.insert(made, unset);
                     values.tables.learned = true;
                     true
                 }
                 (Holds::Number(held), Holds::Number(new)) => {
+                    cut = held.narrow();
+                    if held.takes_others() {
+                        let made = identity(values, &variable.name, variable.made_at);
+                        values.tables.variable(made, &new.shape());
+                    }
                     held == new || held.is_number() && new.is_number()
                 }
                 (Holds::Stored(held), Holds::Stored(new)) => {
-                    let made_at = (variable.made_at, values.site.address);
+                    let made = identity(values, &variable.name, variable.made_at);
                     // If it has no room yet, it has some the next time.
-                    let known = values.tables.variable(made_at, new);
+                    let known = values.tables.variable(made, new);
                     room = held.bytes();
                     known.is_some_and(|known| known == *new || known.is_text())
                 }
@@ -501,6 +507,7 @@ fn find(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
         to: place,
         bytes: shape.bytes().min(room),
         room,
+        cut,
     };
     let present = values.keys_present(stored);
     let number = Number::select(present, found, Number::Constant(0));

@@ -103,7 +103,7 @@ pub(crate) fn names_of(value: &Val) -> Vec<Rc<str>> {
 }
 
 /// `.0` of a tuple, `.name` of a record. None: it is neither.
-pub(crate) fn part(value: &Val, name: &Name) -> Lowered<Option<Val>> {
+pub(crate) fn part(values: &mut Values<'_, '_>, value: &Val, name: &Name) -> Lowered<Option<Val>> {
     let Some(mut parts) = parts(value) else {
         return Ok(None);
     };
@@ -117,7 +117,7 @@ pub(crate) fn part(value: &Val, name: &Name) -> Lowered<Option<Val>> {
         false => names.iter().position(|known| **known == *name.text),
     };
     match found {
-        Some(number) => Ok(Some(parts.swap_remove(number))),
+        Some(number) => Ok(Some(with_sign(values, parts.swap_remove(number)))),
         None if names.is_empty() => Err(Diagnostic::new(
             name.span,
             format!("the tuple has no field `{}`", name.text),
@@ -166,7 +166,7 @@ pub(crate) fn part_at(
     } else if let Some(mut parts) = parts(value) {
         match (value, index.number.constant()) {
             (_, Some(number)) if number < parts.len() as u64 => {
-                return Ok(Some(parts.swap_remove(number as usize)));
+                return Ok(Some(with_sign(values, parts.swap_remove(number as usize))));
             }
             (
                 Val::Stored {
@@ -536,7 +536,22 @@ fn is_cut(shape: &Shape) -> bool {
     }
 }
 
-/// A value that is stored at a place.
+/// A part that was stored, with the sign that it has by itself.
+fn with_sign(values: &mut Values<'_, '_>, part: Val) -> Val {
+    match part {
+        Val::Number(Counted {
+            number: number @ Number::OwnPart { .. },
+            kind: Kind::Literal,
+            ..
+        }) => {
+            let kind = values.tables.kind_of(&Shape::Literal);
+            Val::number(number, kind.unwrap_or(Kind::SIGNED))
+        }
+        part => part,
+    }
+}
+
+/// A value that is stored at a place. A number of the text stays one.
 fn stored(place: Place, shape: &Shape) -> Val {
     match Kind::stored(shape) {
         Some((kind, bytes, signed)) => Val::number(
@@ -545,7 +560,10 @@ fn stored(place: Place, shape: &Shape) -> Val {
                 bytes,
                 signed,
             },
-            kind,
+            match shape {
+                Shape::Literal => Kind::Literal,
+                _ => kind,
+            },
         ),
         None => Val::Stored {
             place,

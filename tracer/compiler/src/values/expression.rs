@@ -5,12 +5,15 @@
 
 use alloc::{boxed::Box, format, vec::Vec};
 
+use trace_interface::{shape::Shape, view::Class};
 use trace_language::{
     Diagnostic,
     tree::{Binary, Expression, ExpressionKind, Span, Target, TypeKind, TypeName, Unary},
 };
 
-use super::{Holds, Val, Values, arithmetic::check_arithmetic, composite, like, literal, pointer};
+use super::{
+    Holds, Val, Values, arithmetic::check_arithmetic, composite, identity, like, literal, pointer,
+};
 use crate::{
     Lowered,
     number::{Counted, Key, Kind, Number, Test},
@@ -308,6 +311,16 @@ impl Values<'_, '_> {
                 let Holds::Number(kind) = variable.holds.clone() else {
                     return Err(Diagnostic::new(span, "this variable is not a number", ""));
                 };
+                if kind == Kind::Boolean {
+                    // If nothing declares it so, it is a number the next time.
+                    let made = identity(self, &variable.name, variable.made_at);
+                    self.tables.variable(made, &Shape::Literal);
+                    return Err(Diagnostic::new(
+                        span,
+                        "this variable is true or false, and no number",
+                        "declare it as a number: `let $name: uint8 = …;`",
+                    ));
+                }
                 let place = variable.place;
                 let delta = delta_of(pointer::step_of(self.types(), &kind));
                 Ok(Val::number(
@@ -321,10 +334,13 @@ impl Values<'_, '_> {
                 ))
             }
             Target::Map(map) => {
-                let number = self.tables.plain_map(map, &Kind::SIGNED)?;
-                let known = self.tables.maps[number as usize].kind.clone();
-                let is_pointer = |kind: &Kind| matches!(kind, Kind::Pointer { .. });
-                let kind = known.filter(is_pointer).unwrap_or(Kind::SIGNED);
+                let number = self.tables.plain_map(map)?;
+                let known = &self.tables.maps[number as usize];
+                let shape = match &known.class {
+                    Some(Class::Plain(shape)) => shape.clone(),
+                    _ => Shape::Literal,
+                };
+                let kind = self.tables.kind_in(number, &shape).unwrap_or(Kind::SIGNED);
                 let key = self.key(number, map)?;
                 let step = Number::ElementStep {
                     map: number,

@@ -32,7 +32,7 @@ impl Values<'_, '_> {
             value @ Val::Element { .. } => composite::at_hand(self, value, of.span),
             value => value,
         };
-        if let Some(part) = composite::part(&value, name)? {
+        if let Some(part) = composite::part(self, &value, name)? {
             return Ok(part);
         }
         match value {

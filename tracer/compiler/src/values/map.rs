@@ -40,8 +40,7 @@ impl Values<'_, '_> {
             Class::Plain(shape) => shape.clone(),
             class => return self.gathered(number, class, key, map),
         };
-        let kind = self.tables.maps[number as usize].kind.clone();
-        Ok(match kind.or_else(|| Kind::in_map(&shape)) {
+        Ok(match self.tables.kind_in(number, &shape) {
             Some(kind) => Val::number(
                 Number::Element {
                     map: number,

@@ -45,7 +45,7 @@ use crate::{
     number::{Counted, Kind, Number, Space, Test},
     object::{At, Object},
     sources::EventSource,
-    tables::Tables,
+    tables::{Made, Tables},
     types::{Types, shape::Room},
 };
 
@@ -262,10 +262,20 @@ pub(crate) struct Variable {
 }
 
 impl Variable {
-    /// Whether the compiler made it for a part of a statement. No variable of a text is called so.
     pub(crate) fn is_hidden(&self) -> bool {
-        self.name.starts_with(|first: char| first.is_ascii_digit())
+        is_hidden(&self.name)
     }
+}
+
+/// Which variable it is, each time that the program is compiled. Calls of a macro make several at
+/// one place of the text, and so do the parts of a statement.
+pub(crate) fn identity(values: &Values<'_, '_>, name: &str, made_at: usize) -> Made {
+    (name.into(), made_at, values.site.address)
+}
+
+/// Whether the compiler made a variable for a part of a statement. None of a text is called so.
+pub(crate) fn is_hidden(name: &str) -> bool {
+    name.starts_with(|first: char| first.is_ascii_digit())
 }
 
 /// The content of a variable.

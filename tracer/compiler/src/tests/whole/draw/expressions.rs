@@ -1,0 +1,542 @@
+//! Expressions: of a type, or of any that may stand somewhere.
+//!
+//! A half of them are variables, entries of maps, and parts of those. Keys are few, so that they
+//! are met again, and keys of keys are those of maps without keys only.
+
+use super::{
+    super::tree::{Argument, Cut, Entry, Expr, Gather, Kind, Map, Parameter, Type, Variable},
+    COMPARISONS, Draw, OPERATORS, TEXT_ARGUMENT, WORDS, cast, named, number,
+};
+
+impl Draw<'_> {
+    /// An expression of that type.
+    pub(super) fn make(&mut self, of: &Type, height: u32) -> Expr {
+        if (self.one_in(3) || height == 0 && self.is())
+            && let Some(found) = self.known(of, height)
+        {
+            return found;
+        }
+        let kind = match of {
+            Type::Literal => return number(self.small()),
+            Type::Signed | Type::Unsigned => return self.a_number(of, height),
+            Type::Truth => self.truth(height),
+            Type::Text => self.text(height),
+            Type::Tuple(parts) if height == 0 || !self.one_in(5) => Kind::Tuple(
+                parts
+                    .iter()
+                    .map(|of| self.make(of, height.saturating_sub(1)))
+                    .collect(),
+            ),
+            Type::Record(fields) if height == 0 || !self.one_in(5) => {
+                let made: Vec<_> = fields
+                    .iter()
+                    .map(|(name, of)| (*name, self.make(of, height.saturating_sub(1))))
+                    .collect();
+                Kind::Record(made)
+            }
+            Type::Array(cut, count) => {
+                let of = self.number_type();
+                let from = self.make(&of, height.saturating_sub(1));
+                Kind::Array(*cut, *count, Box::new(from))
+            }
+            _ => {
+                let condition = Box::new(self.condition(height - 1));
+                let a = Box::new(self.make(of, height - 1));
+                let b = Box::new(self.make(of, height - 1));
+                Kind::Choice(condition, a, b)
+            }
+        };
+        Expr {
+            of: of.clone(),
+            kind,
+        }
+    }
+
+    /// What may be assigned to something of that type.
+    pub(super) fn assignable(&mut self, of: &Type, height: u32) -> Expr {
+        match of {
+            Type::Signed => match self.below(4) {
+                0 => number(self.small() - 20),
+                1 => self.make(&Type::Unsigned, height),
+                _ => self.make(of, height),
+            },
+            Type::Unsigned if self.one_in(4) => number(self.small()),
+            Type::Tuple(parts) if self.is() => Expr {
+                of: of.clone(),
+                kind: Kind::Tuple(parts.iter().map(|of| self.assignable(of, height)).collect()),
+            },
+            _ => self.make(of, height),
+        }
+    }
+
+    /// The fields of a record in another order, where the order does not matter.
+    pub(super) fn reordered(&mut self, mut value: Expr) -> Expr {
+        if let Kind::Record(fields) = &mut value.kind
+            && self.is()
+        {
+            fields.reverse();
+        }
+        value
+    }
+
+    pub(super) fn small(&mut self) -> i128 {
+        self.below(100) as i128
+    }
+
+    pub(super) fn any_number(&mut self, height: u32) -> Expr {
+        match self.below(8) {
+            0 => self.make(&Type::Truth, height),
+            1 => number(self.small() - 20),
+            2 => number(self.small()),
+            _ => {
+                let of = self.number_type();
+                self.make(&of, height)
+            }
+        }
+    }
+
+    pub(super) fn leaf(&mut self, of: &Type) -> Expr {
+        let value = match self.below(4) {
+            0 => number(self.random.number().into()),
+            1 => number(self.small()),
+            _ => self.argument(),
+        };
+        match value.of == *of {
+            true => value,
+            false => cast(of, value),
+        }
+    }
+
+    pub(super) fn argument(&mut self) -> Expr {
+        if !self.has_arguments {
+            return cast(&Type::Unsigned, number(self.small()));
+        }
+        Expr {
+            of: Type::Unsigned,
+            kind: Kind::Argument(self.below(TEXT_ARGUMENT)),
+        }
+    }
+
+    pub(super) fn a_number(&mut self, of: &Type, height: u32) -> Expr {
+        if height == 0 {
+            return self.leaf(of);
+        }
+        let lower = height - 1;
+        let kind = match self.below(18) {
+            0 => return self.leaf(of),
+            1 | 2 => {
+                let cut = Cut {
+                    bits: self.random.of(&[8, 16, 32, 64]),
+                    is_signed: *of == Type::Signed,
+                };
+                Kind::Cast(cut, Box::new(self.any_number(lower)))
+            }
+            3 if *of == Type::Signed => {
+                let of = self.number_type();
+                Kind::Unary("-", Box::new(self.make(&of, lower)))
+            }
+            3 => Kind::Unary("~", Box::new(self.make(of, lower))),
+            4 | 5 => {
+                let condition = Box::new(self.condition(lower));
+                let a = Box::new(self.make(of, lower));
+                let b = Box::new(self.assignable(of, lower));
+                match self.below(3) {
+                    0 if self.is() => Kind::IfElse(condition, b, a),
+                    0 => Kind::IfElse(condition, a, b),
+                    1 => Kind::Choice(condition, b, a),
+                    _ => Kind::Choice(condition, a, b),
+                }
+            }
+            6 => {
+                let a = Box::new(self.make(of, lower));
+                Kind::Or(a, Box::new(self.assignable(of, lower)))
+            }
+            7 if *of == Type::Unsigned => {
+                let text = Box::new(self.text_value(lower));
+                match self.is() {
+                    true => Kind::Length(text),
+                    false => Kind::Byte(Box::new(self.indexed_text(lower)), self.below(4)),
+                }
+            }
+            7 => {
+                let text = Box::new(self.text_value(lower));
+                Kind::Find(text, self.word_with_letters())
+            }
+            8 if self.is() => self.block_value(of, lower),
+            8 if self.has_maps && !self.has_arguments && *of == Type::Unsigned => {
+                let maps: Vec<Map> = self
+                    .maps
+                    .iter()
+                    .filter(|map| is_counted(map))
+                    .cloned()
+                    .collect();
+                match maps.is_empty() {
+                    true => return self.leaf(of),
+                    false => Kind::Keys(maps[self.below(maps.len())].clone()),
+                }
+            }
+            9 if !self.macros.is_empty() => match self.call(of, lower) {
+                Some(kind) => kind,
+                None => return self.leaf(of),
+            },
+            _ => return self.calculated(of, lower),
+        };
+        Expr {
+            of: of.clone(),
+            kind,
+        }
+    }
+
+    pub(super) fn calculated(&mut self, of: &Type, height: u32) -> Expr {
+        let op = self.random.of(&OPERATORS);
+        let first = self.make(of, height);
+        let second = match (op, of) {
+            ("<<" | ">>", _) | (_, Type::Signed) => self.any_number(height),
+            _ => match self.below(4) {
+                0 => number(self.small() - 20),
+                1 => self.make(&Type::Truth, height),
+                _ => self.make(of, height),
+            },
+        };
+        let (a, b) = match self.one_in(3) && !matches!(op, "<<" | ">>") {
+            true => (second, first),
+            false => (first, second),
+        };
+        Expr {
+            of: of.clone(),
+            kind: Kind::Binary(op, Box::new(a), Box::new(b)),
+        }
+    }
+
+    pub(super) fn block_value(&mut self, of: &Type, height: u32) -> Kind {
+        let known = self.scopes.len();
+        self.scopes.push(Vec::new());
+        let mut body = Vec::new();
+        for _ in 0..1 + self.below(2) {
+            let of_map = match self.one_in(3) {
+                true => self.of_map(height),
+                false => None,
+            };
+            body.extend(of_map.unwrap_or_else(|| self.plain_statement(height)));
+        }
+        let value = self.make(of, height);
+        self.scopes.truncate(known);
+        Kind::Block(body, Box::new(value))
+    }
+
+    pub(super) fn call(&mut self, of: &Type, height: u32) -> Option<Kind> {
+        let number = self.below(self.macros.len());
+        let called = self.macros[number].clone();
+        if called.value.of != *of {
+            return None;
+        }
+        let mut given = Vec::new();
+        for parameter in &called.parameters {
+            given.push(match parameter {
+                Parameter::Value(of) => Argument::Value(self.make(of, height)),
+                Parameter::Variable(own) => {
+                    let fits =
+                        |variable: &Variable| variable.of == own.of && variable.cut.is_none();
+                    Argument::Variable(self.changeable(fits)?)
+                }
+            });
+        }
+        // Two names of one variable are not drawn.
+        let ids = given.iter().filter_map(|argument| match argument {
+            Argument::Variable(variable) => Some(variable.id),
+            Argument::Value(_) => None,
+        });
+        let mut ids: Vec<usize> = ids.collect();
+        ids.sort_unstable();
+        (!ids.windows(2).any(|pair| pair[0] == pair[1])).then_some(Kind::Macro(number, given))
+    }
+
+    pub(super) fn condition(&mut self, height: u32) -> Expr {
+        match self.below(8) {
+            0 => {
+                let of = self.number_type();
+                self.make(&of, height)
+            }
+            1 => self.text_value(height),
+            _ => self.make(&Type::Truth, height),
+        }
+    }
+
+    pub(super) fn truth(&mut self, height: u32) -> Kind {
+        if height == 0 {
+            return match self.one_in(5) {
+                true => Kind::Truth(self.is()),
+                false => {
+                    let argument = self.argument();
+                    let op = self.random.of(&COMPARISONS);
+                    let than = number(self.small() / 20);
+                    Kind::Compare(op, Box::new(argument), Box::new(than))
+                }
+            };
+        }
+        let lower = height - 1;
+        match self.below(14) {
+            0 => Kind::Unary("!", Box::new(self.condition(lower))),
+            1 | 2 => {
+                let a = Box::new(self.condition(lower));
+                let b = Box::new(self.condition(lower));
+                Kind::Compare(self.random.of(&["&&", "||"]), a, b)
+            }
+            3 => {
+                let of = self.number_type();
+                Kind::CastTruth(Box::new(self.make(&of, lower)))
+            }
+            4 => {
+                let a = Box::new(self.text_value(lower));
+                let b = Box::new(self.text_value(lower));
+                Kind::Compare(self.random.of(&["==", "!="]), a, b)
+            }
+            5 => {
+                let of = self.a_type(1);
+                let op = self.random.of(&["==", "!="]);
+                let a = Box::new(self.make(&of, lower));
+                let b = self.make(&of, lower);
+                Kind::Compare(op, a, Box::new(self.reordered(b)))
+            }
+            6 => {
+                let text = Box::new(self.text_value(lower));
+                let word = self.word_with_letters();
+                match self.is() {
+                    true => Kind::Contains(text, word),
+                    false => {
+                        let bytes = 1 + self.below(word.len().min(6));
+                        Kind::Begins(text, word, bytes)
+                    }
+                }
+            }
+            7 | 8 => match self.entry(lower, is_counted) {
+                Some(entry) => Kind::HasKey(Box::new(entry)),
+                None => Kind::Truth(self.is()),
+            },
+            _ => {
+                let of = self.number_type();
+                let a = Box::new(self.make(&of, lower));
+                let b = Box::new(self.any_number(lower));
+                Kind::Compare(self.random.of(&COMPARISONS), a, b)
+            }
+        }
+    }
+
+    pub(super) fn word(&mut self) -> String {
+        self.random.of(&WORDS).into()
+    }
+
+    pub(super) fn word_with_letters(&mut self) -> String {
+        self.random.of(&WORDS[1..]).into()
+    }
+
+    pub(super) fn text_value(&mut self, height: u32) -> Expr {
+        self.make(&Type::Text, height)
+    }
+
+    /// A text that may have an index.
+    pub(super) fn indexed_text(&mut self, height: u32) -> Expr {
+        let known = self.known(&Type::Text, height);
+        known.filter(|text| !is_bare_map(text)).unwrap_or(Expr {
+            of: Type::Text,
+            kind: Kind::Comm,
+        })
+    }
+
+    pub(super) fn text(&mut self, height: u32) -> Kind {
+        match self.below(10) {
+            0 | 1 => Kind::Comm,
+            2 if self.has_arguments => Kind::TextAt(TEXT_ARGUMENT, None),
+            3 if self.has_arguments => Kind::TextAt(TEXT_ARGUMENT, Some(1 + self.below(20))),
+            4 => Kind::Joined(self.word(), self.word()),
+            5 | 6 if height > 0 => {
+                let condition = Box::new(self.condition(height - 1));
+                let a = Box::new(self.text_value(height - 1));
+                let b = Box::new(self.text_value(height - 1));
+                match self.one_in(3) {
+                    true => Kind::IfElse(condition, a, b),
+                    false => Kind::Choice(condition, a, b),
+                }
+            }
+            _ => Kind::Word(self.word()),
+        }
+    }
+
+    pub(super) fn visible(&self) -> Vec<Variable> {
+        self.scopes[self.floor..]
+            .iter()
+            .flatten()
+            .cloned()
+            .collect()
+    }
+
+    pub(super) fn changeable(&mut self, fits: impl Fn(&Variable) -> bool) -> Option<Variable> {
+        let mut all = self.visible();
+        all.retain(|variable| !self.fixed.contains(&variable.id) && fits(variable));
+        (!all.is_empty())
+            .then(|| self.random.of(&(0..all.len()).collect::<Vec<_>>()))
+            .map(|index| all.swap_remove(index))
+    }
+
+    /// A variable, an entry or a part of one of them, of that type.
+    pub(super) fn known(&mut self, of: &Type, height: u32) -> Option<Expr> {
+        let mut found = Vec::new();
+        for variable in self.visible() {
+            if variable.of == Type::Literal {
+                for of in [Type::Signed, Type::Unsigned] {
+                    parts(cast(&of, named(&variable)), &mut found);
+                }
+            } else {
+                parts(named(&variable), &mut found);
+            }
+        }
+        for (number, of) in self.parameters.iter().enumerate() {
+            if let Some(of) = of {
+                let kind = Kind::Parameter(number);
+                let of = of.clone();
+                found.push(Expr { of, kind });
+            }
+        }
+        let maps = if self.has_maps { &self.maps[..] } else { &[] };
+        // Keys of keys are few.
+        for map in maps.iter().filter(|map| height > 0 || map.keys.is_empty()) {
+            let entry = Entry {
+                map: map.clone(),
+                keys: Vec::new(),
+                as_tuple: false,
+            };
+            let read = Expr {
+                of: map.of.clone(),
+                kind: Kind::Read(Box::new(entry)),
+            };
+            match map.gather {
+                Some(Gather::Stats | Gather::Hist | Gather::Lhist) => {}
+                Some(_) => found.push(cast(&map.of, read)),
+                None => parts(read, &mut found),
+            }
+        }
+        found.retain(|expr| expr.of == *of);
+        if found.is_empty() {
+            return None;
+        }
+        let index = self.below(found.len());
+        let mut chosen = found.swap_remove(index);
+        self.fill(&mut chosen, height);
+        Some(chosen)
+    }
+
+    /// Draws the keys and the indices.
+    pub(super) fn fill(&mut self, expr: &mut Expr, height: u32) {
+        match &mut expr.kind {
+            Kind::Part(of, _) | Kind::PartAt(of, _) | Kind::Field(of, _) | Kind::Cast(_, of) => {
+                self.fill(of, height);
+            }
+            Kind::Element(of, _, index) => {
+                **index = match self.is() {
+                    true => self.leaf(&Type::Unsigned),
+                    false => self.make(&Type::Unsigned, 0),
+                };
+                self.fill(of, height);
+            }
+            Kind::Read(entry) => **entry = self.keyed(&entry.map.clone(), height.saturating_sub(1)),
+            _ => {}
+        }
+    }
+
+    pub(super) fn keyed(&mut self, map: &Map, height: u32) -> Entry {
+        let keys: Vec<Expr> = map.keys.iter().map(|of| self.key(of, height)).collect();
+        Entry {
+            as_tuple: keys.len() > 1 && self.one_in(4),
+            map: map.clone(),
+            keys,
+        }
+    }
+
+    /// Keys are few, so that they are met again.
+    pub(super) fn key(&mut self, of: &Type, height: u32) -> Expr {
+        match of {
+            Type::Signed | Type::Unsigned => match self.below(4) {
+                0 => number(self.below(3) as i128),
+                1 => self.make(of, height.min(1)),
+                _ => {
+                    let value = self.make(&Type::Unsigned, height.min(1));
+                    let kind = Kind::Binary("%", Box::new(value), Box::new(number(3)));
+                    let few = Expr {
+                        of: Type::Unsigned,
+                        kind,
+                    };
+                    match *of {
+                        Type::Signed => cast(of, few),
+                        _ => few,
+                    }
+                }
+            },
+            Type::Tuple(parts) => Expr {
+                of: of.clone(),
+                kind: Kind::Tuple(parts.iter().map(|of| self.key(of, height)).collect()),
+            },
+            _ => self.make(of, height.min(1)),
+        }
+    }
+
+    pub(super) fn entry(&mut self, height: u32, fits: impl Fn(&Map) -> bool) -> Option<Entry> {
+        if !self.has_maps {
+            return None;
+        }
+        let maps: Vec<Map> = self.maps.iter().filter(|map| fits(map)).cloned().collect();
+        if maps.is_empty() {
+            return None;
+        }
+        let map = maps[self.below(maps.len())].clone();
+        Some(self.keyed(&map, height))
+    }
+}
+
+/// Whether its keys can be asked for: a histogram is kept in parts.
+fn is_counted(map: &Map) -> bool {
+    !map.keys.is_empty() && !matches!(map.gather, Some(Gather::Hist | Gather::Lhist))
+}
+
+/// Whether brackets after it would be those of a key.
+fn is_bare_map(expr: &Expr) -> bool {
+    matches!(&expr.kind, Kind::Read(entry) if entry.map.keys.is_empty())
+}
+
+/// The expression and all of its parts.
+fn parts(of: Expr, into: &mut Vec<Expr>) {
+    match &of.of {
+        Type::Tuple(types) => {
+            for (number, part) in types.iter().enumerate() {
+                let part = part.clone();
+                let inner = Box::new(of.clone());
+                let kind = match number % 2 == 0 || is_bare_map(&of) {
+                    true => Kind::Part(inner, number),
+                    false => Kind::PartAt(inner, number),
+                };
+                parts(Expr { of: part, kind }, into);
+            }
+        }
+        Type::Record(fields) => {
+            for (name, part) in fields {
+                let kind = Kind::Field(Box::new(of.clone()), name);
+                let of = part.clone();
+                parts(Expr { of, kind }, into);
+            }
+        }
+        Type::Array(cut, count) if !is_bare_map(&of) => {
+            let element = if cut.is_signed {
+                Type::Signed
+            } else {
+                Type::Unsigned
+            };
+            let kind = Kind::Element(Box::new(of.clone()), *count, Box::new(number(0)));
+            let narrow = Expr {
+                of: element.clone(),
+                kind,
+            };
+            into.push(cast(&element, narrow));
+        }
+        _ => {}
+    }
+    into.push(of);
+}
