@@ -441,6 +441,41 @@ fn tuples_have_any_number_of_values() {
 }
 
 #[test]
+fn a_text_is_cut_to_a_number_of_bytes() {
+    let long = "abcdefghijklmnopqrstuvwxyz";
+    for (text, printed) in [
+        ("print(str(\"abcdef\", 3));", "abc\n"),
+        ("print(str(\"aé\", 2));", "a\n"),
+        ("print((str(comm, 2), 1));", "(ca, 1)\n"),
+        ("print(str(comm, 15));", "cat\n"),
+        (
+            "$s = \"abcdef\"; print(str($s, 6)); print(str($s, 500));",
+            "abcdef\nabcdef\n",
+        ),
+        (
+            "$s = \"abcdef\"; @[str($s, 2)] = 1; print(@);",
+            "@[ab]: 1\n\n@[ab]: 1",
+        ),
+        ("$s = \"abcdef\"; print(str($s, 3) == \"abc\");", "true\n"),
+        ("$s = \"abcdef\"; print(strlen(str($s, 5)));", "5\n"),
+        ("$s = \"abcdef\"; print(str(str($s, 5), 4));", "abcd\n"),
+    ] {
+        assert_eq!(run(text), printed, "{text}");
+    }
+    let why = compiled_with(
+        "kprobe:vfs_write { $s = \"abc\"; print(str($s, cpu)); }",
+        &Fake::new(),
+        &Options::default(),
+    );
+    let why = why.err().expect("a number that is known at the hit only");
+    assert!(why.contains("that the program names"), "{why}");
+    for length in 1..=26 {
+        let text = format!("$s = \"{long}\"; print(str($s, {length}));");
+        assert_eq!(run(&text), format!("{}\n", &long[..length]));
+    }
+}
+
+#[test]
 fn keys_and_texts_are_long() {
     let path = "/a/path/with/more/than/forty/letters/in/all";
     let long = "y".repeat(300);

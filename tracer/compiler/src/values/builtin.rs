@@ -18,7 +18,7 @@ use trace_language::{
 
 use super::{
     COMM_BYTES, Copied, Holds, SiteKind, UserMoment, Val, Values, Variable, identity, library,
-    sizes, words,
+    sizes, text::MOST_TEXT, words,
 };
 use crate::{
     Lowered,
@@ -26,9 +26,6 @@ use crate::{
     number::{Counted, Key, Kind, Number, Space},
     tables::Unset,
 };
-
-/// The most bytes of a text that a program asks for.
-const MOST_TEXT: u32 = 1023;
 
 /// A function that gives a value.
 type Gives = fn(&mut Values<'_, '_>, Call<'_>) -> Lowered<Val>;
@@ -137,16 +134,24 @@ impl Values<'_, '_> {
 
 fn string(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
     match call.arguments {
-        [address] => values.text_at(address, values.tables.options.text_bytes, None),
+        [address] => {
+            let value = values.value(address)?;
+            let most = values.tables.options.text_bytes;
+            values.text_at(value, address.span, most, None)
+        }
         [address, length] => {
+            let value = values.value(address)?;
+            if values.is_text(&value) {
+                return super::text::cut(values, value, address.span, length);
+            }
             let counted = values.count(length)?;
             if counted.number.constant().is_some() {
                 let most = values.constant(length, 1..=MOST_TEXT)?;
                 // With its NUL.
-                values.text_at(address, most + 1, None)
+                values.text_at(value, address.span, most + 1, None)
             } else {
                 let most = values.tables.options.text_bytes;
-                values.text_at(address, most, Some(counted.number))
+                values.text_at(value, address.span, most, Some(counted.number))
             }
         }
         _ => call.refuse(),

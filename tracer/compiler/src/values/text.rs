@@ -1,4 +1,7 @@
-//! Texts: compared, chosen, and read from an address.
+//! Texts: compared, chosen, cut, and read from an address.
+//!
+//! A text ends with a NUL. Where one is kept, zeros fill it up, so equal texts have equal bytes. A
+//! text that is longer than its place is cut there.
 
 use alloc::boxed::Box;
 
@@ -14,6 +17,9 @@ use crate::{
     Lowered,
     number::{Kind, Number, Test},
 };
+
+/// The most bytes of a text that a program asks for.
+pub(super) const MOST_TEXT: u32 = 1023;
 
 impl Values<'_, '_> {
     /// A value in the stack, where the program puts it first. It stays there, because it may be
@@ -117,13 +123,14 @@ impl Values<'_, '_> {
         Ok(test)
     }
 
+    /// The text at an address, of at most so many bytes with its NUL, and of `limit` without it.
     pub(crate) fn text_at(
         &mut self,
-        address: &Expression,
+        value: Val,
+        span: Span,
         most: u32,
         limit: Option<Number>,
     ) -> Lowered<Val> {
-        let value = self.value(address)?;
         // A text of the source is one already.
         if self.is_text(&value) {
             return Ok(value);
@@ -139,7 +146,7 @@ impl Values<'_, '_> {
                 present: Test::Constant(true),
             });
         }
-        let counted = self.as_number(value, address.span)?;
+        let counted = self.as_number(value, span)?;
         Ok(Val::Text {
             address: Number::select(counted.present, counted.number, Number::Constant(0)),
             most,
@@ -147,6 +154,58 @@ impl Values<'_, '_> {
             present: Test::Constant(true),
         })
     }
+}
+
+/// The beginning of a text: as many bytes as `length` says.
+pub(crate) fn cut(
+    values: &mut Values<'_, '_>,
+    text: Val,
+    span: Span,
+    length: &Expression,
+) -> Lowered<Val> {
+    let refused = |span, message: &str, help: &str| Err(Diagnostic::new(span, message, help));
+    if values.count(length)?.number.constant().is_none() {
+        return refused(
+            length.span,
+            "a text is cut to a number of bytes that the program names",
+            "write the number: str($text, 8)",
+        );
+    }
+    let most = values.constant(length, 1..=MOST_TEXT)?;
+    if let Val::Literal(text) = &text {
+        let end = text.floor_char_boundary(most as usize);
+        return Ok(Val::Literal(text[..end].into()));
+    }
+    if text.present() != Test::Constant(true) {
+        return refused(
+            span,
+            "a text that may not be there cannot be cut",
+            "print it whole, or ask for it first: if (value) { $text = value; }",
+        );
+    }
+    let bytes = (most + 1).next_multiple_of(8);
+    if values.text_bytes(&text) <= most {
+        return Ok(text);
+    }
+    let place = values.memory.take_for_good(bytes);
+    values.copies.push(Copy {
+        of: Copied::Value(text),
+        to: place,
+        shape: Shape::Text(bytes),
+        span,
+    });
+    for after in most..bytes {
+        values.copies.push(Copy {
+            of: Copied::Value(Val::number(Number::Constant(0), Kind::UNSIGNED)),
+            to: place.at(after),
+            shape: Shape::Unsigned(1),
+            span,
+        });
+    }
+    Ok(Val::Stored {
+        place,
+        shape: Shape::Text(bytes),
+    })
 }
 
 /// The first bytes of a text, as bytes. Zeros follow a text that is shorter.
