@@ -703,7 +703,7 @@ fn pictures_leave_the_lines_of_the_program_alone() {
     assert!(page.contains("\"/tmp/workload."), "{page}");
 }
 
-/// The first directory has been made when the kernel panics at the third one.
+/// How much had come when the kernel panics at the third directory is left to chance.
 #[test]
 fn pictures_of_a_kernel_that_dies_have_what_had_come() {
     let file = std::env::temp_dir().join(format!("trace.dead.{}", std::process::id()));
@@ -729,12 +729,7 @@ fn pictures_of_a_kernel_that_dies_have_what_had_come() {
     let no_flame = "is not written: the maps have not come";
     assert!(said.contains(no_flame), "{said}");
     let shown = std::fs::read_to_string(&page).unwrap();
-    for part in [
-        "what it had not sent is missing",
-        "kernel::fs::mkdir: nanoseconds<",
-    ] {
-        assert!(shown.contains(part), "{part}: {shown}");
-    }
+    assert!(shown.contains("what it had not sent is missing"), "{shown}");
     assert!(!std::fs::read(&timeline).unwrap().is_empty());
     for written in [page, timeline] {
         std::fs::remove_file(written).unwrap();

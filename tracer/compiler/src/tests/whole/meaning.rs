@@ -126,7 +126,8 @@ impl<'p> Machine<'p> {
         if let Some(condition) = &clause.condition
             && !holds(self, condition)
         {
-            return;
+            // A block in the condition may have printed something.
+            return self.answer();
         }
         self.run(&clause.body);
         self.answer();
