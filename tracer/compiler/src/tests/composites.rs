@@ -6,6 +6,7 @@ use bpf::context::Register::{Di, Si};
 
 use super::{
     fake::{Fake, compiled_with},
+    values::{with_file, write_hit},
     world::{Hit, World},
 };
 use crate::Options;
@@ -469,6 +470,12 @@ fn a_text_is_cut_to_a_number_of_bytes() {
     );
     let why = why.err().expect("a number that is known at the hit only");
     assert!(why.contains("that the program names"), "{why}");
+    let mut world = with_file(
+        "kprobe:vfs_write { print(str(args.file.name, 6)); print(str(args.file.name, 40)); }",
+        "a name of a file",
+    );
+    world.hit(&write_hit());
+    assert_eq!(world.out, "a name\na name of a file\n");
     for length in 1..=26 {
         let text = format!("$s = \"{long}\"; print(str($s, {length}));");
         assert_eq!(run(&text), format!("{}\n", &long[..length]));

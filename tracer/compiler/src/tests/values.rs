@@ -33,7 +33,7 @@ pub(super) fn with_file(text: &str, name: &str) -> World {
     world
 }
 
-fn write_hit() -> Hit {
+pub(super) fn write_hit() -> Hit {
     Hit {
         registers: vec![(Di, FILE_AT), (Si, NAME_AT), (Dx, 5), (Cx, 0xffff_fffe)],
         ..Hit::default()
