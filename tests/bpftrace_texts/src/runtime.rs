@@ -231,9 +231,8 @@ fn is_expected(test: &Test, command: &Command, output: &str, directory: &Path) -
 fn output(command: &Command) -> Result<String, Option<String>> {
     let words: Vec<&str> = command.arguments.iter().map(String::as_str).collect();
     let kernel = AnyKernel::default();
-    let as_json: Form = |event, text, presentation, symbols| {
-        json::event(event, text, presentation.maps_at_end(), symbols)
-    };
+    let as_json: Form =
+        |event, text, presentation, symbols| json::event(event, text, presentation, true, symbols);
     match compiled(&command.program, &words, &kernel) {
         Outcome::Refused { message, .. } => Err(Some(message)),
         Outcome::Taken(compiled) => {

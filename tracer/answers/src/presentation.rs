@@ -14,7 +14,7 @@ use core::fmt::{self, Write};
 use trace_interface::{
     frame::{Books, Frame, MapEntry},
     shape::Shape,
-    view::{Class, HEADER, Level, MOST_WIDTH, Part, Record, Style, VALUES, View},
+    view::{Class, HEADER, Level, MOST_WIDTH, MapView, Part, Record, Style, VALUES, View},
 };
 
 use crate::{
@@ -314,19 +314,23 @@ impl Presentation {
         })
     }
 
+    /// The map of that name: its keys, and how its values are kept.
+    pub fn map_called(&self, name: &str) -> Option<&MapView> {
+        let mut maps = self.view.maps.iter();
+        maps.find(|map| map.name.as_deref() == Some(name))
+    }
+
     /// Whether the numbers of a map say how often something was hit, and no more.
     pub fn counts_hits(&self, name: &str) -> bool {
-        let mut maps = self.view.maps.iter();
-        let map = maps.find(|map| map.name.as_deref() == Some(name));
-        map.is_some_and(|map| matches!(map.class, Class::Count | Class::Histogram(_)))
+        self.map_called(name)
+            .is_some_and(|map| matches!(map.class, Class::Count | Class::Histogram(_)))
     }
 
     /// Whether a map has a call stack among its keys.
     pub fn has_stacks(&self, name: &str) -> bool {
-        let mut maps = self.view.maps.iter();
-        let map = maps.find(|map| map.name.as_deref() == Some(name));
         let is_stack = |key: &Shape| matches!(key, Shape::Stack { .. });
-        map.is_some_and(|map| map.keys.iter().any(is_stack))
+        self.map_called(name)
+            .is_some_and(|map| map.keys.iter().any(is_stack))
     }
 
     /// The maps that are shown when the script ends: all, unless it says that none is.
@@ -595,7 +599,6 @@ fn nanoseconds(ticks: u64, hz: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trace_interface::view::MapView;
 
     struct NoSymbols;
 

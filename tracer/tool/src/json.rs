@@ -5,35 +5,54 @@
 //! Whatever JSON has no form for is the text that stands in the lines without `--json`.
 
 use serde_json::{Map, Value as Json, json};
-use trace_answers::{Event, Key, PrintedBy, Recorded, Symbolize, Totals, Value};
+use trace_answers::{Event, Key, Presentation, PrintedBy, Recorded, Symbolize, Totals, Value};
+use trace_interface::view::{Class, MapView};
 
 /// A line of the output.
 pub fn line(kind: &str, data: Json) -> String {
-    format!("{}\n", json!({ "type": kind, "data": data }))
+    object(&json!({ "type": kind, "data": data }))
+}
+
+/// An object on a line of its own. A terminal takes some characters for commands that JSON lets
+/// through, so all control characters are escaped.
+fn object(of: &Json) -> String {
+    let mut line = String::new();
+    for character in of.to_string().chars() {
+        match character.is_control() {
+            true => line += &format!("\\u{:04x}", u32::from(character)),
+            false => line.push(character),
+        }
+    }
+    line + "\n"
 }
 
 /// A number of things, under the name of the things. bpftrace has the number twice.
 fn number_of(kind: &str, things: &str, count: u64) -> String {
-    let line = json!({ "type": kind, "count": count, "data": { things: count } });
-    format!("{line}\n")
+    object(&json!({ "type": kind, "count": count, "data": { things: count } }))
 }
 
-/// The lines of an event whose text is `text`. The last one has `maps`, as they are at the end.
-pub fn event<'m>(
+/// The lines of an event whose text is `text`. The last one has the maps, unless they are no
+/// answers.
+pub fn event(
     event: &Event,
     text: &str,
-    maps: impl Iterator<Item = (&'m str, Vec<(Key, Value)>)>,
+    presentation: &Presentation,
+    with_maps: bool,
     symbols: &dyn Symbolize,
 ) -> String {
+    let map = |name: &str, entries: &[(Key, Value)]| {
+        map(name, presentation.map_called(name), entries, symbols)
+    };
     match event {
         Event::Map {
             name,
             shown: Some(entries),
-        } => map(name, entries, symbols),
+        } => map(name, entries),
         Event::Started { places } => number_of("attached_probes", "probes", *places),
         Event::Record(record) => printed(record, text, symbols),
         Event::Ended { totals, .. } => {
-            let maps = maps.map(|(name, entries)| map(name, &entries, symbols));
+            let maps = presentation.maps_at_end().filter(|_| with_maps);
+            let maps = maps.map(|(name, entries)| map(name, &entries));
             let lost: u64 = totals.lost.iter().map(|(_, count)| count).sum();
             let lost = (lost != 0).then(|| number_of("lost_events", "events", lost));
             maps.chain(lost).chain([books(totals)]).collect()
@@ -57,20 +76,30 @@ fn printed(record: &Recorded, text: &str, symbols: &dyn Symbolize) -> String {
 /// A warning or an error, of which bpftrace has the text in `msg`.
 fn message(kind: &str, text: &str, before: &str) -> String {
     let text = text.strip_prefix(before).unwrap_or(text);
-    let line = json!({ "type": kind, "msg": text.strip_suffix('\n').unwrap_or(text) });
-    format!("{line}\n")
+    object(&json!({ "type": kind, "msg": text.strip_suffix('\n').unwrap_or(text) }))
 }
 
-/// A map: its kind and its content.
-fn map(name: &str, entries: &[(Key, Value)], symbols: &dyn Symbolize) -> String {
-    let kind = match entries.first() {
-        Some((_, Value::Histogram(_))) => "hist",
-        Some((_, Value::Series(_))) => "tseries",
-        Some((_, Value::Statistics { .. } | Value::Average { .. })) => "stats",
+/// A map: its kind and its content. `view` says what it holds, also while it is empty.
+fn map(
+    name: &str,
+    view: Option<&MapView>,
+    entries: &[(Key, Value)],
+    symbols: &dyn Symbolize,
+) -> String {
+    let kind = match view.map(|map| &map.class) {
+        Some(Class::Histogram(_)) => "hist",
+        Some(Class::Series(_)) => "tseries",
+        Some(Class::Statistics { .. } | Class::Average { .. }) => "stats",
         _ => "map",
     };
+    // One value, of which nothing is left.
+    let is_list = view.is_some_and(|map| map.keys.is_empty() && map.class.parts().is_some());
+    let of = match entries {
+        [] if is_list => json!([]),
+        _ => content(entries, symbols),
+    };
     let mut data = Map::new();
-    data.insert(name.into(), content(entries, symbols));
+    data.insert(name.into(), of);
     line(kind, Json::Object(data))
 }
 
@@ -246,7 +275,26 @@ fn integer(number: i128) -> Json {
 mod tests {
     use super::*;
     use trace_answers::{Bucket, NoSymbols, Symbol, UserStack};
-    use trace_interface::shape::StackForm;
+    use trace_interface::{
+        shape::StackForm,
+        view::{Gathered, Scale, Series},
+    };
+
+    /// A map without keys whose values are kept so.
+    fn of(class: Class) -> MapView {
+        MapView {
+            name: Some("@".into()),
+            class,
+            keys: Vec::new(),
+        }
+    }
+
+    const SERIES: Class = Class::Series(Series {
+        nanoseconds: 1,
+        intervals: 2,
+        gathered: Gathered::Last,
+        signed: true,
+    });
 
     #[test]
     fn maps_are_objects_by_their_keys() {
@@ -256,7 +304,7 @@ mod tests {
         };
         let entries = [(vec![Value::Unsigned(1), text("a")], Value::Signed(-2))];
         assert_eq!(
-            map("@x", &entries, &NoSymbols),
+            map("@x", None, &entries, &NoSymbols),
             "{\"data\":{\"@x\":{\"1,a\":-2}},\"type\":\"map\"}\n"
         );
         let interval = |value| trace_answers::Interval {
@@ -265,7 +313,7 @@ mod tests {
         };
         let series = Value::Series(vec![interval(Some(-3)), interval(None)]);
         assert_eq!(
-            map("@", &[(vec![], series)], &NoSymbols),
+            map("@", Some(&of(SERIES)), &[(vec![], series)], &NoSymbols),
             "{\"data\":{\"@\":[{\"interval_start\":\"1970-01-01 00:00:01.500000000\",\
              \"value\":-3}]},\"type\":\"tseries\"}\n"
         );
@@ -276,9 +324,43 @@ mod tests {
         };
         let entries = [(vec![], Value::Histogram(vec![bucket]))];
         assert_eq!(
-            map("@", &entries, &NoSymbols),
+            map(
+                "@",
+                Some(&of(Class::Histogram(Scale::Log2))),
+                &entries,
+                &NoSymbols
+            ),
             "{\"data\":{\"@\":[{\"count\":3,\"max\":7,\"min\":4}]},\"type\":\"hist\"}\n"
         );
+    }
+
+    #[test]
+    fn an_empty_map_is_what_it_was() {
+        let empty = |class| map("@", Some(&of(class)), &[], &NoSymbols);
+        assert_eq!(
+            empty(Class::Histogram(Scale::Log2)),
+            "{\"data\":{\"@\":[]},\"type\":\"hist\"}\n"
+        );
+        assert_eq!(
+            empty(SERIES),
+            "{\"data\":{\"@\":[]},\"type\":\"tseries\"}\n"
+        );
+        assert_eq!(
+            empty(Class::Count),
+            "{\"data\":{\"@\":{}},\"type\":\"map\"}\n"
+        );
+    }
+
+    #[test]
+    fn control_characters_are_escaped() {
+        let text = "a\u{1b}\u{7f}\u{9b}é\n";
+        let shown = line("printf", json!(text));
+        assert_eq!(
+            shown,
+            "{\"data\":\"a\\u001b\\u007f\\u009bé\\n\",\"type\":\"printf\"}\n"
+        );
+        let read: Json = serde_json::from_str(&shown).unwrap();
+        assert_eq!(read["data"], text);
     }
 
     /// As bpftrace has it, both functions are statistics; the average alone is a number.
@@ -296,11 +378,21 @@ mod tests {
             average,
         };
         assert_eq!(
-            map("@", &[(vec![], all)], &NoSymbols),
+            map(
+                "@",
+                Some(&of(Class::Statistics { signed: true })),
+                &[(vec![], all)],
+                &NoSymbols
+            ),
             "{\"data\":{\"@\":{\"average\":-7,\"count\":4,\"total\":-30}},\"type\":\"stats\"}\n"
         );
         assert_eq!(
-            map("@", &[(vec![], only)], &NoSymbols),
+            map(
+                "@",
+                Some(&of(Class::Average { signed: true })),
+                &[(vec![], only)],
+                &NoSymbols
+            ),
             "{\"data\":{\"@\":-7},\"type\":\"stats\"}\n"
         );
     }

@@ -411,9 +411,8 @@ impl Session<'_> {
     /// The lines that stand for an event with --json.
     fn json(&self, event: &Event, text: &str) -> String {
         // The map of a tree is no answer.
-        let maps = self.presentation.maps_at_end();
-        let maps = maps.filter(|_| self.tree.is_none());
-        json::event(event, text, maps, self.symbols)
+        let with_maps = self.tree.is_none();
+        json::event(event, text, &self.presentation, with_maps, self.symbols)
     }
 
     /// The end of the guest's log.

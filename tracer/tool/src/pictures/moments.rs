@@ -153,7 +153,7 @@ impl Moments {
     pub fn build(self, mut builder: Builder, since_1970: Option<u64>) -> Timeline {
         let distance = self.distance.unwrap_or(0);
         let since_begin = |since_boot: u64| signed(since_boot).saturating_add(distance);
-        // Of a tree without an end nobody knows whether it takes longer than the bound.
+        // Nothing tells whether a tree without an end takes longer than the bound.
         let tasks = self.tasks.into_values().filter(|_| self.over.is_none());
         let open = tasks.flat_map(|task| task.open).map(|open| open.call);
         let mut open: Vec<Call> = open.collect();
