@@ -187,8 +187,8 @@ pub(crate) fn decode(shape: &Shape, bytes: &[u8], context: &Context) -> Value {
             }
         }
         Shape::Maybe(of) => match number(first(1)) {
-            0 => Value::Absent,
-            _ => decode(of, behind(1), context),
+            0 => decode(of, behind(1), context),
+            _ => Value::Absent,
         },
         Shape::Record(of) => Value::Struct {
             name: "".into(),

@@ -116,7 +116,7 @@ pub enum Shape {
         name: Rc<str>,
         fields: Fields,
     },
-    /// 1 in a byte and the value, or zeros if there is none.
+    /// 0 in a byte and the value, or 1 and zeros if there is none.
     Maybe(Box<Shape>),
     /// The tag of an enum whose variants hold nothing, as it is in memory.
     Choice {

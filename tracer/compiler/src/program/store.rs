@@ -121,7 +121,8 @@ impl Code<'_, '_> {
         Ok(())
     }
 
-    /// 1 in a byte and the value, or zeros: it is not there.
+    /// 0 in a byte and the value, or 1 and zeros: it is not there. So what a variable has before it
+    /// is set is a zero that is there.
     fn store_or_not(
         &mut self,
         value: &Val,
@@ -134,9 +135,10 @@ impl Code<'_, '_> {
         // The stack must look the same on both ways.
         let before = core::mem::replace(&mut self.asm.forgetful, true);
         self.asm.fill(to, shape.bytes());
+        self.asm.store_constant(to, 1, 1);
         self.branch_on(&present, false, no);
         let stored = self.store(value, to.at(1), of, span);
-        self.asm.store_constant(to, 1, 1);
+        self.asm.store_constant(to, 1, 0);
         self.asm.place(no);
         self.asm.forgetful = before;
         stored

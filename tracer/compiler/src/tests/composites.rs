@@ -441,6 +441,26 @@ fn tuples_have_any_number_of_values() {
     )]);
 }
 
+/// An element that is found at the hit may be missing. A part of a tuple that was not set is not.
+#[test]
+fn parts_that_were_not_set_are_zero() {
+    all(&[
+        (
+            "$a = (int8[8])1; if (arg0 == 4) { $t = ($a[arg0], 1); } print($t);",
+            "(0, 0)",
+        ),
+        (
+            "$a = (int8[8])1; $t = ($a[arg0 + 6], 1); print($t);",
+            "(-, 1)",
+        ),
+        (
+            "$a = (int8[8])1; if (arg0 == 4) { $t = (x=$a[9 - arg0], y=2); } else { $t = \
+             (x=$a[arg0 + 6], y=3); } print($t);",
+            "{ .x = -, .y = 3 }",
+        ),
+    ]);
+}
+
 #[test]
 fn a_text_is_cut_to_a_number_of_bytes() {
     let long = "abcdefghijklmnopqrstuvwxyz";
