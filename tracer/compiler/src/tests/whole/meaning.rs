@@ -612,7 +612,7 @@ fn stepped(before: &Value, is_up: bool) -> u64 {
 fn formatted(format: &str, value: &Value) -> String {
     match format {
         "%d" => value.bits().cast_signed().to_string(),
-        "%u" => value.bits().to_string(),
+        "%lu" => value.bits().to_string(),
         "%lx" => format!("{:x}", value.bits()),
         "%08lx" => format!("{:08x}", value.bits()),
         "%hhx" => format!("{:x}", value.bits() & 0xff),

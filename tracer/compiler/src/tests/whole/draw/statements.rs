@@ -280,7 +280,7 @@ impl Draw<'_> {
                 ("%s", self.make(&of, height))
             }
             _ => {
-                let formats = ["%d", "%u", "%lx", "%08lx", "%hhx", "%hd", "%9d", "%-6d|"];
+                let formats = ["%d", "%lu", "%lx", "%08lx", "%hhx", "%hd", "%9d", "%-6d|"];
                 (self.random.of(&formats), self.any_number(height))
             }
         }
