@@ -171,7 +171,7 @@ impl Walk {
     fn above(&self, frame: &Frame) -> Option<Frame> {
         let mut above = unwind::step(frame).ok()?;
         if above.interrupted {
-            if is_hit(frame.code_address()) || is_before_preemption(frame) {
+            if is_hit(frame.code_address()) && !is_preempted(frame) {
                 above.registers[register::IP] = hooks::before_breakpoint(above.ip());
             }
         } else {
@@ -234,6 +234,7 @@ fn is_hit(code: u64) -> bool {
                 | "kprobe_kretprobes"
                 | "jprobe_leave"
                 | "asm_breakpoint_other"
+                | "preemptible_breakpoint"
                 | "kprobe_detour"
                 | "kprobe_detour_at_entry"
                 | "kretprobe_detour_entry"
@@ -241,18 +242,19 @@ fn is_hit(code: u64) -> bool {
     })
 }
 
-/// Whether `frame` is that of the entry that may preempt in front of a breakpoint, and has not
-/// moved the interrupted ip there yet.
+/// Whether `frame` is that of the entry that preempts in front of a breakpoint, and has moved the
+/// interrupted ip there.
 ///
 /// When it does, it changes `orig_ax`, which lies above the stack pointer of its call
 /// (`probes/gate_entry.rs`). An NMI around the call cannot tell. It takes an ip that was moved for
 /// what it is, unless the instruction before has a breakpoint, too.
-fn is_before_preemption(frame: &Frame) -> bool {
+fn is_preempted(frame: &Frame) -> bool {
     const PADDING: u64 = 8;
     let name = crate::symbols::lookup_addr(frame.code_address()).map(|symbol| symbol.name);
     let orig_ax = frame.sp() + PADDING + offset_of!(PtRegs, orig_ax) as u64;
     name == Some("preemptible_breakpoint")
-        && (frame.interrupted || Stacks.read(orig_ax) == Some(u64::MAX))
+        && !frame.interrupted
+        && Stacks.read(orig_ax) != Some(u64::MAX)
 }
 
 impl Iterator for Walk {
