@@ -563,7 +563,8 @@ impl Event {
     /// # Errors
     /// The same as [`Event::apply_growth`]; then the old filter is in force.
     pub fn set_filter(&mut self, filter: Option<Filter>) -> Result<(), Errno> {
-        self.exchange(|event| &mut event.filter, filter)
+        let grows = filter.is_some();
+        self.exchange(|event| &mut event.filter, filter, grows)
     }
 
     /// Records hits of the tasks that `filter` keeps.
@@ -574,7 +575,8 @@ impl Event {
         if filter == self.of_tasks {
             return Ok(());
         }
-        self.exchange(|event| &mut event.of_tasks, filter)
+        let grows = filter.is_some();
+        self.exchange(|event| &mut event.of_tasks, filter, grows)
     }
 
     /// Has each record followed by its call stack, or not.
@@ -582,25 +584,22 @@ impl Event {
     /// # Errors
     /// As [`Event::apply`]; then it is as it was.
     pub fn set_stacks(&mut self, on: bool) -> Result<(), Errno> {
-        let old = core::mem::replace(&mut self.with_stacks, on);
-        if old == on {
+        if on == self.with_stacks {
             return Ok(());
         }
-        let result = self.apply();
-        if result.is_err() {
-            self.with_stacks = old;
-        }
-        result
+        // The largest program has them anyway.
+        self.exchange(|event| &mut event.with_stacks, on, false)
     }
 
-    /// Puts `filter` in the place of another one; if that fails, that one is in force as before.
-    fn exchange(
+    /// Puts `value` in the place of another one, which lets the programs grow or not; if that
+    /// fails, that one is in force as before.
+    fn exchange<T>(
         &mut self,
-        place: fn(&mut Self) -> &mut Option<Filter>,
-        filter: Option<Filter>,
+        place: fn(&mut Self) -> &mut T,
+        value: T,
+        grows: bool,
     ) -> Result<(), Errno> {
-        let grows = filter.is_some();
-        let old = core::mem::replace(place(self), filter);
+        let old = core::mem::replace(place(self), value);
         let result = match grows {
             true => self.apply_growth(),
             false => self.apply(),

@@ -413,6 +413,13 @@ fn the_kinds_of_probes_are_listed_where_there_is_none() {
     );
 }
 
+/// The parts of a text that mistakes are about.
+fn parts(text: &str) -> Vec<&str> {
+    let mistakes = parse_with(text, &[]).unwrap_err();
+    let spans = mistakes.iter().map(|mistake| mistake.span.range());
+    spans.map(|span| &text[span]).collect()
+}
+
 #[test]
 fn all_mistakes_of_a_text_are_told() {
     let text = "kprobe:f {\n  $a = ;\n  @b = count(;\n  if (1) { $c = 08; $ok = 1; }\n}\n\
@@ -440,20 +447,10 @@ fn all_mistakes_of_a_text_are_told() {
     );
     // The block of a clause that is not understood is left out with the blocks in it.
     let text = "kprob:f { if (1) { $a = 1; } $b = 2; } kprobe:g { $c = ; }";
-    let places = parse_with(text, &[]).unwrap_err();
-    let places: Vec<_> = places
-        .iter()
-        .map(|mistake| &text[mistake.span.range()])
-        .collect();
-    assert_eq!(places, ["kprob", ";"]);
+    assert_eq!(parts(text), ["kprob", ";"]);
     // The end of a block that has no beginning ends a clause.
     let text = "kprob:f } kprobe:g { $a = ; }";
-    let places = parse_with(text, &[]).unwrap_err();
-    let places: Vec<_> = places
-        .iter()
-        .map(|mistake| &text[mistake.span.range()])
-        .collect();
-    assert_eq!(places, ["kprob", ";"]);
+    assert_eq!(parts(text), ["kprob", ";"]);
 }
 
 #[test]

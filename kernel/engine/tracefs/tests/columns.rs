@@ -5,8 +5,8 @@
 
 mod common;
 
-use common::lines::{definition, parse_in, refused, refused_by};
-use tracefs::{commands::Words, definition::File, fetch::Grammar, refusal::Reason};
+use common::lines::{definition, refused, refused_by, refused_in};
+use tracefs::{definition::File, fetch::Grammar, refusal::Reason};
 
 #[test]
 fn mistakes_of_the_selftest_have_its_columns() {
@@ -229,20 +229,6 @@ fn earlier_part_is_refused_first() {
     refused("r:x vfs_read ^%rax", Reason::BadRegister);
 }
 
-/// Parses a line of `uprobe_events` that is refused, with the column marked.
-#[track_caller]
-fn refused_in_program(marked: &str, reason: Reason) {
-    let column = marked.find('^').expect("the line marks its mistake");
-    let line = marked.replacen('^', "", 1);
-    let words = Words::of(&line).unwrap();
-    let refusal = parse_in(File::UprobeEvents, &line).expect_err(&line);
-    assert_eq!(
-        (refusal.reason, words.column(&refusal)),
-        (reason, column),
-        "{marked}"
-    );
-}
-
 /// The lines of Linux's selftest for `uprobe_events`, and ours.
 #[test]
 fn mistakes_in_places_of_programs_have_their_columns() {
@@ -279,6 +265,6 @@ fn mistakes_in_places_of_programs_have_their_columns() {
             Reason::ReferenceCounterNotClosed => marked.replace('^', "") + "^",
             _ => marked.to_owned(),
         };
-        refused_in_program(&marked, reason);
+        refused_in(File::UprobeEvents, &Grammar::default(), &marked, reason);
     }
 }

@@ -74,6 +74,29 @@ impl Meant {
     }
 }
 
+/// What 64 bits of operands become, if they have a sign or have none together. The left one says
+/// how it shifts.
+pub(super) fn calculated(op: &str, (x, y): (u64, u64), signed: bool, shifts_sign: bool) -> u64 {
+    let (signed_x, signed_y) = (x.cast_signed(), y.cast_signed());
+    match op {
+        "+" => x.wrapping_add(y),
+        "-" => x.wrapping_sub(y),
+        "*" => x.wrapping_mul(y),
+        "/" if y == 0 => 0,
+        "%" if y == 0 => x,
+        "/" if signed => signed_x.wrapping_div(signed_y).cast_unsigned(),
+        "%" if signed => signed_x.wrapping_rem(signed_y).cast_unsigned(),
+        "/" => x / y,
+        "%" => x % y,
+        "&" => x & y,
+        "|" => x | y,
+        "^" => x ^ y,
+        "<<" => x << (y & 63),
+        _ if shifts_sign => (signed_x >> (y & 63)).cast_unsigned(),
+        _ => x >> (y & 63),
+    }
+}
+
 /// An expression of at most that height.
 pub(super) fn expression(random: &mut Random, arguments: &[u64; 6], height: u32) -> Meant {
     if height == 0 || random.below(8) == 0 {
@@ -173,34 +196,11 @@ fn binary(random: &mut Random, a: &Meant, b: &Meant) -> Meant {
         _ => Type::Unsigned,
     };
     let signed = matches!(of, Type::Literal | Type::Signed);
-    let (x, y) = (a.value, b.value);
-    let (sx, sy) = (x as i64, y as i64);
-    let value = match op {
-        "+" => x.wrapping_add(y),
-        "-" => x.wrapping_sub(y),
-        "*" => x.wrapping_mul(y),
-        "/" if y == 0 => 0,
-        "%" if y == 0 => x,
-        "/" if signed => sx.wrapping_div(sy) as u64,
-        "%" if signed => sx.wrapping_rem(sy) as u64,
-        "/" => x / y,
-        "%" => x % y,
-        "&" => x & y,
-        "|" => x | y,
-        "^" => x ^ y,
-        "<<" => x << (y & 63),
-        _ => {
-            let left_signed = match a.of {
-                Type::Literal => signed,
-                Type::Signed => true,
-                _ => false,
-            };
-            match left_signed {
-                true => (sx >> (y & 63)) as u64,
-                false => x >> (y & 63),
-            }
-        }
+    let shifts_sign = match a.of {
+        Type::Literal => signed,
+        of => of == Type::Signed,
     };
+    let value = calculated(op, (a.value, b.value), signed, shifts_sign);
     let of = match (op, a.of) {
         ("<<" | ">>", Type::Signed) => Type::Signed,
         ("<<" | ">>", Type::Unsigned | Type::Boolean) => Type::Unsigned,

@@ -19,6 +19,31 @@ fn timeline(records: &str) -> Timeline {
     builder.finish()
 }
 
+/// A call of task 1 on processor 0. The depth is one that the builder replaces.
+fn whole(function: &str, begin: u64, end: u64) -> Call {
+    Call {
+        tid: 1,
+        cpu_at_entry: Some(0),
+        cpu_at_return: Some(0),
+        function: function.into(),
+        begin,
+        end,
+        seen: Seen::Whole,
+        arguments: Vec::new(),
+        result: None,
+        depth: 9,
+    }
+}
+
+fn run(cpu: u32, tid: u32, begin: u64, end: u64) -> Run {
+    Run {
+        cpu,
+        tid,
+        begin,
+        end,
+    }
+}
+
 fn shown(timeline: &Timeline) -> Vec<String> {
     let show = |call: &Call| {
         let (begin, end, seen) = (call.begin, call.end, call.seen);
@@ -161,18 +186,6 @@ fn check_nesting(timeline: &Timeline) {
 #[test]
 fn whole_calls_nest_by_their_times() {
     let mut builder = Builder::new();
-    let whole = |function: &str, begin, end| Call {
-        tid: 1,
-        cpu_at_entry: Some(0),
-        cpu_at_return: Some(0),
-        function: function.into(),
-        begin,
-        end,
-        seen: Seen::Whole,
-        arguments: Vec::new(),
-        result: None,
-        depth: 9,
-    };
     builder.call(whole("c", 20, 30));
     builder.call(whole("b", 20, 30));
     builder.call(whole("d", 40, 40));
@@ -198,20 +211,12 @@ fn whole_calls_nest_by_their_times() {
 #[test]
 fn a_whole_call_ends_no_earlier_than_the_record_before_it() {
     let mut builder = Builder::new();
-    let whole = |function: &str, begin, end| Call {
-        tid: 1,
-        cpu_at_entry: Some(0),
+    let moved = |function, begin, end| Call {
         cpu_at_return: Some(1),
-        function: function.into(),
-        begin,
-        end,
-        seen: Seen::Whole,
-        arguments: Vec::new(),
-        result: None,
-        depth: 0,
+        ..whole(function, begin, end)
     };
-    builder.call(whole("inner", 20, 100));
-    builder.call(whole("outer", 10, 90));
+    builder.call(moved("inner", 20, 100));
+    builder.call(moved("outer", 10, 90));
     let timeline = builder.finish();
     assert_eq!(
         shown(&timeline),
@@ -281,12 +286,6 @@ fn a_task_runs_where_its_last_record_was() {
     builder.instant(40, 1, 1, "moved", Vec::new());
     builder.exit(50, 1, 1, "a", None);
     let timeline = builder.finish();
-    let run = |cpu, tid, begin, end| Run {
-        cpu,
-        tid,
-        begin,
-        end,
-    };
     assert_eq!(
         timeline.runs,
         [run(0, 1, 10, 20), run(0, 2, 20, 30), run(1, 1, 40, 50),]
@@ -297,12 +296,6 @@ fn a_task_runs_where_its_last_record_was() {
 /// Runs that are handed over stand for those that records would tell.
 #[test]
 fn runs_that_are_known_are_in_the_order_of_processors_and_times() {
-    let run = |cpu, tid, begin, end| Run {
-        cpu,
-        tid,
-        begin,
-        end,
-    };
     let mut builder = Builder::new();
     builder.entry(10, 1, 0, "a", Vec::new());
     for known in [run(1, 7, 5, 9), run(0, 8, 30, 60), run(0, 9, 20, 30)] {
@@ -368,17 +361,9 @@ fn losses_add_up_by_reason_and_counters_are_in_order() {
 #[test]
 fn whole_calls_end_in_their_callers() {
     let mut builder = Builder::new();
-    let call = |function: &str, begin, end| Call {
-        tid: 1,
+    let call = |function, begin, end| Call {
         cpu_at_entry: None,
-        cpu_at_return: Some(0),
-        function: function.into(),
-        begin,
-        end,
-        seen: Seen::Whole,
-        arguments: Vec::new(),
-        result: None,
-        depth: 9,
+        ..whole(function, begin, end)
     };
     builder.call(call("inner", 15, 18));
     builder.call(call("outer", 10, 20));

@@ -10,12 +10,8 @@ use tracefs::{
 use super::Kernel;
 
 pub fn parse_in(file: File, line: &str) -> Result<Command, Refusal> {
-    Command::parse(
-        &Words::of(line).unwrap(),
-        file,
-        &Kernel,
-        &Grammar::default(),
-    )
+    let words = Words::of(line).unwrap();
+    Command::parse(&words, file, &Kernel, &Grammar::default())
 }
 
 pub fn parse(line: &str) -> Result<Command, Refusal> {
@@ -38,18 +34,23 @@ pub fn deletion(line: &str) -> Deletion {
     }
 }
 
-/// Checks that the line is refused for `reason`, with the caret where `^` marks the line.
+/// Checks that the line of a file is refused for `reason`, with the caret where `^` marks the line.
 #[track_caller]
-pub fn refused_by(grammar: &Grammar, marked: &str, reason: Reason) {
+pub fn refused_in(file: File, grammar: &Grammar, marked: &str, reason: Reason) {
     let column = marked.find('^').expect("the line marks its mistake");
     let line = marked.replacen('^', "", 1);
     let words = Words::of(&line).unwrap();
-    let refusal = Command::parse(&words, File::KprobeEvents, &Kernel, grammar).expect_err(&line);
+    let refusal = Command::parse(&words, file, &Kernel, grammar).expect_err(&line);
     assert_eq!(
         (refusal.reason, words.column(&refusal)),
         (reason, column),
         "{marked}"
     );
+}
+
+#[track_caller]
+pub fn refused_by(grammar: &Grammar, marked: &str, reason: Reason) {
+    refused_in(File::KprobeEvents, grammar, marked, reason);
 }
 
 #[track_caller]

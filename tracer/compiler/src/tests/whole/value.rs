@@ -3,7 +3,10 @@
 //! A number is 64 bits and a sign, which the type of its expression tells. Each rule is one of
 //! docs/trace-language.md, in its order there.
 
-use super::tree::{Cut, Type};
+use super::{
+    super::arithmetic::calculated,
+    tree::{Cut, Type},
+};
 
 #[derive(Clone, Debug, PartialEq, PartialOrd, Eq, Ord)]
 pub(super) enum Value {
@@ -171,23 +174,5 @@ pub(super) fn compare(op: &str, a: &Value, b: &Value) -> bool {
 
 /// The bits of a result whose operands have that sign together. The left one says how it shifts.
 pub(super) fn binary(op: &str, a: &Value, b: &Value, is_signed: bool, shifts_sign: bool) -> u64 {
-    let (x, y) = (a.bits(), b.bits());
-    let (signed_x, signed_y) = (x.cast_signed(), y.cast_signed());
-    match op {
-        "+" => x.wrapping_add(y),
-        "-" => x.wrapping_sub(y),
-        "*" => x.wrapping_mul(y),
-        "/" if y == 0 => 0,
-        "%" if y == 0 => x,
-        "/" if is_signed => signed_x.wrapping_div(signed_y).cast_unsigned(),
-        "%" if is_signed => signed_x.wrapping_rem(signed_y).cast_unsigned(),
-        "/" => x / y,
-        "%" => x % y,
-        "&" => x & y,
-        "|" => x | y,
-        "^" => x ^ y,
-        "<<" => x << (y & 63),
-        _ if shifts_sign => (signed_x >> (y & 63)).cast_unsigned(),
-        _ => x >> (y & 63),
-    }
+    calculated(op, (a.bits(), b.bits()), is_signed, shifts_sign)
 }
