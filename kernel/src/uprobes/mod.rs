@@ -14,6 +14,7 @@
 //! | [`space`] | what is known of one program in memory: places, slots |
 //! | `published` | what hits read without a lock |
 //! | [`registry`] | registering, and the breakpoints in all programs |
+//! | `aftermath` | what a change leaves to be done when all programs have their breakpoints |
 //! | [`hit`] | what happens at a breakpoint |
 //! | [`error`] | refusals |
 //!
@@ -23,10 +24,13 @@
 //!     and the start of a program take as well. An error on the way takes back what was done.
 //! UPROBES-2. When a probe was unregistered or disabled, no handler of it runs: handlers run with
 //!     interrupts off, and every CPU is asked for an answer.
+//! UPROBES-3. A program that finds its reference counter raised is seen at its next call: the word
+//!     is raised when every CPU has the breakpoint.
 //!
 //! # Contexts
 //! Registration, fork and exec: tasks that may sleep. A hit waits for no other task.
 
+mod aftermath;
 mod calls;
 mod common;
 pub mod error;

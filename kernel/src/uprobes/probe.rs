@@ -109,7 +109,8 @@ macro_rules! common_methods {
 
             /// A word of 16 bits at that offset of the file, in data of the program. It is one
             /// larger in each process for each probe that is armed there, so that a program can
-            /// leave out the preparation of arguments that nobody wants.
+            /// leave out the preparation of arguments that nobody wants. A program that finds it
+            /// raised is seen at its next call.
             pub const fn reference_counter(mut self, offset: u64) -> Self {
                 self.common.place.reference_counter = Some(offset);
                 self

@@ -28,17 +28,16 @@ use ::probes::insn::{MAX_INSN_BYTES, Translation};
 use fallible::{push, try_box};
 
 use super::{
+    aftermath::{Aftermath, CountedWords, poke},
     error::UprobeError,
     probe::{ProbeRef, Uprobe, Uretprobe, UserProbe},
     space::{Displaced, How, NO_TRAMPOLINE, ProbeList, ProbedPlace, fires_in},
     target::{self, Target},
 };
 use crate::{
-    arch::smp,
     errno::Errno,
     fs::NodeRef,
     mm::{
-        frame::Frame,
         shared::Shared,
         user_space::{Access, UserSpace},
     },
@@ -87,71 +86,6 @@ static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
     sites: Vec::new(),
     programs: Vec::new(),
 });
-
-/// What is to be done when a change is complete.
-#[derive(Default)]
-struct Aftermath {
-    /// Frames that some CPU may still use.
-    replaced: Vec<Arc<Frame>>,
-    /// What a hit may have found before.
-    retired: Vec<Box<dyn Any>>,
-    /// First bytes of instructions that were stored, and where.
-    stores: Vec<(Arc<UserSpace>, u64, u8)>,
-    is_changed: bool,
-}
-
-impl Aftermath {
-    /// Stores the first byte of an instruction of a program that may be running.
-    fn store(&mut self, space: &Arc<UserSpace>, at: u64, byte: u8) -> Result<(), UprobeError> {
-        self.stores
-            .try_reserve(1)
-            .map_err(|_| UprobeError::OutOfMemory)?;
-        poke(space, at, &[byte], self)?;
-        self.stores.push((space.clone(), at, byte));
-        Ok(())
-    }
-
-    /// Takes memory for one more value that hits may have found: without it the value could not be
-    /// kept.
-    fn reserve_retired(&mut self) -> Result<(), UprobeError> {
-        self.retired
-            .try_reserve(1)
-            .map_err(|_| UprobeError::OutOfMemory)
-    }
-
-    /// Drops a value that hits may have found when no hit has it any more.
-    fn retire(&mut self, value: Box<dyn Any>) {
-        self.is_changed = true;
-        match self.reserve_retired() {
-            Ok(()) => self.retired.push(value),
-            Err(_) => {
-                smp::flush_tlb_everywhere();
-                drop(value);
-            }
-        }
-    }
-
-    /// Waits until every CPU has seen the change. Then no handler runs that is not registered.
-    ///
-    /// QEMU drops the translation of a block before the store to it lands. A CPU that translates
-    /// the block anew in between keeps the old bytes for ever. So every byte is stored once more
-    /// when all CPUs have answered.
-    fn settle(mut self) {
-        if !self.is_changed {
-            return;
-        }
-        smp::flush_tlb_everywhere();
-        if self.stores.is_empty() {
-            return;
-        }
-        for (space, at, byte) in core::mem::take(&mut self.stores) {
-            // The page is this program's alone since the first store.
-            let again = poke(&space, at, &[byte], &mut self);
-            debug_assert_eq!(again, Ok(()), "nothing is needed for it");
-        }
-        smp::flush_tlb_everywhere();
-    }
-}
 
 /// The probes of a site that fire, newest first, as hits see them.
 fn firing(site: &Site) -> Result<Option<ProbeList>, UprobeError> {
@@ -333,47 +267,23 @@ fn place(
     }
     let new = list.cloned().map(try_box).transpose()?;
     after.reserve_retired()?;
+    // SAFETY: only the holder of the registry's lock replaces a list.
+    let old = unsafe { place.probes() };
+    let words = CountedWords {
+        space,
+        file: key.0,
+        old: (old, pids.0),
+        new: (list, pids.1),
+    };
+    after.prepare_counts(&words)?;
+    after.change_counts(&words);
     let old = place.set_probes(new);
-    let counted = count_references(space, pids, key.0, (old.as_deref(), list), after);
     after.retired.extend(old.map(|old| old as Box<dyn Any>));
-    counted?;
     let (is, wanted) = (place.is_armed(), list.is_some());
     if is != wanted {
         let first = site.displaced.bytes()[0];
         after.store(space, address, if wanted { INT3 } else { first })?;
         place.set_armed(wanted);
-    }
-    Ok(())
-}
-
-/// Corrects the words that count the probes of a place, where `lists` are the old probes and the
-/// new ones, and `pids` the process of each.
-fn count_references(
-    space: &UserSpace,
-    pids: (Pid, Pid),
-    file: u64,
-    lists: (Option<&ProbeList>, Option<&ProbeList>),
-    after: &mut Aftermath,
-) -> Result<(), UprobeError> {
-    let is_counted = |probe: &UserProbe, (list, pid): (Option<&ProbeList>, Pid)| {
-        let is_there = list.is_some_and(|list| list.iter().any(|other| other.is(probe)));
-        is_there && probe.common().only.is_none_or(|only| only == pid)
-    };
-    let (old, new) = ((lists.0, pids.0), (lists.1, pids.1));
-    for (these, others, change) in [(old, new, u16::MAX), (new, old, 1)] {
-        for probe in these.0.iter().flat_map(|list| list.iter()) {
-            if let Some(offset) = probe.common().place.reference_counter
-                && is_counted(probe, these)
-                && !is_counted(probe, others)
-                && let Some(address) = space.address_of(file, offset, Access::Write)
-            {
-                let mut word = [0; 2];
-                if space.peek(address, &mut word).is_ok() {
-                    let count = u16::from_le_bytes(word).wrapping_add(change);
-                    poke(space, address, &count.to_le_bytes(), after)?;
-                }
-            }
-        }
     }
     Ok(())
 }
@@ -424,18 +334,6 @@ fn take_slot(space: &UserSpace, bytes: u64) -> Result<u64, UprobeError> {
     area.next += bytes;
     space.probes().set_area(area);
     Ok(slot)
-}
-
-fn poke(
-    space: &UserSpace,
-    address: u64,
-    bytes: &[u8],
-    after: &mut Aftermath,
-) -> Result<(), UprobeError> {
-    after.is_changed = true;
-    space
-        .poke(address, bytes, &mut after.replaced)
-        .map_err(|_| UprobeError::OutOfMemory)
 }
 
 /// A change of what is registered: the registry, and what the change leaves to be done.
@@ -572,6 +470,7 @@ pub fn program_starts(space: &Arc<UserSpace>, pid: Pid) -> Result<(), Errno> {
             pr_warn!("uprobes: process {pid} runs without a breakpoint: {error}");
         }
     }
+    after.raise_counts();
     Ok(())
 }
 

@@ -622,6 +622,25 @@ fn a_word_of_the_program_counts_the_probes() {
     );
 }
 
+/// A program that finds its word raised is seen at its very next call, on any CPU: in its first
+/// round, which copies the pages of its text and of its word, and in those after that.
+#[guest_test]
+fn a_program_whose_word_is_raised_is_seen_at_its_next_call() {
+    let offset = semaphore();
+    let sees_none = probe(at("probed_sign"));
+    for process in 0..10 {
+        let running = start(&["probed_semaphore_rounds", "10"]);
+        for round in 0..10 {
+            let add = probe(at("probed_add").reference_counter(offset));
+            expect_soon("its call", || add.hits() == 1);
+            drop(add);
+            let lowered = process * 10 + round + 1;
+            expect_soon("a lowered word", || sees_none.hits() == lowered);
+        }
+        assert_eq!(end_of(running), WaitStatus::exited(0));
+    }
+}
+
 /// The address of an object of the program.
 fn symbol(bytes: &[u8], name: &str) -> u64 {
     elf_program::objects(bytes)
@@ -723,38 +742,46 @@ fn refusals_say_why() {
     fs::unlink(&NodeRef::root(), b"/tmp/text").expect("it is there");
 }
 
-/// Memory may be short at any step of a registration. Then nothing has changed, and the program
-/// that runs goes on.
+/// Memory may be short at any step of a registration. Then nothing has changed, also not the word
+/// that counts, and the program that runs goes on.
 #[guest_test(timeout = 400)]
 fn memory_may_be_short_at_any_step() {
     let running = start(&["probed_forever"]);
     let task = process::find(running).expect("it runs");
-    let armed = || {
+    let (offset, word) = (semaphore(), symbol(&file(EXERCISE), "PROBED_SEMAPHORE"));
+    let armed_and_counted = || {
         let space = task.user_space().expect("it is a program");
-        space.probes().armed_places().len()
+        let mut count = [0; 2];
+        space.peek(word, &mut count).expect("it has the word");
+        (
+            space.probes().armed_places().len(),
+            u16::from_le_bytes(count),
+        )
     };
     // The page of slots is there then. A page of a program is taken only while the kernel's reserve
     // is free, and not one by one.
     drop(return_probe(return_of("probed_pid")));
     let mut refused = 0;
     for room in 0.. {
-        let one = ProbeRef::Shared(shared(at("probed_factorial").handler(count)));
-        let back = return_of("probed_factorial").handler(note_result);
-        let both: [UserProbe; 2] = [one.into(), ProbeRef::Shared(shared(back)).into()];
+        let one = at("probed_factorial").reference_counter(offset);
+        let one = ProbeRef::Shared(shared(one.handler(count)));
+        let back = return_of("probed_factorial").reference_counter(offset);
+        let back = ProbeRef::Shared(shared(back.handler(note_result)));
+        let both: [UserProbe; 2] = [one.into(), back.into()];
         let outcome = with_room_for(room, || registry::register(&both).map(|()| both));
         match outcome.result {
             Ok(both) => {
-                assert_eq!((armed(), outcome.refused), (1, 0));
+                assert_eq!((armed_and_counted(), outcome.refused), ((1, 2), 0));
                 let before = SEEN.load(SeqCst);
                 expect_soon("hits", || SEEN.load(SeqCst) > before);
                 registry::unregister(&both).expect("this is a task");
-                assert_eq!(armed(), 0);
+                assert_eq!(armed_and_counted(), (0, 0));
                 break;
             }
             Err(error) => {
                 assert_eq!(error.errno(), Errno::ENOMEM, "{error}");
                 assert!(outcome.refused > 0);
-                assert_eq!(armed(), 0, "room {room}");
+                assert_eq!(armed_and_counted(), (0, 0), "room {room}");
                 refused += 1;
             }
         }

@@ -66,6 +66,7 @@ fn main(mut args: Args) -> i32 {
         ("probed_fault", 0) => return probed::fault(),
         ("probed_semaphore", 1) => probed::semaphore(args),
         ("probed_semaphore_fork", 1) => probed::semaphore_fork(args),
+        ("probed_semaphore_rounds", 1) => probed::semaphore_rounds(args),
         ("probed_semaphore_changes", 0) => probed::semaphore_changes(),
         ("probed_taken", 0) => probed::taken(),
         ("probed_fork", 0) => probed::fork(),

@@ -6,7 +6,7 @@ use crate::SURVIVED;
 use core::{
     arch::{asm, naked_asm},
     cell::UnsafeCell,
-    hint::black_box,
+    hint::{self, black_box},
     sync::atomic::{AtomicU16, Ordering},
 };
 use user::{Args, abi::nr, syscall};
@@ -189,6 +189,23 @@ pub fn semaphore_changes() {
     }
     while count() != 0 {
         assert_eq!(probed_add(1, 2), 3);
+    }
+}
+
+/// Waits until somebody counts, calls a function once, waits until nobody counts, and says so by
+/// the call of another function: all that several times.
+pub fn semaphore_rounds(mut args: Args) {
+    let rounds: u32 = args.parse_next().expect("a count");
+    let count = || PROBED_SEMAPHORE.load(Ordering::Relaxed);
+    for _ in 0..rounds {
+        while count() == 0 {
+            hint::spin_loop();
+        }
+        probed_add(1, 2);
+        while count() != 0 {
+            hint::spin_loop();
+        }
+        probed_sign(1);
     }
 }
 
