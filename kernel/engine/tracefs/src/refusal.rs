@@ -134,7 +134,7 @@ impl Reason {
             Self::RetvalOnProbe => "$retval is not available on probe",
             Self::BadStackNumber => "Invalid stack number",
             Self::BadArgumentNumber => "Invalid argument number",
-            Self::BadVariable => "Invalid $-valiable specified",
+            Self::BadVariable => "Invalid $-variable specified",
             Self::BadRegister => "Invalid register name",
             Self::BadMemoryAddress => "Invalid memory address",
             Self::BadImmediate => "Invalid immediate value",

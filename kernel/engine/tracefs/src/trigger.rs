@@ -556,14 +556,14 @@ fn set_event(enable: bool, text: &str) -> Result<(Action, &str), TriggerError> {
     Ok((action, left.strip_prefix(':').unwrap_or(left)))
 }
 
-/// Reads a count, if there is one.
+/// Reads a count, if there is one. The largest number is none, as in Linux.
 fn split_count(text: &str) -> Result<(Option<u64>, &str), TriggerError> {
     if !text.starts_with(|letter: char| letter.is_ascii_digit()) {
         return Ok((None, text));
     }
     let (count, rest) = text.split_at(text.find([' ', '\t']).unwrap_or(text.len()));
     let count = number::digits(count).ok_or(TriggerError::BadCount)?;
-    Ok((Some(count), rest))
+    Ok((Some(count).filter(|count| *count != u64::MAX), rest))
 }
 
 /// Reads `if FILTER`, or nothing.

@@ -1,6 +1,9 @@
 //! What is written to the files of tracing, as values.
 
-use core::str::FromStr;
+use core::{
+    num::{IntErrorKind, ParseIntError},
+    str::FromStr,
+};
 
 use crate::errno::Errno;
 
@@ -9,9 +12,14 @@ pub(super) fn text(data: &[u8]) -> Result<&str, Errno> {
     Ok(str::from_utf8(data).map_err(|_| Errno::EINVAL)?.trim())
 }
 
-/// A number.
-pub(super) fn number<T: FromStr>(data: &[u8]) -> Result<T, Errno> {
-    text(data)?.parse().map_err(|_| Errno::EINVAL)
+/// A number. ERANGE if it is one and too large.
+pub(super) fn number<T: FromStr<Err = ParseIntError>>(data: &[u8]) -> Result<T, Errno> {
+    text(data)?
+        .parse()
+        .map_err(|error: ParseIntError| match error.kind() {
+            IntErrorKind::PosOverflow => Errno::ERANGE,
+            _ => Errno::EINVAL,
+        })
 }
 
 /// 0 or 1.

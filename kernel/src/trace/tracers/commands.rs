@@ -189,8 +189,9 @@ fn program(deed: Deed, slot: i32) -> Result<Source, BuildError> {
 /// those that do.
 ///
 /// # Errors
-/// EINVAL if no function has the name, there is no such event, or none has what is to go; EEXIST if
-/// all have what is to come; ENOSPC if too few slots are free; ENOMEM. Nothing has changed then.
+/// EINVAL if no function has the name or there is no such event; ENODEV if none has what is to go;
+/// EEXIST if all have what is to come; ENOSPC if too few slots are free; ENOMEM. Nothing has then
+/// changed.
 pub fn obey(commands: &mut Vec<Command>, word: &CommandWord<'_>) -> Result<(), Errno> {
     let mut functions = FunctionSet::empty();
     functions.change(word.functions)?;
@@ -201,7 +202,7 @@ pub fn obey(commands: &mut Vec<Command>, word: &CommandWord<'_>) -> Result<(), E
             is_there |= is_meant;
             !is_meant || command.leave(&functions)
         });
-        return is_there.then_some(()).ok_or(Errno::EINVAL);
+        return is_there.then_some(()).ok_or(Errno::ENODEV);
     }
     for command in commands.iter().filter(|command| command.is_meant_by(word)) {
         functions.retain(|address| !command.is_on(address));

@@ -101,6 +101,9 @@ fn what_is_left_of_the_count_is_shown() {
         line.trigger.line(Some(2), false, 0).to_string(),
         "traceoff:count=2"
     );
+    // The largest number is no limit.
+    let line = parse("traceoff:18446744073709551615").unwrap();
+    assert_eq!(line.trigger.count, None);
     let line = parse("set_wprobe:watch:object").unwrap();
     assert_eq!(
         line.trigger.line(None, false, 3).to_string(),

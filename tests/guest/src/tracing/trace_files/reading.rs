@@ -402,6 +402,8 @@ fn lost_records_are_told_where_they_were() {
     for bad in ["0", "x", "-1", "99999999"] {
         assert_eq!(echo(bad, "buffer_size_kb"), Err(Errno::EINVAL), "{bad}");
     }
+    let too_large = "18446744073709551616";
+    assert_eq!(echo(too_large, "buffer_size_kb"), Err(Errno::ERANGE));
     assert_eq!(show("buffer_size_kb"), "256\n");
     clean_up();
 }

@@ -495,7 +495,7 @@ fn watches_that_cannot_be_are_refused() {
             "$retval is not available on probe",
         ),
         ("p:x w@WATCHED_WORDS", "Invalid probed address or symbol"),
-        ("p:x traced_function a=$new", "Invalid $-valiable specified"),
+        ("p:x traced_function a=$new", "Invalid $-variable specified"),
     ] {
         echo("", "error_log").unwrap();
         assert_eq!(append(line, "dynamic_events"), Err(Errno::EINVAL), "{line}");
