@@ -6,11 +6,20 @@
 
 use std::{
     collections::BTreeMap,
+    fs::{self, Permissions},
     io::{BufRead, BufReader, Read},
+    iter,
+    os::unix::fs::PermissionsExt,
+    path::PathBuf,
     process::{Command, Stdio},
+    thread::sleep,
+    time::Duration,
 };
 
-use boot::qemu::Machine;
+use boot::{
+    prerequisites::{self, Install},
+    qemu::Machine,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use tests::{
     processors::for_guest,
@@ -353,34 +362,78 @@ fn a_ready_program_tells_its_use() {
     );
 }
 
-/// A trace that boots has no answers yet, so it is over at once. Its guest would run for years, and
-/// a byte that came before its port was set up would be lost.
+/// A QEMU whose guests never begin to run. So nothing is attached to them, however fast the machine
+/// is and however late the test looks.
+struct Paused {
+    directory: PathBuf,
+}
+
+impl Paused {
+    fn new(name: &str) -> Self {
+        let directory = std::env::temp_dir().join(format!("{name}.{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        let paused = Self { directory };
+        let started = paused.started();
+        let qemu = prerequisites::qemu(Install::Allowed).unwrap();
+        let text = format!(
+            "#!/bin/sh\n: > '{}'\nexec '{}' \"$@\" -S\n",
+            started.display(),
+            qemu.display()
+        );
+        let draft = paused.directory.join("draft");
+        fs::write(&draft, text).unwrap();
+        fs::set_permissions(&draft, Permissions::from_mode(0o755)).unwrap();
+        // What this process wrote may still be open in a child that another test starts, and would
+        // not be executed then.
+        let program = paused.directory.join(qemu.file_name().unwrap());
+        let copied = Command::new("cp").arg(draft).arg(program).status().unwrap();
+        assert!(copied.success());
+        paused
+    }
+
+    /// There is such a file when a guest has been started.
+    fn started(&self) -> PathBuf {
+        self.directory.join("started")
+    }
+
+    /// A command that traces with this QEMU.
+    fn trace(&self) -> Command {
+        let path = std::env::var_os("PATH").unwrap();
+        let path = iter::once(self.directory.clone()).chain(std::env::split_paths(&path));
+        let mut command = Command::new(program());
+        command.env("PATH", std::env::join_paths(path).unwrap());
+        command
+    }
+}
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        // What is left is in the way of nobody.
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A trace that boots has no answers yet, so it is over at once. A byte that came before the port
+/// of its guest was set up would be lost.
 #[test]
 fn ctrl_c_ends_a_guest_that_boots() {
     let _taken = for_guest(Machine::CPUS);
-    let mut child = Command::new(program())
-        .args([
-            "kprobe:sys_mkdir { @ = count(); }",
-            "--log",
-            "--timeout",
-            "100",
-        ])
-        .args(["--run", "exercise sleep 1000000000"])
+    let paused = Paused::new("trace.boots");
+    let mut child = paused
+        .trace()
+        .args(["kprobe:sys_mkdir { @ = count(); }", "--timeout", "1000"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // The first line of its log is long before its first task.
-    let mut log = BufReader::new(child.stderr.take().unwrap());
-    let mut line = String::new();
-    while !line.starts_with("[    0.0") {
-        line.clear();
-        assert_ne!(log.read_line(&mut line).unwrap(), 0);
+    while !paused.started().exists() {
+        assert_eq!(child.try_wait().unwrap(), None);
+        sleep(Duration::from_millis(1));
     }
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    let mut said = String::new();
-    log.read_to_string(&mut said).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(130), "{said}");
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{said}");
     assert!(said.contains("interrupted"), "{said}");
     assert!(!said.contains("ending the trace"), "{said}");
 }
@@ -404,17 +457,13 @@ fn ctrl_c_ends_a_trace_with_its_answers() {
     assert!(said.starts_with("here\n@: 3\n"), "{said}");
 }
 
-/// A guest that waits for a debugger attaches nothing, however fast the machine is.
 #[test]
 fn the_time_of_a_guest_that_boots_is_over_at_once() {
     let _taken = for_guest(Machine::CPUS);
-    let machine = ["--timeout", "1", "--gdb"];
-    let mut command = Command::new(program());
-    let output = command
-        .args(machine)
-        .arg("kprobe:* { @ = count(); }")
-        .output();
-    let output = output.unwrap();
+    let paused = Paused::new("trace.time");
+    let mut command = paused.trace();
+    command.args(["kprobe:sys_mkdir { @ = count(); }", "--timeout", "1"]);
+    let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("--timeout sets another limit"), "{said}");
@@ -532,35 +581,42 @@ fn a_program_whose_returns_are_all_probed_does_what_it_does() {
     assert!(!said.contains("_start"), "{said}");
 }
 
+/// The answers of a trace that would last for years, and that Ctrl-C ends when two of its lines are
+/// so.
+fn answer_after_two(arguments: &[&str], is_it: impl Fn(&str) -> bool) -> String {
+    let _taken = for_guest(Machine::CPUS);
+    let mut command = Command::new(program());
+    command.args(arguments);
+    command.args(["--run", "exercise sleep 1000000000", "--timeout", "1000"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut answers = BufReader::new(child.stdout.take().unwrap());
+    let mut said = String::new();
+    while said.lines().filter(|line| is_it(line)).count() < 2 {
+        assert_ne!(answers.read_line(&mut said).unwrap(), 0, "{said}");
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    answers.read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{said}");
+    said
+}
+
 /// With --top the maps are shown before the end, too, though the program prints none.
 #[test]
 fn live_maps_are_shown_while_the_trace_runs() {
     let program = "begin { @[\"key\"] = count(); } kprobe:sys_mkdir { @n = count(); }";
-    let run = "exercise sleep 1000000000";
-    let said = answer(&[
-        program,
-        "--top",
-        "--duration",
-        "3",
-        "--run",
-        run,
-        "--timing",
-    ]);
-    let shown = said.lines().filter(|line| *line == "@[key]: 1").count();
-    assert!(shown >= 2, "{said}");
+    answer_after_two(&[program, "--top", "--timing"], |line| line == "@[key]: 1");
 }
 
 /// With --json they are a line each second.
 #[test]
 fn live_maps_are_a_line_of_json_each() {
     let program = "begin { @[\"key\"] = count(); @n = 3; }";
-    let run = "exercise sleep 1000000000";
-    let said = answer(&[program, "--top", "--json", "--duration", "3", "--run", run]);
-    let lines = said.lines().map(|line| serde_json::from_str(line).unwrap());
-    let maps = lines.filter(|line: &serde_json::Value| line["type"] == "top");
-    let maps: Vec<String> = maps.map(|line| line["data"].to_string()).collect();
-    assert!(!maps.is_empty(), "{said}");
-    for shown in maps {
+    let top = |line: &str| {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        (line["type"] == "top").then(|| line["data"].to_string())
+    };
+    let said = answer_after_two(&[program, "--top", "--json"], |line| top(line).is_some());
+    for shown in said.lines().filter_map(top) {
         assert_eq!(shown, "{\"@\":{\"key\":1},\"@n\":3}");
     }
 }

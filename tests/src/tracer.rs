@@ -95,8 +95,8 @@ pub fn words(line: &str) -> Vec<String> {
 pub struct Answers {
     /// The texts that the program printed.
     printed: Vec<String>,
-    /// Maps as they are at the end.
-    maps: BTreeMap<String, Json>,
+    /// Maps as they were shown, in this order. What was shown last is how they are at the end.
+    maps: BTreeMap<String, Vec<Json>>,
     pub hits: u64,
     /// How many places were attached.
     pub places: u64,
@@ -137,10 +137,10 @@ impl Answers {
                     answers.printed.push(text);
                 }
                 Some("map" | "hist" | "stats") => {
-                    let map = data.as_object().unwrap();
-                    answers
-                        .maps
-                        .extend(map.iter().map(|(name, map)| (name.clone(), map.clone())));
+                    for (name, map) in data.as_object().unwrap() {
+                        let shown = answers.maps.entry(name.clone()).or_default();
+                        shown.push(map.clone());
+                    }
                 }
                 Some("attached_probes") => answers.places = data["probes"].as_u64().unwrap(),
                 Some("books") => {
@@ -167,10 +167,15 @@ impl Answers {
             .collect()
     }
 
-    /// A map, as JSON.
+    /// What was shown of a map, each time, as JSON.
+    fn shown(&self, name: &str) -> &[Json] {
+        let shown = self.maps.get(name);
+        shown.unwrap_or_else(|| panic!("no {name}: {:?}", self.maps.keys()))
+    }
+
+    /// A map as it is at the end, as JSON.
     pub fn map(&self, name: &str) -> &Json {
-        let map = self.maps.get(name);
-        map.unwrap_or_else(|| panic!("no {name}: {:?}", self.maps.keys()))
+        self.shown(name).last().unwrap()
     }
 
     /// A map of numbers by its keys.
@@ -187,15 +192,25 @@ impl Answers {
 
     /// A map of one number without a key, 0 if nothing was put there.
     pub fn number(&self, name: &str) -> u64 {
-        match self.map(name) {
-            Json::Object(empty) if empty.is_empty() => 0,
-            number => number.as_u64().unwrap(),
-        }
+        number(self.map(name))
+    }
+
+    /// The sum of all that was shown of a map of one number, which is cleared each time.
+    pub fn number_in_all(&self, name: &str) -> u64 {
+        self.shown(name).iter().map(number).sum()
     }
 
     /// The sum of a map's numbers.
     pub fn sum(&self, name: &str) -> u64 {
         self.counts(name).values().sum()
+    }
+}
+
+/// The number of a map without a key, 0 if nothing was put there.
+fn number(map: &Json) -> u64 {
+    match map {
+        Json::Object(empty) if empty.is_empty() => 0,
+        number => number.as_u64().unwrap(),
     }
 }
 

@@ -434,9 +434,10 @@ impl Task {
     /// The last act on a dead task, by its successor.
     fn release(&self) {
         comms::note(self.pid, self.comm());
-        TASKS.lock().remove(&self.pid);
         PROBES.flush_task(self.key());
         drop(self.stack.lock().take());
+        // Who does not find it here finds nothing left of it.
+        TASKS.lock().remove(&self.pid);
         self.released.store(true, Ordering::Release);
         self.released_wait.wake_all();
     }
@@ -461,6 +462,14 @@ static TASKS: SpinLock<BTreeMap<Pid, Weak<Task>>> = SpinLock::new(BTreeMap::new(
 /// context.
 pub fn all() -> Vec<TaskRef> {
     TASKS.lock().values().filter_map(Weak::upgrade).collect()
+}
+
+/// Waits until the task with that number has ended and has given back what it had. Task context.
+fn wait_released(pid: Pid) {
+    let task = TASKS.lock().get(&pid).and_then(Weak::upgrade);
+    if let Some(task) = task {
+        task.wait_released();
+    }
 }
 
 /// The name of the task with that number, if it lives. Task context.

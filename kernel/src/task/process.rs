@@ -23,6 +23,8 @@
 //!     when it ends.
 //! PROCESS-2. The scheduler releases a zombie's task after its last switch, like any task. The
 //!     entry keeps the status only.
+//! PROCESS-3. Who has taken the status of a child finds nothing else left of it: its last switch is
+//!     over, its stack and the instances of its calls are given back.
 //!
 //! # Contexts and locks
 //! Task context. `PROCESSES` is a spinlock. Values that sleep when they are dropped (a task, a

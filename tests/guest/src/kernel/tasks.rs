@@ -310,8 +310,9 @@ fn spinning_thread_is_preempted_on_its_cpu() {
     spinner.wait_released();
 }
 
-/// A sleeper is woken by a tick, and each of these by another one.
-#[guest_test(smp = 1, cmdline = "tick_ms=50")]
+/// A sleeper is woken by a tick, and each of these by another one. Time counts instructions, or the
+/// host might stop the CPU until a sleep that has not begun is over.
+#[guest_test(icount, smp = 1, cmdline = "tick_ms=50")]
 fn ticks_come_as_the_command_line_says() {
     let start = ktime_get();
     for _ in 0..3 {
@@ -428,7 +429,9 @@ fn wait_with_deadline_ends_at_it() {
     assert_eq!(QUEUE.wait_until_deadline(deadline, || true), Ok(()));
 }
 
-#[guest_test]
+/// Time counts instructions, or the host might stop the CPU until the times of some are over before
+/// they sleep.
+#[guest_test(icount)]
 fn sleepers_wake_in_the_order_of_their_times() {
     let order = Arc::new(SpinLock::new(Vec::new()));
     let start = ktime_get() + 20 * NSEC_PER_MSEC;
@@ -436,7 +439,7 @@ fn sleepers_wake_in_the_order_of_their_times() {
         .into_iter()
         .map(|place| {
             let order = order.clone();
-            // On one CPU: another may be late by as long as the host likes.
+            // On one CPU, which runs them in the order in which they are woken.
             spawn_on(0, move || {
                 let deadline = start + place * 5 * TICK_NS;
                 sleep_until(deadline);

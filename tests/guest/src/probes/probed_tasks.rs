@@ -139,6 +139,8 @@ fn tasks_without_instances_leave_nothing_behind() {
 fn a_loop_whose_every_instruction_is_probed_gives_way() {
     static STOP: AtomicBool = AtomicBool::new(false);
     static TICKS: AtomicU64 = AtomicU64::new(0);
+    /// The ticks when the other task ran.
+    static RAN_AT: AtomicU64 = AtomicU64::new(0);
     fn tick(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
         if percpu::cpu_id() == 1 {
             TICKS.fetch_add(1, SeqCst);
@@ -167,11 +169,16 @@ fn a_loop_whose_every_instruction_is_probed_gives_way() {
         while probes[1].hits() < hits + 10 {
             hint::spin_loop();
         }
+        let other = spawn_kthread_on(1 << 1, "waits", || {
+            RAN_AT.store(TICKS.load(SeqCst), SeqCst);
+            STOP.store(true, SeqCst);
+        })
+        .unwrap();
+        // When it waits already: what keeps this task from making it does not count.
         let before = TICKS.load(SeqCst);
-        let other = spawn_kthread_on(1 << 1, "waits", || STOP.store(true, SeqCst)).unwrap();
         other.wait_released();
         spinner.wait_released();
-        let waited = TICKS.load(SeqCst) - before;
+        let waited = RAN_AT.load(SeqCst).saturating_sub(before);
         assert!(waited <= 10, "the other task waited for {waited} ticks");
     }
     assert!(probes.iter().all(|probe| probe.nmissed() == 0));

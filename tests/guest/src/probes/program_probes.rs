@@ -15,11 +15,12 @@ use kernel::{
         EntryVerdict, Kprobe, Kretprobe, KretprobeInstance, PROBES, PreVerdict, PtRegs, register,
     },
     task::{
-        self,
+        self, Comm,
         exec::{STACK_BYTES, STACK_TOP, run_program, start_program},
         process::{self, Which},
         wait::wait_for_child,
     },
+    time::{NSEC_PER_MSEC, delay_ns},
 };
 
 /// Runs one exercise of `/bin/exercise` to its end.
@@ -127,6 +128,42 @@ fn a_killed_program_gives_its_instances_back() {
     drop(probes);
     // Idle and sleeping tasks are still in `schedule`, but no task is in the others.
     assert!(PROBES.reap().unwrap() <= 1, "a call is left in flight");
+}
+
+/// A program is on its way to its last switch when its parent is woken. Who has waited for it finds
+/// its task gone and its call given back, however long that way takes.
+#[guest_test]
+fn nothing_is_left_of_a_program_that_was_waited_for() {
+    static DAWDLED: AtomicU64 = AtomicU64::new(0);
+    fn is_ours(task: &task::Task) -> bool {
+        task.comm() == Comm::new("exercise")
+    }
+    fn dawdle(_: &Kprobe, _: &mut PtRegs) -> PreVerdict {
+        if is_ours(&task::current()) {
+            DAWDLED.fetch_add(1, SeqCst);
+            delay_ns(20 * NSEC_PER_MSEC);
+        }
+        PreVerdict::Execute
+    }
+    DAWDLED.store(0, SeqCst);
+    // Those of other tests may still be in flight.
+    let before = PROBES.reap().unwrap();
+    let last_steps = Kprobe::new().symbol("kernel::task::scheduler::exit");
+    let last_steps = register(Box::new(last_steps.pre(dawdle))).unwrap();
+    // Only programs call it.
+    let end = Kretprobe::<u64>::new()
+        .symbol("sys_exit_group")
+        .maxactive(1);
+    let end = register(Box::new(end)).unwrap();
+    for programs in 1..=5 {
+        goes_well(&["calls", "1"]);
+        assert!(!task::all().iter().any(|task| is_ours(task)));
+        assert_eq!(DAWDLED.load(SeqCst), programs);
+        assert_eq!(end.nmissed(), 0);
+    }
+    drop((last_steps, end));
+    let left = PROBES.reap().unwrap();
+    assert!(left <= before, "the end of a program is in flight");
 }
 
 /// Bringing in a page may wait, so interrupts are on meanwhile. After it the way back to the

@@ -557,36 +557,41 @@ fn lists_name_watchpoints_last() {
 /// One watchpoint stays while the others come and go: it loses no store.
 #[guest_test(smp = 4)]
 fn watchpoints_come_and_go_under_fire() {
-    const STORES: u64 = 300;
-    static DONE: AtomicU64 = AtomicU64::new(0);
-    DONE.store(0, SeqCst);
+    const ROUNDS: usize = 10;
+    static STOP: AtomicU64 = AtomicU64::new(0);
+    /// Stores to the word whose watchpoint stays.
+    static STORES: AtomicU64 = AtomicU64::new(0);
+    STOP.store(0, SeqCst);
+    STORES.store(0, SeqCst);
     let stays = watch(Watchpoint::new().at(address(0)));
     let cpus = smp::online_cpus() as u64;
     let threads = (1..cpus).map(|cpu| {
         let work = || {
-            for value in 0..STORES {
+            while STOP.load(SeqCst) == 0 {
                 for index in 0..3 {
                     // SAFETY: it stores to the word.
-                    unsafe { watched_store(word(index), value) };
+                    unsafe { watched_store(word(index), 1) };
                 }
+                STORES.fetch_add(1, SeqCst);
             }
-            DONE.fetch_add(1, SeqCst);
         };
         spawn_kthread_on(1 << cpu, "stores", work).expect("memory for a thread")
     });
     let threads: Vec<_> = threads.collect();
-    let mut rounds = 0;
-    while DONE.load(SeqCst) < cpus - 1 {
+    for _ in 0..ROUNDS {
+        let before = STORES.load(SeqCst);
+        while STORES.load(SeqCst) < before + 10 {
+            schedule();
+        }
         let others = [1, 2].map(|index| watch(Watchpoint::new().at(address(index))));
         WATCHPOINTS.disable(&others[1]).unwrap();
         WATCHPOINTS.enable(&others[1]).unwrap();
-        rounds += 1;
     }
+    STOP.store(1, SeqCst);
     for thread in threads {
         thread.wait_released();
     }
-    assert!(rounds > 0);
-    assert_eq!((stays.hits(), stays.nmissed()), ((cpus - 1) * STORES, 0));
+    assert_eq!((stays.hits(), stays.nmissed()), (STORES.load(SeqCst), 0));
 }
 
 /// A CPU that has not heard yet that the last watchpoint is off is hit by it once more.

@@ -2,7 +2,7 @@
 //! depth, of which tasks, and of which duration; and the tasks whose hits events record.
 //!
 //! Each choice is held against calls whose number and depth are known, of the test's own task and
-//! of another one.
+//! of another one. Numbers from 2,000,000,000 on are of no task here, however many there were.
 
 use abi::open;
 use alloc::{format, string::String, vec::Vec};
@@ -86,19 +86,24 @@ fn tasks_are_chosen_by_their_numbers() {
         begin(tracer, "tracer_inner");
         assert_eq!(show("set_ftrace_pid"), "no pid\n");
         let own = current().pid();
-        echo(&format!("{own} 3000"), "set_ftrace_pid").unwrap();
-        append("3000 3001", "set_ftrace_pid").unwrap();
-        assert_eq!(show("set_ftrace_pid"), format!("{own}\n3000\n3001\n"));
+        echo(&format!("{own} 2000003000"), "set_ftrace_pid").unwrap();
+        append("2000003000 2000003001", "set_ftrace_pid").unwrap();
+        assert_eq!(
+            show("set_ftrace_pid"),
+            format!("{own}\n2000003000\n2000003001\n")
+        );
         call(1);
         on_cpu(0, || call(1));
         let written = TRACING.buffer.written();
         assert_eq!(written, if tracer == "function" { 2 } else { 4 });
-        for words in ["x", "-1", "3002 4294967296"] {
+        for words in ["x", "-1", "2000003002 4294967296"] {
             assert_eq!(echo(words, "set_ftrace_pid"), Err(Errno::EINVAL), "{words}");
         }
-        let many: Vec<String> = (5000..5065).map(|number| format!("{number}")).collect();
+        let many: Vec<String> = (2_000_005_000..2_000_005_065)
+            .map(|number| format!("{number}"))
+            .collect();
         assert_eq!(echo(&many.join(" "), "set_ftrace_pid"), Err(Errno::ENOSPC));
-        echo("3000", "set_ftrace_pid").unwrap();
+        echo("2000003000", "set_ftrace_pid").unwrap();
         call(1);
         assert_eq!(TRACING.buffer.written(), written);
         echo("", "set_ftrace_pid").unwrap();
@@ -106,9 +111,12 @@ fn tasks_are_chosen_by_their_numbers() {
         assert_eq!(TRACING.buffer.written(), 2 * written);
 
         // One that is not to be traced is not, even if it is chosen.
-        echo(&format!("{own} 3000"), "set_ftrace_notrace_pid").unwrap();
-        assert_eq!(show("set_ftrace_notrace_pid"), format!("{own}\n3000\n"));
-        for chosen in [String::new(), format!("{own} 3001")] {
+        echo(&format!("{own} 2000003000"), "set_ftrace_notrace_pid").unwrap();
+        assert_eq!(
+            show("set_ftrace_notrace_pid"),
+            format!("{own}\n2000003000\n")
+        );
+        for chosen in [String::new(), format!("{own} 2000003001")] {
             echo(&chosen, "set_ftrace_pid").unwrap();
             call(1);
             assert_eq!(TRACING.buffer.written(), 2 * written, "{chosen}");
@@ -146,9 +154,12 @@ fn events_record_the_hits_of_the_chosen_tasks() {
     echo("1", "events/choice/e/enable").unwrap();
     assert_eq!(show("set_event_pid") + &show("set_event_notrace_pid"), "");
     hit(1);
-    echo(&format!("{own} 3000"), "set_event_pid").unwrap();
-    append("3001", "set_event_pid").unwrap();
-    assert_eq!(show("set_event_pid"), format!("{own}\n3000\n3001\n"));
+    echo(&format!("{own} 2000003000"), "set_event_pid").unwrap();
+    append("2000003001", "set_event_pid").unwrap();
+    assert_eq!(
+        show("set_event_pid"),
+        format!("{own}\n2000003000\n2000003001\n")
+    );
     hit(2);
     echo("x != 3", "events/choice/e/filter").unwrap();
     hit(3);
@@ -168,20 +179,27 @@ fn events_record_the_hits_of_the_chosen_tasks() {
     let hist = show("events/choice/e/hist");
     assert!(hist.contains("Hits: 14\n"), "{hist}");
     // Events that come later have the choice, and what is refused changes nothing.
-    echo("3000", "set_event_pid").unwrap();
+    echo("2000003000", "set_event_pid").unwrap();
     append("p:choice/late tracer_inner x=%di:u64", "kprobe_events").unwrap();
     echo("1", "events/choice/late/enable").unwrap();
-    for words in ["x", "-1", "3002 4294967296"] {
+    for words in ["x", "-1", "2000003002 4294967296"] {
         assert_eq!(echo(words, "set_event_pid"), Err(Errno::EINVAL), "{words}");
     }
     let many = |from: u64, to| -> String { (from..to).map(|n| format!("{n} ")).collect() };
-    assert_eq!(echo(&many(5000, 5065), "set_event_pid"), Err(Errno::ENOSPC));
-    assert_eq!(show("set_event_pid"), "3000\n");
+    assert_eq!(
+        echo(&many(2_000_005_000, 2_000_005_065), "set_event_pid"),
+        Err(Errno::ENOSPC)
+    );
+    assert_eq!(show("set_event_pid"), "2000003000\n");
     hit(8);
     assert_eq!(recorded().len(), 7);
     // As many as there may be, of events of all kinds.
-    echo(&(many(5000, 5063) + &format!("{own}")), "set_event_pid").unwrap();
-    echo(&many(6000, 6064), "set_event_notrace_pid").unwrap();
+    echo(
+        &(many(2_000_005_000, 2_000_005_063) + &format!("{own}")),
+        "set_event_pid",
+    )
+    .unwrap();
+    echo(&many(2_000_006_000, 2_000_006_064), "set_event_notrace_pid").unwrap();
     hit(9);
     assert_eq!(recorded()[7..], ["9", "9"]);
     // A switch is a record of both tasks.

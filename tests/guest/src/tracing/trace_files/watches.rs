@@ -6,7 +6,11 @@
 use alloc::{format, string::String, vec, vec::Vec};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use kernel::{arch::smp, errno::Errno, task::kthread::spawn_kthread_on};
+use kernel::{
+    arch::smp,
+    errno::Errno,
+    task::{kthread::spawn_kthread_on, schedule},
+};
 
 use super::{append, clean_up, echo, exists, lines, show};
 use crate::probes::watchpoints::{WATCHED_WORDS, watched_load, watched_store, watched_store_4};
@@ -369,7 +373,9 @@ fn watches_that_triggers_aim_come_and_go_under_load() {
     let threads: Vec<_> = threads.collect();
     let trigger =
         |event: &str, text: &str| append(text, &format!("events/kprobes/{event}/trigger"));
-    let (mut records, mut aimed) = (0, 0);
+    let mut records = 0;
+    let is_aimed = || show("events/wprobes/watch/enable") == "1*\n";
+    let has_record = || lines().iter().any(|line| line.starts_with("watch: "));
     for round in 0..ROUNDS {
         let definition = "w:watch w@-1:8 at=$addr old=$old:u64 new=$new:u64";
         append(definition, "dynamic_events").unwrap();
@@ -377,7 +383,10 @@ fn watches_that_triggers_aim_come_and_go_under_load() {
         trigger("lost", "clear_wprobe:watch:object").unwrap();
         for filter in ["new != 7", "0"] {
             echo(filter, "events/wprobes/watch/filter").unwrap();
-            aimed += usize::from(show("events/wprobes/watch/enable") == "1*\n");
+            // The other CPUs aim it sooner or later, and touch what it is aimed at.
+            while !is_aimed() || !has_record() {
+                schedule();
+            }
         }
         if round % 2 == 0 {
             trigger("found", "!set_wprobe:watch:object").unwrap();
@@ -411,10 +420,7 @@ fn watches_that_triggers_aim_come_and_go_under_load() {
     for thread in threads {
         thread.wait_released();
     }
-    assert!(
-        records > 0 && aimed > 0,
-        "{records} records, aimed {aimed} times"
-    );
+    assert!(records > 0);
     echo("0", "events/enable").unwrap();
     begin();
 }
