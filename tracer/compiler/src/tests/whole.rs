@@ -6,6 +6,7 @@
 
 mod draw;
 mod meaning;
+mod shown;
 mod tree;
 mod value;
 

@@ -197,12 +197,7 @@ impl<'r> Draw<'r> {
     }
 
     fn map(&mut self, id: usize, is_small: bool) -> Map {
-        use Gather::{Avg, Count, Hist, Lhist, Max, Min, Stats, Sum};
-        let gather = self.one_in(2).then(|| {
-            self.random.of(&[
-                Count, Count, Sum, Sum, Min, Max, Avg, Avg, Stats, Hist, Lhist,
-            ])
-        });
+        let gather = self.is().then(|| self.gather());
         let of = match gather {
             Some(Gather::Count) => Type::Unsigned,
             Some(_) => self.number_type(),
@@ -221,6 +216,39 @@ impl<'r> Draw<'r> {
             keys,
             of,
             gather,
+            declared: self.declared(gather),
+        }
+    }
+
+    fn gather(&mut self) -> Gather {
+        use Gather::{Avg, Count, Hist, Lhist, Max, Min, Stats, Sum};
+        let steps = [
+            (-20, 100, 10),
+            (0, 50, 7),
+            (-3000, 3000, 1024),
+            (-9, 1, 20),
+            (1, 9, 1),
+        ];
+        let (from, to, step) = self.random.of(&steps);
+        let hist = match self.below(6) {
+            0 | 1 => Hist(1 + self.below(5) as u32),
+            2 | 3 => Hist(0),
+            _ => Lhist(from, to, step),
+        };
+        let others = [
+            Count, Count, Sum, Sum, Min, Max, Avg, Avg, Stats, hist, hist,
+        ];
+        self.random.of(&others)
+    }
+
+    /// What is gathered on each CPU has room for all keys there, because a full one has others.
+    fn declared(&mut self, gather: Option<Gather>) -> Option<(&'static str, usize)> {
+        match (self.below(8), gather) {
+            (0, None) => Some(("hash", 2 + self.below(5))),
+            (1, None) => Some(("lruhash", 500)),
+            (0, Some(Gather::Hist(_) | Gather::Lhist(..))) => None,
+            (0, Some(_)) => Some(("percpuhash", 500)),
+            _ => None,
         }
     }
 

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::{
+    shown::{self, Order, gathered, histogram, ranked},
     tree::{
         Argument, Clause, Entry, Expr, Gather, Kind, Macro, Map, Parameter, Place, Program,
         Statement, Type, Variable,
@@ -39,7 +40,8 @@ enum Cell {
 
 enum Request {
     Text(String),
-    Print(Map),
+    Print(Map, Option<(usize, u64)>),
+    PrintAt(Map, Vec<Value>),
     Clear(Map),
     Zero(Map),
 }
@@ -58,6 +60,7 @@ struct Frame {
     /// The frame of the caller, and what was given for each parameter.
     caller: usize,
     variables: HashMap<usize, Variable>,
+    maps: HashMap<usize, Map>,
     values: HashMap<usize, Expr>,
 }
 
@@ -73,8 +76,6 @@ pub(super) struct Machine<'p> {
     requests: Vec<Request>,
     pub(super) out: String,
 }
-
-const LHIST: (i128, i128, i128) = (-20, 100, 10);
 
 impl<'p> Machine<'p> {
     pub(super) fn new(program: &'p Program, texts: &'p [(u64, &'static str)]) -> Self {
@@ -141,12 +142,13 @@ impl<'p> Machine<'p> {
         for request in core::mem::take(&mut self.requests) {
             match request {
                 Request::Text(text) => self.out += &text,
-                Request::Print(map) => {
-                    let mut shown = self.shown(&map);
+                Request::Print(map, part) => {
+                    let (top, divisor) = part.unwrap_or((0, 1));
+                    let mut shown = self.shown(&map, top, divisor);
                     // A map without keys has a value before anything is assigned.
                     if map.keys.is_empty() && shown.is_empty() {
                         shown = match map.gather {
-                            Some(Gather::Hist | Gather::Lhist) => String::new(),
+                            Some(Gather::Hist(_) | Gather::Lhist(..)) => String::new(),
                             Some(Gather::Stats) => {
                                 let zeros = "{ .count = 0, .average = 0, .total = 0 }";
                                 format!("{}: {zeros}\n", map.name)
@@ -155,6 +157,11 @@ impl<'p> Machine<'p> {
                         };
                     }
                     self.out += &shown;
+                }
+                Request::PrintAt(map, key) => {
+                    if let Some(cell) = self.maps[map.id].get(&key) {
+                        self.out += &entry(&map, &key, cell, 1);
+                    }
                 }
                 Request::Clear(map) => self.maps[map.id].clear(),
                 Request::Zero(map) => {
@@ -169,41 +176,29 @@ impl<'p> Machine<'p> {
     /// All maps at the end.
     pub(super) fn ended(&mut self) -> String {
         let maps = self.program.maps.iter();
-        maps.map(|map| self.shown(map)).collect()
+        maps.map(|map| self.shown(map, 0, 1)).collect()
     }
 
-    fn shown(&self, map: &Map) -> String {
-        let mut out = String::new();
-        for (key, cell) in &self.maps[map.id] {
-            let texts: Vec<String> = match &key[..] {
-                // A tuple is as good as several keys.
-                [Value::Tuple(parts)] => parts.iter().map(Value::shown).collect(),
-                _ => key.iter().map(Value::shown).collect(),
+    /// So many of the largest entries of a map, or all of them, divided.
+    fn shown(&self, map: &Map, top: usize, divisor: u64) -> String {
+        let mut entries: Vec<_> = self.maps[map.id].iter().collect();
+        let order = |(key, cell): &(&Vec<Value>, &Cell)| {
+            let value = match (cell, map.gather) {
+                (Cell::Gathered(values), Some(gather)) => ranked(gather, values, &map.of),
+                (Cell::Plain(value), _) => Order::of(value),
+                (Cell::Gathered(_), None) => unreachable!("a map of values gathers nothing"),
             };
-            let name = match key.is_empty() {
-                true => map.name.clone(),
-                false => format!("{}[{}]", map.name, texts.join(", ")),
-            };
-            match (map.gather, cell) {
-                (Some(Gather::Hist | Gather::Lhist), Cell::Gathered(values)) => {
-                    out += &format!("{name}:{}\n", histogram(map.gather, values));
-                }
-                (Some(Gather::Stats), Cell::Gathered(values)) => {
-                    let total = gathered(Gather::Sum, values, &map.of).shown();
-                    let average = gathered(Gather::Avg, values, &map.of).shown();
-                    let count = values.len();
-                    out += &format!(
-                        "{name}: {{ .count = {count}, .average = {average}, .total = {total} }}\n"
-                    );
-                }
-                (Some(gather), Cell::Gathered(values)) => {
-                    out += &format!("{name}: {}\n", gathered(gather, values, &map.of).shown());
-                }
-                (_, Cell::Plain(value)) => out += &format!("{name}: {}\n", value.shown()),
-                (None, Cell::Gathered(_)) => unreachable!("a map of values gathers nothing"),
-            }
-        }
-        out
+            (value, key.iter().map(Order::of).collect::<Vec<_>>())
+        };
+        entries.sort_by_key(order);
+        let before = match top {
+            0 => 0,
+            _ => entries.len().saturating_sub(top),
+        };
+        let entries = entries[before..].iter();
+        entries
+            .map(|(key, cell)| entry(map, key, cell, divisor))
+            .collect()
     }
 
     fn run(&mut self, body: &[Statement]) -> Flow {
@@ -245,16 +240,17 @@ impl<'p> Machine<'p> {
                 let key = self.key(at);
                 let value = match at.map.gather {
                     // A step has numbers, whatever others are.
-                    Some(Gather::Hist | Gather::Lhist) => self.value(value),
+                    Some(Gather::Hist(_) | Gather::Lhist(..)) => self.value(value),
                     _ => self.value(value).of(&at.map.of),
                 };
-                if let Some(cell) = self.maps[at.map.id].get_mut(&key) {
+                if let Some(cell) = self.entries(&at.map).get_mut(&key) {
                     match cell {
                         Cell::Gathered(values) => values.push(value),
                         Cell::Plain(_) => *cell = Cell::Gathered(vec![value]),
                     }
                 } else {
-                    self.maps[at.map.id].insert(key, Cell::Gathered(vec![value]));
+                    self.entries(&at.map)
+                        .insert(key, Cell::Gathered(vec![value]));
                 }
             }
             Statement::Do(value) => {
@@ -304,7 +300,7 @@ impl<'p> Machine<'p> {
                 }
             }
             Statement::Each(pair, map, body) => {
-                let keys: Vec<_> = self.maps[map.id].keys().cloned().collect();
+                let keys: Vec<_> = self.entries(map).keys().cloned().collect();
                 for key in keys {
                     let value = self.read(map, &key);
                     let key = match &key[..] {
@@ -319,7 +315,7 @@ impl<'p> Machine<'p> {
             }
             Statement::Find(at, variable, then, otherwise) => {
                 let key = self.key(at);
-                if !self.maps[at.map.id].contains_key(&key) {
+                if !self.entries(&at.map).contains_key(&key) {
                     return self.run(otherwise);
                 }
                 let value = self.read(&at.map, &key);
@@ -334,24 +330,39 @@ impl<'p> Machine<'p> {
                 self.requests.push(Request::Text(shown + "\n"));
             }
             Statement::Printf(parts, is_loose) => {
-                let texts: Vec<String> = parts
-                    .iter()
-                    .map(|(format, value)| formatted(format, &self.value(value)))
-                    .collect();
+                let mut texts = Vec::new();
+                for (conversion, value) in parts {
+                    let bits = match (&value.kind, conversion.length) {
+                        (Kind::Cast(cut, _), "") => cut.bits,
+                        _ => 64,
+                    };
+                    let width = conversion.star.as_ref().map(|of| self.value(of).bits());
+                    let width = width.map(u64::cast_signed);
+                    let value = self.value(value);
+                    texts.push(shown::converted(conversion, &value, bits, width));
+                }
                 let mark = if *is_loose { "~" } else { "" };
-                let text = format!("{mark}{}\n", texts.join(" "));
+                let text = format!("{mark}{}|\n", texts.join("|"));
                 self.requests.push(Request::Text(text));
             }
-            Statement::PrintMap(map) => self.requests.push(Request::Print(map.clone())),
-            Statement::Clear(map) => self.requests.push(Request::Clear(map.clone())),
-            Statement::Zero(map) => self.requests.push(Request::Zero(map.clone())),
-            Statement::DeleteAt(at, _) => {
+            Statement::PrintMap(map, part) => {
+                let map = self.the(map);
+                self.requests.push(Request::Print(map, *part));
+            }
+            Statement::PrintAt(at) => {
                 let key = self.key(at);
-                self.maps[at.map.id].remove(&key);
+                let map = self.the(&at.map);
+                self.requests.push(Request::PrintAt(map, key));
+            }
+            Statement::Clear(map) => self.requests.push(Request::Clear(self.the(map))),
+            Statement::Zero(map) => self.requests.push(Request::Zero(self.the(map))),
+            Statement::DeleteAt(at, _) | Statement::ClearAt(at) => {
+                let key = self.key(at);
+                self.entries(&at.map).remove(&key);
             }
             Statement::ZeroAt(at) => {
                 let key = self.key(at);
-                let map = &mut self.maps[at.map.id];
+                let map = self.entries(&at.map);
                 if at.map.gather.is_some() {
                     map.remove(&key);
                 } else if let Some(cell) = map.get_mut(&key) {
@@ -383,6 +394,21 @@ impl<'p> Machine<'p> {
         ((frame, variable.id), variable)
     }
 
+    /// The map that is meant.
+    fn the(&self, map: &Map) -> Map {
+        let (mut frame, mut map) = (self.frame, map);
+        while let Some(given) = self.frames[frame].maps.get(&map.id) {
+            map = given;
+            frame = self.frames[frame].caller;
+        }
+        map.clone()
+    }
+
+    fn entries(&mut self, map: &Map) -> &mut BTreeMap<Vec<Value>, Cell> {
+        let number = self.the(map).id;
+        &mut self.maps[number]
+    }
+
     fn get(&self, variable: &Variable) -> Value {
         let (place, variable) = self.place(variable);
         let value = self.variables.get(&place).cloned();
@@ -404,7 +430,7 @@ impl<'p> Machine<'p> {
     }
 
     fn read(&self, map: &Map, key: &[Value]) -> Value {
-        match (self.maps[map.id].get(key), map.gather) {
+        match (self.maps[self.the(map).id].get(key), map.gather) {
             (Some(Cell::Plain(value)), _) => value.clone(),
             (Some(Cell::Gathered(values)), Some(gather)) => gathered(gather, values, &map.of),
             _ => Value::zero(&map.of),
@@ -412,8 +438,11 @@ impl<'p> Machine<'p> {
     }
 
     fn put(&mut self, map: &Map, key: Vec<Value>, value: Value) {
-        let most = self.program.most_keys.unwrap_or(usize::MAX);
-        let entries = &mut self.maps[map.id];
+        let most = match self.the(map).declared {
+            Some((_, keys)) => keys,
+            None => self.program.most_keys.unwrap_or(usize::MAX),
+        };
+        let entries = self.entries(map);
         if entries.len() < most || entries.contains_key(&key) {
             entries.insert(key, Cell::Plain(value.of(&map.of)));
         }
@@ -533,13 +562,13 @@ impl<'p> Machine<'p> {
             }
             Kind::HasKey(at) => {
                 let key = self.key(at);
-                Value::Truth(self.maps[at.map.id].contains_key(&key))
+                Value::Truth(self.entries(&at.map).contains_key(&key))
             }
             Kind::Delete(at) => {
                 let key = self.key(at);
-                Value::Truth(self.maps[at.map.id].remove(&key).is_some())
+                Value::Truth(self.entries(&at.map).remove(&key).is_some())
             }
-            Kind::Keys(map) => Value::unsigned(self.maps[map.id].len() as u64),
+            Kind::Keys(map) => Value::unsigned(self.entries(map).len() as u64),
             Kind::Step(variable, is_up, is_before) => {
                 let before = self.get(variable);
                 self.set(variable, Value::unsigned(stepped(&before, *is_up)));
@@ -581,6 +610,9 @@ impl<'p> Machine<'p> {
                 (Parameter::Variable(own), Argument::Variable(given)) => {
                     frame.variables.insert(own.id, given.clone());
                 }
+                (Parameter::Map(own), Argument::Map(given)) => {
+                    frame.maps.insert(own.id, given.clone());
+                }
                 (Parameter::Value(_), Argument::Value(given)) => {
                     frame.values.insert(number, given.clone());
                 }
@@ -597,6 +629,38 @@ impl<'p> Machine<'p> {
     }
 }
 
+/// A line of a map.
+fn entry(map: &Map, key: &[Value], cell: &Cell, divisor: u64) -> String {
+    let texts: Vec<String> = match key {
+        // A tuple is as good as several keys.
+        [Value::Tuple(parts)] => parts.iter().map(Value::shown).collect(),
+        _ => key.iter().map(Value::shown).collect(),
+    };
+    let name = match key.is_empty() {
+        true => map.name.clone(),
+        false => format!("{}[{}]", map.name, texts.join(", ")),
+    };
+    let divided = |value: &Value| match value {
+        Value::Number { .. } => (value.exact() / i128::from(divisor)).to_string(),
+        other => other.shown(),
+    };
+    let value = match (map.gather, cell) {
+        (Some(of @ (Gather::Hist(_) | Gather::Lhist(..))), Cell::Gathered(values)) => {
+            return format!("{name}:{}\n", histogram(of, values, divisor));
+        }
+        (Some(Gather::Stats), Cell::Gathered(values)) => {
+            let total = gathered(Gather::Sum, values, &map.of).shown();
+            let average = divided(&gathered(Gather::Avg, values, &map.of));
+            let count = values.len();
+            format!("{{ .count = {count}, .average = {average}, .total = {total} }}")
+        }
+        (Some(gather), Cell::Gathered(values)) => divided(&gathered(gather, values, &map.of)),
+        (_, Cell::Plain(value)) => divided(value),
+        (None, Cell::Gathered(_)) => unreachable!("a map of values gathers nothing"),
+    };
+    format!("{name}: {value}\n")
+}
+
 fn changed(op: &str, before: &Value, by: &Value) -> u64 {
     let is_signed = before.is_signed();
     binary(op, before, by, is_signed, is_signed)
@@ -607,93 +671,4 @@ fn stepped(before: &Value, is_up: bool) -> u64 {
         true => before.bits().wrapping_add(1),
         false => before.bits().wrapping_sub(1),
     }
-}
-
-fn formatted(format: &str, value: &Value) -> String {
-    match format {
-        "%d" => value.bits().cast_signed().to_string(),
-        "%lu" => value.bits().to_string(),
-        "%lx" => format!("{:x}", value.bits()),
-        "%08lx" => format!("{:08x}", value.bits()),
-        "%hhx" => format!("{:x}", value.bits() & 0xff),
-        "%hd" => (value.bits() as i16).to_string(),
-        "%9d" => format!("{:9}", value.bits().cast_signed()),
-        "%-6d|" => format!("{:<6}|", value.bits().cast_signed()),
-        "%s" => value.shown(),
-        "%12s" => format!("{:>12}", value.shown()),
-        "%-12s|" => format!("{:<12}|", value.shown()),
-        other => unreachable!("{other} is no format here"),
-    }
-}
-
-/// What a map has of the values that it was given.
-fn gathered(gather: Gather, values: &[Value], of: &Type) -> Value {
-    let sum = || {
-        let bits = values.iter().map(Value::bits);
-        bits.fold(0, u64::wrapping_add)
-    };
-    let is_signed = *of == Type::Signed;
-    let least = || values.iter().min_by_key(|value| value.exact());
-    let most = || values.iter().max_by_key(|value| value.exact());
-    let bits = match gather {
-        Gather::Count => values.len() as u64,
-        Gather::Sum => sum(),
-        Gather::Min => least().map_or(0, Value::bits),
-        Gather::Max => most().map_or(0, Value::bits),
-        Gather::Avg if values.is_empty() => 0,
-        Gather::Avg if is_signed => (sum().cast_signed() / values.len() as i64).cast_unsigned(),
-        Gather::Avg => sum() / values.len() as u64,
-        Gather::Stats | Gather::Hist | Gather::Lhist => unreachable!("no value"),
-    };
-    Value::unsigned(bits).of(of)
-}
-
-/// A histogram in one line, without the bars and without the steps that have nothing.
-fn histogram(gather: Option<Gather>, values: &[Value]) -> String {
-    let mut lines: BTreeMap<i128, (String, u64)> = BTreeMap::new();
-    for value in values {
-        let value = value.exact();
-        let (from, text) = match gather {
-            Some(Gather::Hist) => power(value),
-            _ => equal_step(value),
-        };
-        lines.entry(from).or_insert((text, 0)).1 += 1;
-    }
-    lines
-        .values()
-        .map(|(text, count)| format!(" {text} {count}"))
-        .collect()
-}
-
-fn power(value: i128) -> (i128, String) {
-    match value {
-        ..0 => (-1, "(..., 0)".into()),
-        0 | 1 => (value, format!("[{value}]")),
-        _ => {
-            let power = value.ilog2();
-            let (from, to) = (power, power + 1);
-            (
-                i128::from(power) + 1,
-                format!("[{}, {})", rounded(from), rounded(to)),
-            )
-        }
-    }
-}
-
-/// A power of two as histograms have it.
-fn rounded(power: u32) -> String {
-    let letters = ["", "K", "M", "G", "T", "P", "E"];
-    format!("{}{}", 1_u64 << (power % 10), letters[power as usize / 10])
-}
-
-fn equal_step(value: i128) -> (i128, String) {
-    let (from, to, step) = LHIST;
-    if value < from {
-        return (from - 1, format!("(..., {from})"));
-    }
-    if value >= to {
-        return (to, format!("[{to}, ...)"));
-    }
-    let start = from + (value - from) / step * step;
-    (start, format!("[{start}, {})", start + step))
 }

@@ -66,11 +66,18 @@ pub(super) enum Gather {
     Max,
     Avg,
     Stats,
-    Hist,
-    Lhist,
+    /// By powers of two, each in two to that power of parts.
+    Hist(u32),
+    /// From, to, and the step between.
+    Lhist(i128, i128, i128),
 }
 
 impl Gather {
+    /// Whether it is no value in expressions.
+    pub(super) fn is_only_printed(self) -> bool {
+        matches!(self, Self::Stats | Self::Hist(_) | Self::Lhist(..))
+    }
+
     fn call(self, value: &str) -> String {
         match self {
             Self::Count => "count()".into(),
@@ -79,8 +86,9 @@ impl Gather {
             Self::Max => format!("max({value})"),
             Self::Avg => format!("avg({value})"),
             Self::Stats => format!("stats({value})"),
-            Self::Hist => format!("hist({value})"),
-            Self::Lhist => format!("lhist({value}, -20, 100, 10)"),
+            Self::Hist(0) => format!("hist({value})"),
+            Self::Hist(bits) => format!("hist({value}, {bits})"),
+            Self::Lhist(from, to, step) => format!("lhist({value}, {from}, {to}, {step})"),
         }
     }
 }
@@ -93,6 +101,15 @@ pub(super) struct Map {
     /// The type of a value, or of what is gathered.
     pub(super) of: Type,
     pub(super) gather: Option<Gather>,
+    /// The kind that it is declared with, and how many keys it has then.
+    pub(super) declared: Option<(&'static str, usize)>,
+}
+
+impl Map {
+    /// Whether its entries have an order: numbers are by their size.
+    pub(super) fn is_ranked(&self) -> bool {
+        self.of.is_number() || self.gather.is_some()
+    }
 }
 
 /// A map at a key.
@@ -160,8 +177,46 @@ pub(super) enum Kind {
     Macro(usize, Vec<Argument>),
 }
 
+/// A conversion of `printf`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Conversion {
+    pub(super) flags: &'static str,
+    pub(super) width: usize,
+    /// The value that is its width, in place of that number.
+    pub(super) star: Option<Expr>,
+    pub(super) precision: Option<usize>,
+    pub(super) length: &'static str,
+    pub(super) letter: char,
+}
+
+impl Conversion {
+    pub(super) fn natural() -> Self {
+        Self {
+            letter: 's',
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn is_of_numbers(&self) -> bool {
+        "diuxXop".contains(self.letter)
+    }
+
+    fn text(&self) -> String {
+        let width = match (&self.star, self.width) {
+            (Some(_), _) => "*".into(),
+            (None, 0) => String::new(),
+            (None, width) => width.to_string(),
+        };
+        let precision = self.precision.map(|least| format!(".{least}"));
+        let (flags, length, letter) = (self.flags, self.length, self.letter);
+        let precision = precision.unwrap_or_default();
+        format!("%{flags}{width}{precision}{length}{letter}")
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(super) enum Argument {
+    Map(Map),
     Variable(Variable),
     Value(Expr),
 }
@@ -198,11 +253,15 @@ pub(super) enum Statement {
     Continue,
     Return,
     Print(Expr),
-    Printf(Vec<(&'static str, Expr)>, bool),
-    PrintMap(Map),
+    Printf(Vec<(Conversion, Expr)>, bool),
+    /// All of it, or so many of the largest, divided.
+    PrintMap(Map, Option<(usize, u64)>),
+    /// An entry of what is only printed.
+    PrintAt(Entry),
     Clear(Map),
     Zero(Map),
     DeleteAt(Entry, bool),
+    ClearAt(Entry),
     ZeroAt(Entry),
 }
 
@@ -216,6 +275,7 @@ pub(super) struct Macro {
 
 #[derive(Clone, Debug)]
 pub(super) enum Parameter {
+    Map(Map),
     Variable(Variable),
     Value(Type),
 }
@@ -338,6 +398,7 @@ pub(super) fn expr(value: &Expr) -> String {
             let texts: Vec<String> = given
                 .iter()
                 .map(|argument| match argument {
+                    Argument::Map(map) => map.name.clone(),
                     Argument::Variable(variable) => variable.name.clone(),
                     Argument::Value(value) => expr(value),
                 })
@@ -439,17 +500,23 @@ fn statement(is: &Statement) -> String {
         Statement::Return => "return;".into(),
         Statement::Print(value) => format!("print({});", expr(value)),
         Statement::Printf(parts, is_loose) => {
-            let formats: Vec<&str> = parts.iter().map(|(format, _)| *format).collect();
-            let values: Vec<String> = parts.iter().map(|(_, value)| expr(value)).collect();
+            let formats: Vec<String> = parts.iter().map(|(is, _)| is.text()).collect();
+            let values = parts
+                .iter()
+                .flat_map(|(is, value)| is.star.iter().chain([value]));
+            let values: Vec<String> = values.map(expr).collect();
             let mark = if *is_loose { "~" } else { "" };
             let values = values.join(", ");
-            format!("printf(\"{mark}{}\\n\", {values});", formats.join(" "))
+            format!("printf(\"{mark}{}|\\n\", {values});", formats.join("|"))
         }
-        Statement::PrintMap(map) => format!("print({});", map.name),
+        Statement::PrintMap(map, None) => format!("print({});", map.name),
+        Statement::PrintMap(map, Some((top, by))) => format!("print({}, {top}, {by});", map.name),
+        Statement::PrintAt(at) => format!("print({});", entry(at)),
         Statement::Clear(map) => format!("clear({});", map.name),
         Statement::Zero(map) => format!("zero({});", map.name),
         Statement::DeleteAt(at, true) => format!("delete({});", entry(at)),
         Statement::DeleteAt(at, false) => format!("delete({});", arguments(at)),
+        Statement::ClearAt(at) => format!("clear({});", entry(at)),
         Statement::ZeroAt(at) => format!("zero({});", entry(at)),
     }
 }
@@ -460,10 +527,16 @@ impl Program {
         if let Some(most) = self.most_keys {
             let _ = writeln!(out, "config = {{ max_map_keys = {most} }}");
         }
+        for map in &self.maps {
+            if let Some((kind, keys)) = map.declared {
+                let _ = writeln!(out, "let {} = {kind}({keys});", map.name);
+            }
+        }
         for (number, each) in self.macros.iter().enumerate() {
             let names = each.parameters.iter().enumerate();
             let names: Vec<String> = names
                 .map(|(number, parameter)| match parameter {
+                    Parameter::Map(map) => map.name.clone(),
                     Parameter::Variable(variable) => variable.name.clone(),
                     Parameter::Value(_) => format!("p{number}"),
                 })

@@ -234,6 +234,19 @@ impl Draw<'_> {
         for parameter in &called.parameters {
             given.push(match parameter {
                 Parameter::Value(of) => Argument::Value(self.make(of, height)),
+                Parameter::Map(own) => {
+                    let like = |map: &&Map| {
+                        map.keys == own.keys && map.of == own.of && map.gather == own.gather
+                    };
+                    let maps: Vec<Map> = self.maps.iter().filter(like).cloned().collect();
+                    let taken = |map: &Map| {
+                        given.iter().any(
+                            |given| matches!(given, Argument::Map(given) if given.id == map.id),
+                        )
+                    };
+                    let mut free = maps.into_iter().filter(|map| !taken(map));
+                    Argument::Map(free.next()?)
+                }
                 Parameter::Variable(own) => {
                     let fits =
                         |variable: &Variable| variable.of == own.of && variable.cut.is_none();
@@ -244,7 +257,7 @@ impl Draw<'_> {
         // Two names of one variable are not drawn.
         let ids = given.iter().filter_map(|argument| match argument {
             Argument::Variable(variable) => Some(variable.id),
-            Argument::Value(_) => None,
+            Argument::Value(_) | Argument::Map(_) => None,
         });
         let mut ids: Vec<usize> = ids.collect();
         ids.sort_unstable();
@@ -410,7 +423,7 @@ impl Draw<'_> {
                 kind: Kind::Read(Box::new(entry)),
             };
             match map.gather {
-                Some(Gather::Stats | Gather::Hist | Gather::Lhist) => {}
+                Some(gather) if gather.is_only_printed() => {}
                 Some(_) => found.push(cast(&map.of, read)),
                 None => parts(read, &mut found),
             }
@@ -494,7 +507,7 @@ impl Draw<'_> {
 
 /// Whether its keys can be asked for: a histogram is kept in parts.
 fn is_counted(map: &Map) -> bool {
-    !map.keys.is_empty() && !matches!(map.gather, Some(Gather::Hist | Gather::Lhist))
+    !map.keys.is_empty() && !matches!(map.gather, Some(Gather::Hist(_) | Gather::Lhist(..)))
 }
 
 /// Whether brackets after it would be those of a key.

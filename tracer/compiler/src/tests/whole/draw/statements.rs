@@ -5,8 +5,8 @@
 
 use super::{
     super::tree::{
-        Clause, Cut, Entry, Expr, Gather, Kind, Let, Macro, Map, Parameter, Place, Statement, Type,
-        Variable,
+        Clause, Conversion, Cut, Entry, Expr, Gather, Kind, Let, Macro, Map, Parameter, Place,
+        Statement, Type, Variable,
     },
     Draw, OPERATORS, Site, cast, named, number,
 };
@@ -33,34 +33,50 @@ impl Draw<'_> {
     pub(super) fn a_macro(&mut self) -> Macro {
         self.floor = self.scopes.len();
         self.scopes.push(Vec::new());
+        let known = core::mem::take(&mut self.maps);
         let mut parameters = Vec::new();
         for _ in 0..1 + self.below(3) {
             let of = self.simple_type();
-            parameters.push(match self.one_in(3) {
-                true => {
+            parameters.push(match self.below(4) {
+                0 => {
+                    let like = self.below(known.len());
+                    let own = Map {
+                        // No map of the program has its number.
+                        id: 100 + self.macros.len() * 10 + self.maps.len(),
+                        name: format!("@p{}", self.maps.len()),
+                        declared: None,
+                        ..known[like].clone()
+                    };
+                    self.maps.push(own.clone());
+                    Parameter::Map(own)
+                }
+                1 => {
                     let variable = self.new_variable(of);
                     self.scopes[self.floor].push(variable.clone());
                     Parameter::Variable(variable)
                 }
-                false => Parameter::Value(of),
+                _ => Parameter::Value(of),
             });
         }
         self.parameters = parameters
             .iter()
             .map(|parameter| match parameter {
-                Parameter::Variable(_) => None,
+                Parameter::Variable(_) | Parameter::Map(_) => None,
                 Parameter::Value(of) => Some(of.clone()),
             })
             .collect();
-        self.has_maps = false;
         self.has_arguments = false;
         let mut body = Vec::new();
         for _ in 0..self.below(4) {
-            body.extend(self.plain_statement(2));
+            let of_map = match self.is() {
+                true => self.of_map(2),
+                false => None,
+            };
+            body.extend(of_map.unwrap_or_else(|| self.plain_statement(2)));
         }
         let of = self.number_type();
         let value = self.make(&of, 2);
-        self.has_maps = true;
+        self.maps = known;
         self.parameters.clear();
         self.scopes.pop();
         self.floor = 0;
@@ -257,7 +273,7 @@ impl Draw<'_> {
             return match &value.kind {
                 // A map without keys is printed with its name.
                 Kind::Read(entry) if entry.keys.is_empty() => {
-                    Statement::PrintMap(entry.map.clone())
+                    Statement::PrintMap(entry.map.clone(), None)
                 }
                 _ => Statement::Print(value),
             };
@@ -269,20 +285,80 @@ impl Draw<'_> {
         Statement::Printf(parts, false)
     }
 
-    pub(super) fn printed(&mut self, height: u32) -> (&'static str, Expr) {
-        match self.below(3) {
-            0 => {
-                let format = self.random.of(&["%s", "%12s", "%-12s|"]);
-                (format, self.text_value(height))
+    pub(super) fn printed(&mut self, height: u32) -> (Conversion, Expr) {
+        let letter = self.random.of(&[
+            's', 's', 's', 's', 'r', 'd', 'd', 'i', 'u', 'x', 'x', 'X', 'o', 'c', 'p',
+        ]);
+        let mut is = Conversion {
+            letter,
+            ..Conversion::default()
+        };
+        if self.is() {
+            is.width = self.below(14);
+            is.flags = self.random.of(&["", "", "-"]);
+            is.star = self.one_in(3).then(|| self.columns(height));
+        }
+        let value = match letter {
+            's' | 'r' => {
+                is.precision = self.one_in(4).then(|| self.below(6));
+                match self.is() {
+                    true => self.text_value(height),
+                    false => {
+                        let of = self.a_type(2);
+                        self.make(&of, height)
+                    }
+                }
             }
-            1 => {
-                let of = self.a_type(2);
-                ("%s", self.make(&of, height))
-            }
+            'c' => self.letter(height),
+            'p' => self.make(&Type::Unsigned, height),
             _ => {
-                let formats = ["%d", "%lu", "%lx", "%08lx", "%hhx", "%hd", "%9d", "%-6d|"];
-                (self.random.of(&formats), self.any_number(height))
+                let flags = [
+                    "", "", "-", "0", "+", " ", "#", "#0", "-0", "+0", " 0", "-#",
+                ];
+                is.flags = self.random.of(&flags);
+                is.precision = self.one_in(4).then(|| self.below(9));
+                is.length = self.random.of(&["", "l", "ll", "h", "hh"]);
+                let is_own = is.length.is_empty() && !"di".contains(letter);
+                match is_own {
+                    // A number of the text, for one, has no length of its own.
+                    true => {
+                        let value = self.any_number(height);
+                        let bits = self.random.of(&[8, 16, 32, 64]);
+                        let is_signed = self.is();
+                        let of = if is_signed {
+                            Type::Signed
+                        } else {
+                            Type::Unsigned
+                        };
+                        let kind = Kind::Cast(Cut { bits, is_signed }, Box::new(value));
+                        Expr { of, kind }
+                    }
+                    false => self.any_number(height),
+                }
             }
+        };
+        (is, value)
+    }
+
+    /// A width that only the hit tells.
+    fn columns(&mut self, height: u32) -> Expr {
+        let value = Box::new(self.make(&Type::Signed, height));
+        Expr {
+            of: Type::Signed,
+            kind: Kind::Binary("%", value, Box::new(number(16))),
+        }
+    }
+
+    /// A number from 33 to 122.
+    fn letter(&mut self, height: u32) -> Expr {
+        let value = Box::new(self.make(&Type::Unsigned, height));
+        let rest = Expr {
+            of: Type::Unsigned,
+            kind: Kind::Binary("%", value, Box::new(number(90))),
+        };
+        Expr {
+            of: Type::Unsigned,
+            kind: Kind::Binary("+", Box::new(rest), Box::new(number(33))),
         }
     }
 
@@ -436,8 +512,8 @@ impl Draw<'_> {
             .iter()
             .filter(|map| !map.keys.is_empty())
             .filter(|map| {
-                use Gather::{Hist, Lhist, Stats};
-                !matches!(map.gather, Some(Stats | Hist | Lhist))
+                let gather = map.gather;
+                !gather.is_some_and(Gather::is_only_printed)
             })
             .cloned()
             .collect();
@@ -459,7 +535,10 @@ impl Draw<'_> {
         self.scopes.push(vec![pair.clone()]);
         self.has_maps = false;
         let macros = core::mem::take(&mut self.macros);
-        let mut body = vec![Statement::Printf(vec![("%s", named(&pair))], true)];
+        let mut body = vec![Statement::Printf(
+            vec![(Conversion::natural(), named(&pair))],
+            true,
+        )];
         if let Some(total) = total {
             let value = self.known(&total.of, 1).filter(|_| is_plain);
             let value = value.unwrap_or_else(|| cast(&total.of, number(1)));
@@ -516,9 +595,10 @@ impl Draw<'_> {
         let entry = self.entry(height, |_| true)?;
         let map = entry.map.clone();
         if let Some(gather) = map.gather {
-            let can_zero = matches!(gather, Gather::Count | Gather::Sum | Gather::Hist);
-            return Some(vec![match self.below(8) {
-                0 if !map.keys.is_empty() => Statement::DeleteAt(entry, self.is()),
+            let can_zero = matches!(gather, Gather::Count | Gather::Sum | Gather::Hist(_));
+            return Some(vec![match self.below(9) {
+                0 if !map.keys.is_empty() => self.deleted(entry),
+                2 if !map.keys.is_empty() && gather.is_only_printed() => Statement::PrintAt(entry),
                 1 if !map.keys.is_empty() && can_zero => Statement::ZeroAt(entry),
                 _ => {
                     let value = match map.of {
@@ -532,7 +612,7 @@ impl Draw<'_> {
         }
         let is_number = matches!(map.of, Type::Signed | Type::Unsigned);
         Some(vec![match self.below(8) {
-            0 if !map.keys.is_empty() => Statement::DeleteAt(entry, self.is()),
+            0 if !map.keys.is_empty() => self.deleted(entry),
             1 if !map.keys.is_empty() => Statement::ZeroAt(entry),
             2 if !map.keys.is_empty() => Statement::Print(Expr {
                 of: Type::Truth,
@@ -560,13 +640,25 @@ impl Draw<'_> {
         }])
     }
 
+    fn deleted(&mut self, entry: Entry) -> Statement {
+        match self.below(3) {
+            0 => Statement::ClearAt(entry),
+            1 => Statement::DeleteAt(entry, true),
+            _ => Statement::DeleteAt(entry, false),
+        }
+    }
+
     pub(super) fn of_whole_map(&mut self) -> Vec<Statement> {
         let number = self.below(self.maps.len());
         let map = self.maps[number].clone();
-        vec![match self.below(4) {
+        vec![match self.below(5) {
             0 if !map.keys.is_empty() => Statement::Clear(map),
             1 if !map.keys.is_empty() && map.gather.is_none() => Statement::Zero(map),
-            _ => Statement::PrintMap(map),
+            2 if !map.keys.is_empty() && map.is_ranked() => {
+                let divisor = self.random.of(&[1, 1, 2, 1000]);
+                Statement::PrintMap(map, Some((self.below(5), divisor)))
+            }
+            _ => Statement::PrintMap(map, None),
         }]
     }
 }
