@@ -4,14 +4,14 @@
 //! of the program, and the requests to the reader, which acts on them after the clause: it prints
 //! texts, prints maps as they are then, and clears them.
 
+mod evaluate;
+
 use std::collections::{BTreeMap, HashMap};
 
 use super::{
+    memory,
     shown::{self, Order, gathered, histogram, ranked},
-    tree::{
-        Argument, Clause, Entry, Expr, Gather, Kind, Macro, Map, Parameter, Place, Program,
-        Statement, Type, Variable,
-    },
+    tree::{Clause, Entry, Expr, Gather, Kind, Map, Place, Program, Statement, Type, Variable},
     value::{Value, binary, compare},
 };
 
@@ -21,13 +21,33 @@ pub(super) enum Event {
     Write(At),
     Read(At),
     Call(At),
+    CallRead(At),
     Tick,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct At {
     pub(super) cpu: u32,
+    pub(super) tid: u32,
     pub(super) arguments: [u64; 6],
+    pub(super) result: u64,
+    pub(super) is_read: bool,
+    /// Nanoseconds since the boot.
+    pub(super) time: u64,
+}
+
+impl At {
+    /// When an interval has gone by.
+    pub(super) fn idle() -> Self {
+        Self {
+            cpu: 0,
+            tid: 7,
+            arguments: [0; 6],
+            result: 0,
+            is_read: false,
+            time: 0,
+        }
+    }
 }
 
 /// What an entry of a map has.
@@ -36,6 +56,8 @@ enum Cell {
     Plain(Value),
     /// All values that were gathered.
     Gathered(Vec<Value>),
+    /// The same with the interval of each.
+    Timed(Vec<(u64, Value)>),
 }
 
 enum Request {
@@ -86,10 +108,7 @@ impl<'p> Machine<'p> {
             variables: HashMap::new(),
             frames: vec![Frame::default()],
             frame: 0,
-            at: At {
-                cpu: 0,
-                arguments: [0; 6],
-            },
+            at: At::idle(),
             requests: Vec::new(),
             out: String::new(),
         }
@@ -100,12 +119,12 @@ impl<'p> Machine<'p> {
             Event::Write(at) => (|place| matches!(place, Place::Write | Place::Both), at),
             Event::Read(at) => (|place| matches!(place, Place::Read | Place::Both), at),
             Event::Call(at) => (|place| place == Place::Session, at),
+            Event::CallRead(at) => (
+                |place| matches!(place, Place::SessionRead | Place::Return),
+                at,
+            ),
             Event::Tick => {
-                let at = At {
-                    cpu: 0,
-                    arguments: [0; 6],
-                };
-                return self.clauses(|place| place == Place::Interval, &at);
+                return self.clauses(|place| place == Place::Interval, &At::idle());
             }
         };
         self.clauses(is_there, at);
@@ -132,7 +151,7 @@ impl<'p> Machine<'p> {
         }
         self.run(&clause.body);
         self.answer();
-        if clause.place == Place::Session {
+        if clause.place.has_return() {
             self.run(&clause.at_return);
             self.answer();
         }
@@ -148,7 +167,9 @@ impl<'p> Machine<'p> {
                     // A map without keys has a value before anything is assigned.
                     if map.keys.is_empty() && shown.is_empty() {
                         shown = match map.gather {
-                            Some(Gather::Hist(_) | Gather::Lhist(..)) => String::new(),
+                            Some(Gather::Hist(_) | Gather::Lhist(..) | Gather::Series(_)) => {
+                                String::new()
+                            }
                             Some(Gather::Stats) => {
                                 let zeros = "{ .count = 0, .average = 0, .total = 0 }";
                                 format!("{}: {zeros}\n", map.name)
@@ -175,6 +196,9 @@ impl<'p> Machine<'p> {
 
     /// All maps at the end.
     pub(super) fn ended(&mut self) -> String {
+        if self.program.settings.hides_maps {
+            return String::new();
+        }
         let maps = self.program.maps.iter();
         maps.map(|map| self.shown(map, 0, 1)).collect()
     }
@@ -186,6 +210,7 @@ impl<'p> Machine<'p> {
             let value = match (cell, map.gather) {
                 (Cell::Gathered(values), Some(gather)) => ranked(gather, values, &map.of),
                 (Cell::Plain(value), _) => Order::of(value),
+                (Cell::Timed(_), _) => Order::Number(0),
                 (Cell::Gathered(_), None) => unreachable!("a map of values gathers nothing"),
             };
             (value, key.iter().map(Order::of).collect::<Vec<_>>())
@@ -195,10 +220,22 @@ impl<'p> Machine<'p> {
             0 => 0,
             _ => entries.len().saturating_sub(top),
         };
-        let entries = entries[before..].iter();
-        entries
-            .map(|(key, cell)| entry(map, key, cell, divisor))
-            .collect()
+        let times = entries.iter().flat_map(|(_, cell)| match cell {
+            Cell::Timed(values) => &values[..],
+            _ => &[],
+        });
+        let latest = times.map(|(interval, _)| *interval).max().unwrap_or(0);
+        let shown = |(key, cell): &(&Vec<Value>, &Cell)| match (cell, map.gather) {
+            (Cell::Timed(values), Some(Gather::Series(of))) => {
+                match shown::series(of, values, latest, &map.of) {
+                    // All of it is too long ago.
+                    none if none.is_empty() => none,
+                    series => format!("{}:{series}\n", name_of(map, key)),
+                }
+            }
+            _ => entry(map, key, cell, divisor),
+        };
+        entries[before..].iter().map(shown).collect()
     }
 
     fn run(&mut self, body: &[Statement]) -> Flow {
@@ -221,8 +258,8 @@ impl<'p> Machine<'p> {
             Statement::Change(op, variable, value) => {
                 let value = self.value(value);
                 let before = self.get(variable);
-                let bits = changed(op, &before, &value);
-                self.set(variable, Value::unsigned(bits));
+                let after = changed(op, &variable.of, &before, &value);
+                self.set(variable, after);
             }
             Statement::Put(at, value) => {
                 let key = self.key(at);
@@ -233,8 +270,8 @@ impl<'p> Machine<'p> {
                 let key = self.key(at);
                 let value = self.value(value);
                 let before = self.read(&at.map, &key);
-                let bits = changed(op, &before, &value);
-                self.put(&at.map, key, Value::unsigned(bits));
+                let after = changed(op, &at.map.of, &before, &value);
+                self.put(&at.map, key, after);
             }
             Statement::Gather(at, _, value) => {
                 let key = self.key(at);
@@ -243,10 +280,16 @@ impl<'p> Machine<'p> {
                     Some(Gather::Hist(_) | Gather::Lhist(..)) => self.value(value),
                     _ => self.value(value).of(&at.map.of),
                 };
-                if let Some(cell) = self.entries(&at.map).get_mut(&key) {
+                let interval = self.at.time / shown::INTERVAL;
+                if let Some(Gather::Series(_)) = at.map.gather {
+                    let cell = self.entries(&at.map).entry(key);
+                    if let Cell::Timed(values) = cell.or_insert(Cell::Timed(Vec::new())) {
+                        values.push((interval, value));
+                    }
+                } else if let Some(cell) = self.entries(&at.map).get_mut(&key) {
                     match cell {
                         Cell::Gathered(values) => values.push(value),
-                        Cell::Plain(_) => *cell = Cell::Gathered(vec![value]),
+                        _ => *cell = Cell::Gathered(vec![value]),
                     }
                 } else {
                     self.entries(&at.map)
@@ -272,6 +315,20 @@ impl<'p> Machine<'p> {
                     }
                 }
                 return self.run(otherwise);
+            }
+            Statement::Fields(of, arms, otherwise) => {
+                let found = memory::variant(*of, &self.at);
+                let arm = found.and_then(|(number, values)| {
+                    let arm = arms.iter().find(|(variant, ..)| *variant == number)?;
+                    Some((arm, values))
+                });
+                let Some(((_, names, body), values)) = arm else {
+                    return self.run(otherwise);
+                };
+                for (name, value) in names.iter().zip(values) {
+                    self.set(name, value);
+                }
+                return self.run(body);
             }
             Statement::Block(body) => return self.run(body),
             Statement::Unroll(times, body) => {
@@ -440,206 +497,31 @@ impl<'p> Machine<'p> {
     fn put(&mut self, map: &Map, key: Vec<Value>, value: Value) {
         let most = match self.the(map).declared {
             Some((_, keys)) => keys,
-            None => self.program.most_keys.unwrap_or(usize::MAX),
+            None => self.program.settings.most_keys.unwrap_or(usize::MAX),
         };
         let entries = self.entries(map);
         if entries.len() < most || entries.contains_key(&key) {
             entries.insert(key, Cell::Plain(value.of(&map.of)));
         }
     }
-
-    fn value(&mut self, is: &Expr) -> Value {
-        let value = self.plain(is);
-        value.of(&is.of)
-    }
-
-    fn plain(&mut self, is: &Expr) -> Value {
-        match &is.kind {
-            Kind::Number(number) => Value::signed(*number as i64),
-            Kind::Truth(truth) => Value::Truth(*truth),
-            Kind::Word(word) => Value::Text(word.clone()),
-            Kind::Joined(a, b) => Value::Text(a.clone() + b),
-            Kind::Comm => Value::Text("cat".into()),
-            Kind::TextAt(number, most) => {
-                let address = self.at.arguments[*number];
-                let text = self.texts.iter().find(|(at, _)| *at == address);
-                let text = text.map_or("", |(_, text)| text);
-                let most = most.unwrap_or(usize::MAX);
-                Value::Text(text.chars().take(most).collect())
-            }
-            Kind::Argument(number) => Value::unsigned(self.at.arguments[*number]),
-            Kind::Variable(variable) => self.get(variable),
-            Kind::Read(at) => {
-                let key = self.key(at);
-                self.read(&at.map, &key)
-            }
-            Kind::Unary(op, a) => {
-                let a = self.value(a);
-                match *op {
-                    "-" => Value::unsigned(a.bits().wrapping_neg()),
-                    "~" => Value::unsigned(!a.bits()),
-                    _ => Value::Truth(!a.holds()),
-                }
-            }
-            Kind::Binary(op, a, b) => {
-                let shifts_sign = a.of == Type::Signed;
-                let (a, b) = (self.value(a), self.value(b));
-                let is_signed = is.of == Type::Signed;
-                Value::unsigned(binary(op, &a, &b, is_signed, shifts_sign))
-            }
-            Kind::Compare("&&", a, b) => {
-                Value::Truth(self.value(a).holds() && self.value(b).holds())
-            }
-            Kind::Compare("||", a, b) => {
-                Value::Truth(self.value(a).holds() || self.value(b).holds())
-            }
-            Kind::Compare(op, a, b) => {
-                let (a, b) = (self.value(a), self.value(b));
-                Value::Truth(compare(op, &a, &b))
-            }
-            Kind::Choice(c, a, b) | Kind::IfElse(c, a, b) => match self.value(c).holds() {
-                true => self.value(a),
-                false => self.value(b),
-            },
-            Kind::Or(a, b) => {
-                let value = self.value(a);
-                match value.holds() {
-                    true => value,
-                    false => self.value(b),
-                }
-            }
-            Kind::Cast(to, a) => Value::cut(self.value(a).bits(), *to),
-            Kind::CastTruth(a) => Value::Truth(self.value(a).holds()),
-            Kind::Tuple(parts) => Value::Tuple(parts.iter().map(|part| self.value(part)).collect()),
-            Kind::Record(fields) => {
-                let fields = fields.iter();
-                Value::Record(fields.map(|(name, is)| (*name, self.value(is))).collect())
-            }
-            Kind::Part(of, number) | Kind::PartAt(of, number) => match self.value(of) {
-                Value::Tuple(mut parts) => parts.swap_remove(*number),
-                other => panic!("{other:?} is no tuple"),
-            },
-            Kind::Field(of, name) => match self.value(of) {
-                Value::Record(fields) => {
-                    let mut fields = fields.into_iter();
-                    fields.find(|(known, _)| known == name).expect("a field").1
-                }
-                other => panic!("{other:?} is no record"),
-            },
-            Kind::Array(of, count, number) => {
-                let bits = self.value(number).bits();
-                let element = |index: usize| {
-                    let shift = of.bits * index as u32;
-                    Value::cut(bits.checked_shr(shift).unwrap_or(0), *of)
-                };
-                Value::Array((0..*count).map(element).collect())
-            }
-            Kind::Element(of, count, index) => {
-                let values = self.value(of);
-                let index = self.value(index).bits() % *count as u64;
-                match values {
-                    Value::Array(values) => values[index as usize].clone(),
-                    other => panic!("{other:?} is no array"),
-                }
-            }
-            Kind::Byte(of, index) => {
-                let text = self.value(of);
-                let byte = text.text().as_bytes().get(*index);
-                Value::unsigned(byte.copied().unwrap_or(0).into())
-            }
-            Kind::Length(of) => Value::unsigned(self.value(of).text().len() as u64),
-            Kind::Begins(of, word, bytes) => {
-                let start = |text: &str| {
-                    let bytes = text.bytes().chain([0]).take(*bytes);
-                    bytes.collect::<Vec<u8>>()
-                };
-                Value::Truth(start(self.value(of).text()) == start(word))
-            }
-            Kind::Contains(of, word) => Value::Truth(self.value(of).text().contains(&**word)),
-            Kind::Find(of, word) => {
-                let place = self.value(of).text().find(&**word);
-                Value::signed(place.map_or(-1, |place| place as i64))
-            }
-            Kind::HasKey(at) => {
-                let key = self.key(at);
-                Value::Truth(self.entries(&at.map).contains_key(&key))
-            }
-            Kind::Delete(at) => {
-                let key = self.key(at);
-                Value::Truth(self.entries(&at.map).remove(&key).is_some())
-            }
-            Kind::Keys(map) => Value::unsigned(self.entries(map).len() as u64),
-            Kind::Step(variable, is_up, is_before) => {
-                let before = self.get(variable);
-                self.set(variable, Value::unsigned(stepped(&before, *is_up)));
-                match is_before {
-                    true => self.get(variable),
-                    false => before,
-                }
-            }
-            Kind::StepAt(at, is_up, is_before) => {
-                let key = self.key(at);
-                let before = self.read(&at.map, &key);
-                let after = Value::unsigned(stepped(&before, *is_up));
-                self.put(&at.map, key, after.clone());
-                if *is_before { after } else { before }
-            }
-            Kind::Block(body, value) => {
-                self.run(body);
-                self.value(value)
-            }
-            Kind::Parameter(number) => {
-                let inner = self.frame;
-                let given = self.frames[inner].values[number].clone();
-                self.frame = self.frames[inner].caller;
-                let value = self.value(&given);
-                self.frame = inner;
-                value
-            }
-            Kind::Macro(number, given) => self.call(&self.program.macros[*number], given),
-        }
-    }
-
-    fn call(&mut self, called: &'p Macro, given: &[Argument]) -> Value {
-        let mut frame = Frame {
-            caller: self.frame,
-            ..Frame::default()
-        };
-        for (number, (parameter, given)) in called.parameters.iter().zip(given).enumerate() {
-            match (parameter, given) {
-                (Parameter::Variable(own), Argument::Variable(given)) => {
-                    frame.variables.insert(own.id, given.clone());
-                }
-                (Parameter::Map(own), Argument::Map(given)) => {
-                    frame.maps.insert(own.id, given.clone());
-                }
-                (Parameter::Value(_), Argument::Value(given)) => {
-                    frame.values.insert(number, given.clone());
-                }
-                _ => unreachable!("an argument of another kind"),
-            }
-        }
-        let caller = self.frame;
-        self.frame = self.frames.len();
-        self.frames.push(frame);
-        self.run(&called.body);
-        let value = self.value(&called.value);
-        self.frame = caller;
-        value
-    }
 }
 
-/// A line of a map.
-fn entry(map: &Map, key: &[Value], cell: &Cell, divisor: u64) -> String {
+/// A map with its key, as it stands in a line.
+fn name_of(map: &Map, key: &[Value]) -> String {
     let texts: Vec<String> = match key {
         // A tuple is as good as several keys.
         [Value::Tuple(parts)] => parts.iter().map(Value::shown).collect(),
         _ => key.iter().map(Value::shown).collect(),
     };
-    let name = match key.is_empty() {
+    match key.is_empty() {
         true => map.name.clone(),
         false => format!("{}[{}]", map.name, texts.join(", ")),
-    };
+    }
+}
+
+/// A line of a map.
+fn entry(map: &Map, key: &[Value], cell: &Cell, divisor: u64) -> String {
+    let name = name_of(map, key);
     let divided = |value: &Value| match value {
         Value::Number { .. } => (value.exact() / i128::from(divisor)).to_string(),
         other => other.shown(),
@@ -656,19 +538,25 @@ fn entry(map: &Map, key: &[Value], cell: &Cell, divisor: u64) -> String {
         }
         (Some(gather), Cell::Gathered(values)) => divided(&gathered(gather, values, &map.of)),
         (_, Cell::Plain(value)) => divided(value),
-        (None, Cell::Gathered(_)) => unreachable!("a map of values gathers nothing"),
+        (_, Cell::Timed(_)) | (None, _) => unreachable!("a map of values gathers nothing"),
     };
     format!("{name}: {value}\n")
 }
 
-fn changed(op: &str, before: &Value, by: &Value) -> u64 {
+/// A variable or entry of that type after it was changed by an operator.
+fn changed(op: &str, of: &Type, before: &Value, by: &Value) -> Value {
+    if let Type::Pointer(_) = of {
+        let bytes = by.bits().wrapping_mul(memory::size(of));
+        return Value::Address(match op {
+            "+" => before.bits().wrapping_add(bytes),
+            _ => before.bits().wrapping_sub(bytes),
+        });
+    }
     let is_signed = before.is_signed();
-    binary(op, before, by, is_signed, is_signed)
+    Value::unsigned(binary(op, before, by, is_signed, is_signed))
 }
 
-fn stepped(before: &Value, is_up: bool) -> u64 {
-    match is_up {
-        true => before.bits().wrapping_add(1),
-        false => before.bits().wrapping_sub(1),
-    }
+fn stepped(of: &Type, before: &Value, is_up: bool) -> Value {
+    let op = if is_up { "+" } else { "-" };
+    changed(op, of, before, &Value::unsigned(1))
 }

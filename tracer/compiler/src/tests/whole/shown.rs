@@ -1,4 +1,7 @@
-//! What values become as texts: conversions of `printf`, steps of histograms, whole maps.
+//! What values become as texts: conversions of `printf`, and what maps gather.
+//!
+//! Conversions are those of C. Histograms and series become one line each, without their pictures,
+//! as the compared output has them.
 
 use std::collections::BTreeMap;
 
@@ -19,6 +22,14 @@ pub(super) fn converted(is: &Conversion, value: &Value, bits: u32, width: Option
         None => is.width,
     };
     let text = match is.letter {
+        'r' if let Value::Bytes(bytes) = value
+            && !is.dump.is_empty() =>
+        {
+            let escape = if is.dump == "x" { "\\x" } else { "" };
+            let bytes = bytes.iter().map(|byte| format!("{escape}{byte:02x}"));
+            let between = if is.dump == "x" { "" } else { " " };
+            bytes.collect::<Vec<_>>().join(between)
+        }
         's' | 'r' => {
             let most = is.precision.unwrap_or(usize::MAX);
             value.shown().chars().take(most).collect()
@@ -90,8 +101,11 @@ pub(super) enum Order {
 impl Order {
     pub(super) fn of(value: &Value) -> Self {
         match value {
-            Value::Number { .. } | Value::Truth(_) => Self::Number(value.exact()),
+            Value::Number { .. } | Value::Truth(_) | Value::Address(_) => {
+                Self::Number(value.exact())
+            }
             Value::Text(text) => Self::Text(text.clone()),
+            Value::Bytes(_) => unreachable!("bytes are only printed"),
             Value::Tuple(parts) | Value::Array(parts) => {
                 Self::Parts(parts.iter().map(Self::of).collect())
             }
@@ -119,7 +133,9 @@ pub(super) fn gathered(gather: Gather, values: &[Value], of: &Type) -> Value {
         Gather::Avg if values.is_empty() => 0,
         Gather::Avg if is_signed => (sum().cast_signed() / values.len() as i64).cast_unsigned(),
         Gather::Avg => sum() / values.len() as u64,
-        Gather::Stats | Gather::Hist(_) | Gather::Lhist(..) => unreachable!("no value"),
+        Gather::Stats | Gather::Hist(_) | Gather::Lhist(..) | Gather::Series(_) => {
+            unreachable!("no value")
+        }
     };
     Value::unsigned(bits).of(of)
 }
@@ -131,6 +147,47 @@ pub(super) fn ranked(gather: Gather, values: &[Value], of: &Type) -> Order {
         Gather::Stats => gathered(Gather::Sum, values, of).exact(),
         _ => gathered(gather, values, of).exact(),
     })
+}
+
+/// The nanoseconds of an interval of a series.
+pub(super) const INTERVAL: u64 = 100_000_000;
+/// How many of them are kept.
+const INTERVALS: u64 = 4;
+/// The time of day when the clock was 0, in nanoseconds.
+const ZERO: u64 = 86_399_999_999_000;
+
+/// A series in one line: the intervals to the latest one of its map, each with its time.
+pub(super) fn series(gathers: &str, values: &[(u64, Value)], latest: u64, of: &Type) -> String {
+    let first = (latest + 1).saturating_sub(INTERVALS);
+    let in_sight = values.iter().map(|(interval, _)| *interval);
+    let Some(begin) = in_sight.filter(|interval| *interval >= first).min() else {
+        return String::new();
+    };
+    let row = |interval: u64| {
+        let here = values.iter().filter(|(at, _)| *at == interval);
+        let here: Vec<Value> = here.map(|(_, value)| value.clone()).collect();
+        let gather = match gathers {
+            "avg" => Gather::Avg,
+            "sum" => Gather::Sum,
+            "min" => Gather::Min,
+            _ => Gather::Max,
+        };
+        let value = match (&here[..], gathers) {
+            ([], _) => "-".into(),
+            ([.., last], "") => last.clone().of(of).shown(),
+            (all, _) => gathered(gather, all, of).shown(),
+        };
+        let time = ZERO + interval * INTERVAL;
+        let seconds = time / 1_000_000_000 % 86_400;
+        let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+        let digits = if begin == latest { 9 } else { 3 };
+        let part = &format!("{:09}", time % 1_000_000_000)[..digits];
+        format!(
+            " {hours:02}:{minutes:02}:{:02}.{part} {value}",
+            seconds % 60
+        )
+    };
+    (begin..=latest).map(row).collect()
 }
 
 /// A histogram in one line, without the bars and without the steps that have nothing.

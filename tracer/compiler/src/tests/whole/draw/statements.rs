@@ -5,10 +5,9 @@
 
 use super::{
     super::tree::{
-        Clause, Conversion, Cut, Entry, Expr, Gather, Kind, Let, Macro, Map, Parameter, Place,
-        Statement, Type, Variable,
+        Clause, Cut, Expr, Kind, Let, Macro, Map, Parameter, Place, Statement, Type, Variable,
     },
-    Draw, OPERATORS, Site, cast, named, number,
+    Draw, OPERATORS, Site, loops, maps, memory, named, number, printed,
 };
 
 impl Draw<'_> {
@@ -69,7 +68,7 @@ impl Draw<'_> {
         let mut body = Vec::new();
         for _ in 0..self.below(4) {
             let of_map = match self.is() {
-                true => self.of_map(2),
+                true => maps::of_map(self, 2),
                 false => None,
             };
             body.extend(of_map.unwrap_or_else(|| self.plain_statement(2)));
@@ -94,6 +93,8 @@ impl Draw<'_> {
             Place::Read,
             Place::Both,
             Place::Session,
+            Place::SessionRead,
+            Place::Return,
             Place::Interval,
         ]);
         let site = Site {
@@ -103,6 +104,8 @@ impl Draw<'_> {
             over_maps: place == Place::Interval,
         };
         self.has_arguments = place != Place::Interval;
+        self.place = Some(place);
+        self.has_result = place == Place::Return;
         let condition = match self.one_in(4) {
             true => Some(self.condition(2)),
             false => None,
@@ -112,12 +115,14 @@ impl Draw<'_> {
         let most = 2 + self.below(5);
         let mut body = self.statements(site, most);
         self.room = 2 + self.below(3) as u32;
-        let mut at_return = match place {
-            Place::Session => self.statements(site, 4),
-            _ => Vec::new(),
+        self.has_result |= place.has_return();
+        let mut at_return = match place.has_return() {
+            true => self.statements(site, 4),
+            false => Vec::new(),
         };
         let all = self.visible();
-        let last = if place == Place::Session {
+        self.place = None;
+        let last = if place.has_return() {
             &mut at_return
         } else {
             &mut body
@@ -149,14 +154,6 @@ impl Draw<'_> {
         };
         let body = self.statements(deeper, 3);
         self.scopes.pop();
-        body
-    }
-
-    /// The block of a loop: what it is the first to assign may have no value after it.
-    fn turn(&mut self, site: Site) -> Vec<Statement> {
-        let known = self.scopes.clone();
-        let body = self.block(site);
-        self.scopes = known;
         body
     }
 
@@ -226,6 +223,7 @@ impl Draw<'_> {
     /// A value that does not tell the type, or not all of it.
     fn undecided(&mut self, of: &Type, height: u32) -> Expr {
         match of {
+            Type::Signed | Type::Unsigned if self.one_in(4) => self.make(&Type::Truth, height),
             Type::Signed if self.is() => self.make(&Type::Unsigned, height),
             Type::Signed | Type::Unsigned => number(self.small()),
             Type::Tuple(parts) => Expr {
@@ -237,7 +235,7 @@ impl Draw<'_> {
     }
 
     pub(super) fn change(&mut self, height: u32) -> Option<Statement> {
-        let is_plain = |of: &Type| matches!(of, Type::Signed | Type::Unsigned);
+        let is_plain = |of: &Type| matches!(of, Type::Signed | Type::Unsigned | Type::Pointer(_));
         let variable = self.changeable(|variable| is_plain(&variable.of))?;
         if self.is() {
             let step = Kind::Step(variable.clone(), self.is(), self.is());
@@ -250,9 +248,16 @@ impl Draw<'_> {
                 false => Statement::Do(step),
             });
         }
-        let op = self.random.of(&OPERATORS);
-        let value = self.assignable(&variable.of.clone(), height);
+        let (op, value) = self.operation(&variable.of.clone(), height);
         Some(Statement::Change(op, variable, value))
+    }
+
+    /// An operator and a value that change something of that type.
+    pub(super) fn operation(&mut self, of: &Type, height: u32) -> (&'static str, Expr) {
+        match of {
+            Type::Pointer(_) => (self.random.of(&["+", "-"]), memory::few_steps(self, height)),
+            _ => (self.random.of(&OPERATORS), self.assignable(of, height)),
+        }
     }
 
     /// One that changes variables only.
@@ -266,102 +271,6 @@ impl Draw<'_> {
         }
     }
 
-    pub(super) fn print(&mut self, height: u32) -> Statement {
-        if self.is() {
-            let of = self.a_type(2);
-            let value = self.make(&of, height);
-            return match &value.kind {
-                // A map without keys is printed with its name.
-                Kind::Read(entry) if entry.keys.is_empty() => {
-                    Statement::PrintMap(entry.map.clone(), None)
-                }
-                _ => Statement::Print(value),
-            };
-        }
-        let mut parts = Vec::new();
-        for _ in 0..1 + self.below(3) {
-            parts.push(self.printed(height));
-        }
-        Statement::Printf(parts, false)
-    }
-
-    pub(super) fn printed(&mut self, height: u32) -> (Conversion, Expr) {
-        let letter = self.random.of(&[
-            's', 's', 's', 's', 'r', 'd', 'd', 'i', 'u', 'x', 'x', 'X', 'o', 'c', 'p',
-        ]);
-        let mut is = Conversion {
-            letter,
-            ..Conversion::default()
-        };
-        if self.is() {
-            is.width = self.below(14);
-            is.flags = self.random.of(&["", "", "-"]);
-            is.star = self.one_in(3).then(|| self.columns(height));
-        }
-        let value = match letter {
-            's' | 'r' => {
-                is.precision = self.one_in(4).then(|| self.below(6));
-                match self.is() {
-                    true => self.text_value(height),
-                    false => {
-                        let of = self.a_type(2);
-                        self.make(&of, height)
-                    }
-                }
-            }
-            'c' => self.letter(height),
-            'p' => self.make(&Type::Unsigned, height),
-            _ => {
-                let flags = [
-                    "", "", "-", "0", "+", " ", "#", "#0", "-0", "+0", " 0", "-#",
-                ];
-                is.flags = self.random.of(&flags);
-                is.precision = self.one_in(4).then(|| self.below(9));
-                is.length = self.random.of(&["", "l", "ll", "h", "hh"]);
-                let is_own = is.length.is_empty() && !"di".contains(letter);
-                match is_own {
-                    // A number of the text, for one, has no length of its own.
-                    true => {
-                        let value = self.any_number(height);
-                        let bits = self.random.of(&[8, 16, 32, 64]);
-                        let is_signed = self.is();
-                        let of = if is_signed {
-                            Type::Signed
-                        } else {
-                            Type::Unsigned
-                        };
-                        let kind = Kind::Cast(Cut { bits, is_signed }, Box::new(value));
-                        Expr { of, kind }
-                    }
-                    false => self.any_number(height),
-                }
-            }
-        };
-        (is, value)
-    }
-
-    /// A width that only the hit tells.
-    fn columns(&mut self, height: u32) -> Expr {
-        let value = Box::new(self.make(&Type::Signed, height));
-        Expr {
-            of: Type::Signed,
-            kind: Kind::Binary("%", value, Box::new(number(16))),
-        }
-    }
-
-    /// A number from 33 to 122.
-    fn letter(&mut self, height: u32) -> Expr {
-        let value = Box::new(self.make(&Type::Unsigned, height));
-        let rest = Expr {
-            of: Type::Unsigned,
-            kind: Kind::Binary("%", value, Box::new(number(90))),
-        };
-        Expr {
-            of: Type::Unsigned,
-            kind: Kind::Binary("+", Box::new(rest), Box::new(number(33))),
-        }
-    }
-
     pub(super) fn statement(&mut self, site: Site) -> Vec<Statement> {
         self.room = self.room.saturating_sub(1);
         let kinds = if site.depth == 0 || self.room == 0 {
@@ -372,13 +281,11 @@ impl Draw<'_> {
         let height = 2;
         let one = match self.below(kinds) {
             0..=4 => return self.plain_statement(height),
-            5 | 6 => self.print(height),
+            5 | 6 => printed::print(self, height),
             7..=13 => {
-                return self
-                    .of_map(height)
-                    .unwrap_or_else(|| self.plain_statement(height));
+                return maps::of_map(self, height).unwrap_or_else(|| self.plain_statement(height));
             }
-            14 | 15 => return self.of_whole_map(),
+            14 | 15 => return maps::of_whole_map(self),
             16 if site.in_loop => {
                 let end = match self.is() {
                     true => Statement::Break,
@@ -404,10 +311,13 @@ impl Draw<'_> {
                 };
                 Statement::Unroll(1 + self.random.below(3), self.block(site))
             }
-            27 | 28 if !site.in_loop || self.open_loops > 0 => self.counted(site),
-            29 if self.open_loops > 0 => self.open(site),
-            30 if site.over_maps => return self.each().into_iter().collect(),
-            31 => self.matched(site),
+            27 | 28 if !site.in_loop || self.open_loops > 0 => loops::counted(self, site),
+            29 if self.open_loops > 0 => loops::open(self, site),
+            30 if site.over_maps => return loops::each(self, None).into_iter().collect(),
+            31 => match self.is() {
+                true => memory::variants(self, site).unwrap_or_else(|| self.matched(site)),
+                false => self.matched(site),
+            },
             32 => return self.found(site).into_iter().collect(),
             _ => {
                 let condition = self.condition(height);
@@ -415,52 +325,6 @@ impl Draw<'_> {
             }
         };
         vec![one]
-    }
-
-    pub(super) fn counted(&mut self, site: Site) -> Statement {
-        let mut variable = self.new_variable(Type::Literal);
-        variable.name = format!("$i{}", variable.id);
-        self.fixed.push(variable.id);
-        let (from, to) = match self.open_loops > 0 && self.one_in(3) {
-            true => {
-                self.open_loops -= 1;
-                let few = |this: &mut Self| {
-                    let value = this.make(&Type::Unsigned, 1);
-                    Expr {
-                        of: Type::Unsigned,
-                        kind: Kind::Binary("%", Box::new(value), Box::new(number(4))),
-                    }
-                };
-                (few(self), few(self))
-            }
-            false => {
-                let from = self.below(3) as i128;
-                let turns = 1 + self.below(4) as i128;
-                (number(from), number(from + turns))
-            }
-        };
-        let site = Site {
-            in_loop: true,
-            ..site
-        };
-        self.scopes.push(vec![variable.clone()]);
-        let body = self.turn(site);
-        self.scopes.pop();
-        Statement::For(variable, from, to, body)
-    }
-
-    pub(super) fn open(&mut self, site: Site) -> Statement {
-        self.open_loops -= 1;
-        let counter = self.new_variable(Type::Unsigned);
-        self.fixed.push(counter.id);
-        self.scopes[self.floor].push(counter.clone());
-        let condition = self.make(&Type::Truth, 1);
-        let site = Site {
-            in_loop: true,
-            ..site
-        };
-        let body = self.turn(site);
-        Statement::While(counter, 1 + self.random.below(4), condition, body)
     }
 
     pub(super) fn matched(&mut self, site: Site) -> Statement {
@@ -503,162 +367,5 @@ impl Draw<'_> {
         let then = self.block(site);
         let otherwise = self.block(site);
         Some(Statement::Find(entry, variable, then, otherwise))
-    }
-
-    /// A loop over a map, whose turns may come in any order.
-    pub(super) fn each(&mut self) -> Option<Statement> {
-        let maps: Vec<Map> = self
-            .maps
-            .iter()
-            .filter(|map| !map.keys.is_empty())
-            .filter(|map| {
-                let gather = map.gather;
-                !gather.is_some_and(Gather::is_only_printed)
-            })
-            .cloned()
-            .collect();
-        if maps.is_empty() {
-            return None;
-        }
-        let map = maps[self.below(maps.len())].clone();
-        let key = match &map.keys[..] {
-            [one] => one.clone(),
-            several => Type::Tuple(several.to_vec()),
-        };
-        let is_plain = map.gather.is_none();
-        let total =
-            self.changeable(|variable| matches!(variable.of, Type::Signed | Type::Unsigned));
-        let mut pair = self.new_variable(Type::Tuple(vec![key, map.of.clone()]));
-        pair.name = format!("$kv{}", pair.id);
-        self.fixed.push(pair.id);
-        let floor = core::mem::replace(&mut self.floor, self.scopes.len());
-        self.scopes.push(vec![pair.clone()]);
-        self.has_maps = false;
-        let macros = core::mem::take(&mut self.macros);
-        let mut body = vec![Statement::Printf(
-            vec![(Conversion::natural(), named(&pair))],
-            true,
-        )];
-        if let Some(total) = total {
-            let value = self.known(&total.of, 1).filter(|_| is_plain);
-            let value = value.unwrap_or_else(|| cast(&total.of, number(1)));
-            body.push(Statement::Change("+", total, value));
-        }
-        if is_plain && self.is() {
-            let key = Expr {
-                of: Type::Literal,
-                kind: Kind::Part(Box::new(named(&pair)), 0),
-            };
-            let keys = match map.keys.len() {
-                1 => vec![key],
-                count => (0..count)
-                    .map(|part| Expr {
-                        of: Type::Literal,
-                        kind: Kind::Part(Box::new(key.clone()), part),
-                    })
-                    .collect(),
-            };
-            let entry = Entry {
-                map: map.clone(),
-                keys,
-                as_tuple: false,
-            };
-            let condition = self.condition_of_pair();
-            body.push(Statement::If(
-                condition,
-                vec![Statement::DeleteAt(entry, true)],
-                None,
-            ));
-        }
-        self.macros = macros;
-        self.has_maps = true;
-        self.scopes.pop();
-        self.floor = floor;
-        Some(Statement::Each(pair, map, body))
-    }
-
-    pub(super) fn condition_of_pair(&mut self) -> Expr {
-        match self.known(&Type::Unsigned, 1) {
-            Some(value) => Expr {
-                of: Type::Truth,
-                kind: Kind::Compare("<", Box::new(value), Box::new(number(3))),
-            },
-            None => Expr {
-                of: Type::Truth,
-                kind: Kind::Truth(self.is()),
-            },
-        }
-    }
-
-    /// One that changes an entry.
-    pub(super) fn of_map(&mut self, height: u32) -> Option<Vec<Statement>> {
-        let entry = self.entry(height, |_| true)?;
-        let map = entry.map.clone();
-        if let Some(gather) = map.gather {
-            let can_zero = matches!(gather, Gather::Count | Gather::Sum | Gather::Hist(_));
-            return Some(vec![match self.below(9) {
-                0 if !map.keys.is_empty() => self.deleted(entry),
-                2 if !map.keys.is_empty() && gather.is_only_printed() => Statement::PrintAt(entry),
-                1 if !map.keys.is_empty() && can_zero => Statement::ZeroAt(entry),
-                _ => {
-                    let value = match map.of {
-                        _ if gather == Gather::Count => number(1),
-                        Type::Signed => self.assignable(&map.of, height),
-                        _ => self.make(&map.of, height),
-                    };
-                    Statement::Gather(entry, gather, value)
-                }
-            }]);
-        }
-        let is_number = matches!(map.of, Type::Signed | Type::Unsigned);
-        Some(vec![match self.below(8) {
-            0 if !map.keys.is_empty() => self.deleted(entry),
-            1 if !map.keys.is_empty() => Statement::ZeroAt(entry),
-            2 if !map.keys.is_empty() => Statement::Print(Expr {
-                of: Type::Truth,
-                kind: Kind::Delete(Box::new(entry)),
-            }),
-            3 | 4 if is_number => {
-                let op = self.random.of(&OPERATORS);
-                let value = self.assignable(&map.of, height);
-                Statement::ChangeAt(op, entry, value)
-            }
-            5 if is_number => {
-                let step = Expr {
-                    of: map.of.clone(),
-                    kind: Kind::StepAt(Box::new(entry), self.is(), self.is()),
-                };
-                match self.is() {
-                    true => Statement::Do(step),
-                    false => Statement::Print(step),
-                }
-            }
-            _ => {
-                let value = self.assignable(&map.of, height);
-                Statement::Put(entry, self.reordered(value))
-            }
-        }])
-    }
-
-    fn deleted(&mut self, entry: Entry) -> Statement {
-        match self.below(3) {
-            0 => Statement::ClearAt(entry),
-            1 => Statement::DeleteAt(entry, true),
-            _ => Statement::DeleteAt(entry, false),
-        }
-    }
-
-    pub(super) fn of_whole_map(&mut self) -> Vec<Statement> {
-        let number = self.below(self.maps.len());
-        let map = self.maps[number].clone();
-        vec![match self.below(5) {
-            0 if !map.keys.is_empty() => Statement::Clear(map),
-            1 if !map.keys.is_empty() && map.gather.is_none() => Statement::Zero(map),
-            2 if !map.keys.is_empty() && map.is_ranked() => {
-                let divisor = self.random.of(&[1, 1, 2, 1000]);
-                Statement::PrintMap(map, Some((self.below(5), divisor)))
-            }
-            _ => Statement::PrintMap(map, None),
-        }]
     }
 }
