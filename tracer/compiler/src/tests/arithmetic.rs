@@ -748,6 +748,11 @@ fn a_variable_of_truths_and_numbers_has_numbers() {
         ("$x = arg0 > 1; print($x); $x += 5; print($x);", "0\n5"),
         ("$x = arg0 > 1; print($x++); print($x);", "0\n1"),
         ("$x = arg0 > 1; $x = arg1 > 1; print($x);", "true"),
+        // A truth that turns out to be a number has the sign of the variable.
+        (
+            "$x = arg0 > 1; $x = arg1 ? $x : 28; $x = arg0 - 1; print($x);",
+            "18446744073709551615",
+        ),
         (
             "let $x: bool; $x = arg1; print($x); print($x == 1); $x = 256; print($x);",
             "true\ntrue\ntrue",
