@@ -357,6 +357,12 @@ fn texts_decide_conditions_with_others() {
              if (strncmp(\"cow\", comm, 2) == 0) { print(3); }",
             "1\n2",
         ),
+        // A letter may have several bytes, of which some are compared.
+        (
+            "print(strncmp(\"\", \"é\", 1)); print(strncmp(comm, \"é\", 1)); \
+             print(strncmp(\"é\", \"éa\", 2)); print(strncmp(\"éx\", \"éa\", 3));",
+            "1\n1\n0\n1",
+        ),
     ]);
     // A text becomes a truth, and no other number.
     all(&[(
