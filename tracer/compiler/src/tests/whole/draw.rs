@@ -17,7 +17,7 @@ use super::{
     tree::{Cut, Expr, Kind, Macro, Map, Place, Program, Settings, Type, Variable},
 };
 
-const WORDS: [&str; 12] = [
+const WORDS: [&str; 15] = [
     "",
     "a",
     "b",
@@ -28,6 +28,9 @@ const WORDS: [&str; 12] = [
     "a word",
     "exactly8",
     "nine more",
+    "a\"b\\c\td",
+    "naïve",
+    "日本",
     "a text of some length",
     "sixteen letters!",
 ];

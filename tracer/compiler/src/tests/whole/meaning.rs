@@ -389,10 +389,7 @@ impl<'p> Machine<'p> {
             Statement::Printf(parts, is_loose) => {
                 let mut texts = Vec::new();
                 for (conversion, value) in parts {
-                    let bits = match (&value.kind, conversion.length) {
-                        (Kind::Cast(cut, _), "") => cut.bits,
-                        _ => 64,
-                    };
+                    let bits = self.own_bits(value);
                     let width = conversion.star.as_ref().map(|of| self.value(of).bits());
                     let width = width.map(u64::cast_signed);
                     let value = self.value(value);
@@ -479,6 +476,20 @@ impl<'p> Machine<'p> {
             None => value.of(&variable.of),
         };
         self.variables.insert(place, value);
+    }
+
+    /// How many bits a number has by itself.
+    fn own_bits(&self, of: &Expr) -> u32 {
+        match &of.kind {
+            Kind::Cast(cut, _) => cut.bits,
+            Kind::At(pointer) | Kind::Indexed(pointer, _) => 8 * memory::size(&pointer.of) as u32,
+            Kind::Count | Kind::Delta => 32,
+            Kind::Variable(variable) => {
+                let (_, variable) = self.place(variable);
+                variable.cut.map_or(64, |cut| cut.bits)
+            }
+            _ => 64,
+        }
     }
 
     fn key(&mut self, at: &Entry) -> Vec<Value> {

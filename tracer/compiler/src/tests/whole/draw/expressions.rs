@@ -4,8 +4,12 @@
 //! are met again, and keys of keys are those of maps without keys only.
 
 use super::{
-    super::tree::{
-        Argument, Cut, Entry, Expr, FileField, Gather, Kind, Map, Parameter, Place, Type, Variable,
+    super::{
+        memory::TARGETS,
+        tree::{
+            Argument, Cut, Entry, Expr, FileField, Gather, Kind, Map, Parameter, Place, Type,
+            Variable,
+        },
     },
     COMPARISONS, Draw, OPERATORS, TEXT_ARGUMENT, WORDS, cast, maps, memory, named, number,
 };
@@ -284,12 +288,16 @@ impl Draw<'_> {
     }
 
     pub(super) fn condition(&mut self, height: u32) -> Expr {
-        match self.below(8) {
+        match self.below(10) {
             0 => {
                 let of = self.number_type();
                 self.make(&of, height)
             }
             1 => self.text_value(height),
+            2 => {
+                let to = self.random.of(&TARGETS);
+                self.make(&Type::Pointer(to), height)
+            }
             _ => self.make(&Type::Truth, height),
         }
     }
@@ -349,6 +357,12 @@ impl Draw<'_> {
                         Kind::Begins(text, word, bytes)
                     }
                 }
+            }
+            8 if self.one_in(3) => {
+                let to = self.random.of(&TARGETS);
+                let pointer = Box::new(self.make(&Type::Pointer(to), lower));
+                let op = self.random.of(&COMPARISONS);
+                Kind::Compare(op, pointer, Box::new(number(self.small())))
             }
             7 | 8 => match self.entry(lower, is_counted) {
                 Some(entry) => Kind::HasKey(Box::new(entry)),
@@ -486,7 +500,13 @@ impl Draw<'_> {
                 Kind::Or(a, Box::new(self.text_value(height - 1)))
             }
             4 if height > 0 && self.is() => {
-                let text = Box::new(self.text_value(height - 1));
+                // A letter of several bytes is not cut.
+                let kind = match self.is() && self.has_arguments {
+                    true => Kind::TextAt(TEXT_ARGUMENT, None),
+                    false => memory::field_of_file(self, FileField::Name, height - 1),
+                };
+                let of = Type::Text;
+                let text = Box::new(Expr { of, kind });
                 Kind::Start(text, 1 + self.below(9))
             }
             4 => Kind::Joined(self.word(), self.word()),

@@ -1,11 +1,14 @@
 //! Pointers, memory, arguments and results by their names.
+//!
+//! What is read without a cast is there. Behind a cast a pointer may lead anywhere, because what
+//! cannot be read is zero then.
 
 use super::{
     super::{
         memory::{FILE_COUNT, FILE_STEP, FILES, NUMBERS, TARGETS},
         tree::{Cut, Expr, FileField, Kind, Place, Statement, Type, Variants},
     },
-    Draw, Site, cast, number,
+    Draw, Site, cast, named, number,
 };
 
 /// Where there is memory: so many steps of so many bytes from an address on.
@@ -84,6 +87,52 @@ pub(super) fn few_steps(draw: &mut Draw<'_>, height: u32) -> Expr {
             let value = Box::new(draw.make(&of, height));
             let kind = Kind::Binary("%", value, Box::new(number(4)));
             Expr { of, kind }
+        }
+    }
+}
+
+/// A number with a length of its own.
+pub(super) fn narrow(draw: &mut Draw<'_>, height: u32) -> Expr {
+    let to = draw.random.of(&TARGETS);
+    let of = |cut: Cut| {
+        if cut.is_signed {
+            Type::Signed
+        } else {
+            Type::Unsigned
+        }
+    };
+    let declared = draw.visible();
+    let mut declared = declared.iter().filter(|variable| variable.cut.is_some());
+    match draw.below(8) {
+        0 => Expr {
+            of: of(to),
+            kind: Kind::At(Box::new(readable(draw, to, height))),
+        },
+        1 => {
+            let start = Expr {
+                of: Type::Pointer(to),
+                kind: Kind::ToPointer(to, Box::new(number(NUMBERS.into()))),
+            };
+            let index = Box::new(draw.make(&Type::Unsigned, height));
+            Expr {
+                of: of(to),
+                kind: Kind::Indexed(Box::new(start), index),
+            }
+        }
+        2 if draw.place == Some(Place::Write) => Expr {
+            of: Type::Signed,
+            kind: Kind::Delta,
+        },
+        3 | 4 if let Some(variable) = declared.next_back() => named(variable),
+        _ => {
+            let value = Box::new(draw.any_number(height));
+            let bits = draw.random.of(&[8, 16, 32, 64]);
+            let is_signed = draw.is();
+            let cut = Cut { bits, is_signed };
+            Expr {
+                of: of(cut),
+                kind: Kind::Cast(cut, value),
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What is printed: values by themselves, and conversions of `printf`.
 
 use super::{
-    super::tree::{Conversion, Cut, Expr, Kind, Statement, Type},
+    super::tree::{Conversion, Expr, Kind, Statement, Type},
     Draw, memory, number,
 };
 
@@ -64,18 +64,7 @@ pub(super) fn printed(draw: &mut Draw<'_>, height: u32) -> (Conversion, Expr) {
             let is_own = is.length.is_empty() && !"di".contains(letter);
             match is_own {
                 // A number of the text, for one, has no length of its own.
-                true => {
-                    let value = draw.any_number(height);
-                    let bits = draw.random.of(&[8, 16, 32, 64]);
-                    let is_signed = draw.is();
-                    let of = if is_signed {
-                        Type::Signed
-                    } else {
-                        Type::Unsigned
-                    };
-                    let kind = Kind::Cast(Cut { bits, is_signed }, Box::new(value));
-                    Expr { of, kind }
-                }
+                true => memory::narrow(draw, height),
                 false => draw.any_number(height),
             }
         }

@@ -65,13 +65,24 @@ impl Draw<'_> {
             })
             .collect();
         self.has_arguments = false;
+        let site = Site {
+            depth: 1,
+            in_loop: false,
+            may_return: false,
+            over_maps: false,
+        };
+        self.room = 1;
         let mut body = Vec::new();
         for _ in 0..self.below(4) {
             let of_map = match self.is() {
                 true => maps::of_map(self, 2),
                 false => None,
             };
-            body.extend(of_map.unwrap_or_else(|| self.plain_statement(2)));
+            body.extend(match of_map {
+                Some(of_map) => of_map,
+                None if self.one_in(4) => self.statement(site),
+                None => self.plain_statement(2),
+            });
         }
         let of = self.number_type();
         let value = self.make(&of, 2);
@@ -181,7 +192,11 @@ impl Draw<'_> {
         {
             variable.name = name;
             how = match of {
-                Type::Signed | Type::Unsigned | Type::Truth | Type::Text if self.is() => Let::Typed,
+                Type::Signed | Type::Unsigned | Type::Truth | Type::Text | Type::Pointer(_)
+                    if self.is() =>
+                {
+                    Let::Typed
+                }
                 _ => Let::Plain,
             };
             if how == Let::Typed && of.is_number() && of != Type::Truth && self.is() {
@@ -260,6 +275,19 @@ impl Draw<'_> {
         }
     }
 
+    /// A macro for what it does.
+    fn called(&mut self, height: u32) -> Vec<Statement> {
+        let of = self.number_type();
+        let call = match self.macros.is_empty() {
+            true => None,
+            false => self.call(&of, height),
+        };
+        match call {
+            Some(kind) => vec![Statement::Do(Expr { of, kind })],
+            None => self.assign(height),
+        }
+    }
+
     /// One that changes variables only.
     pub(super) fn plain_statement(&mut self, height: u32) -> Vec<Statement> {
         match self.below(4) {
@@ -285,7 +313,8 @@ impl Draw<'_> {
             7..=13 => {
                 return maps::of_map(self, height).unwrap_or_else(|| self.plain_statement(height));
             }
-            14 | 15 => return maps::of_whole_map(self),
+            14 if self.is() => return self.called(height),
+            14 | 15 if !self.maps.is_empty() => return maps::of_whole_map(self),
             16 if site.in_loop => {
                 let end = match self.is() {
                     true => Statement::Break,
@@ -296,7 +325,7 @@ impl Draw<'_> {
             17 if site.may_return && self.one_in(3) => {
                 Statement::If(self.condition(1), vec![Statement::Return], None)
             }
-            16..20 => return self.assign(height),
+            14..20 => return self.assign(height),
             20..=24 => {
                 let condition = self.condition(height);
                 let then = self.block(site);

@@ -118,7 +118,8 @@ impl<'p> Machine<'p> {
             }
             Kind::Start(of, bytes) => {
                 let text = self.value(of);
-                Value::Text(text.text().chars().take(*bytes).collect())
+                let text = text.text();
+                Value::Text(text[..text.floor_char_boundary(*bytes)].into())
             }
             Kind::Before(a, b) => Value::Truth(a < b),
             Kind::OfArray(of) => match self.value(of) {
@@ -190,7 +191,9 @@ impl<'p> Machine<'p> {
             Kind::Byte(of, index) => {
                 let text = self.value(of);
                 let byte = text.text().as_bytes().get(*index);
-                Value::unsigned(byte.copied().unwrap_or(0).into())
+                // As in C, it has a sign.
+                let byte = byte.copied().unwrap_or(0).cast_signed();
+                Value::signed(byte.into())
             }
             Kind::Length(of) => Value::unsigned(self.value(of).text().len() as u64),
             Kind::Begins(of, word, bytes) => {

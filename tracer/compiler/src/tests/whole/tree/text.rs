@@ -1,7 +1,7 @@
 //! The text of a tree.
 //!
-//! Each part stands in parentheses where another one follows, so nothing depends on how operators
-//! bind. What a part is worth is not looked at.
+//! Numbers are in all forms that there are. Operands stand in parentheses only where C's operators
+//! bind otherwise, and all other parts stand in some.
 
 use std::fmt::Write as _;
 
@@ -38,10 +38,52 @@ fn step(name: &str, is_up: bool, is_before: bool) -> String {
     }
 }
 
+/// A number that is not below zero, in a form that depends on it.
+fn natural(number: i128) -> String {
+    match number % 9 {
+        1 if number > 9 => format!("{number:#x}"),
+        2 if number > 9 => format!("{number}UL"),
+        3 if number > 9 => format!("{number:#b}"),
+        4 if number > 9 => format!("0{number:o}"),
+        5 if number > 999 => format!("{}_{:03}", number / 1000, number % 1000),
+        0 if number > 0 && number % 1000 == 0 => format!("{}us", number / 1000),
+        _ => number.to_string(),
+    }
+}
+
+/// How tightly an operator binds, as in C.
+fn binding(op: &str) -> u32 {
+    let levels: [&[&str]; 10] = [
+        &["||"],
+        &["&&"],
+        &["|"],
+        &["^"],
+        &["&"],
+        &["==", "!="],
+        &["<", "<=", ">", ">="],
+        &["<<", ">>"],
+        &["+", "-"],
+        &["*", "/", "%"],
+    ];
+    let level = levels.iter().position(|level| level.contains(&op));
+    level.expect("an operator") as u32
+}
+
+/// An operand of an operator, without the parentheses that its binding makes needless.
+fn operand(of: &Expr, least: u32) -> String {
+    let text = expr(of);
+    match &of.kind {
+        Kind::Binary(op, ..) | Kind::Compare(op, ..) if binding(op) >= least => {
+            text[1..text.len() - 1].into()
+        }
+        _ => text,
+    }
+}
+
 fn expr(value: &Expr) -> String {
     match &value.kind {
         Kind::Number(number) if *number < 0 => format!("({number})"),
-        Kind::Number(number) => number.to_string(),
+        Kind::Number(number) => natural(*number),
         Kind::Truth(is) => is.to_string(),
         Kind::Word(word) => format!("{word:?}"),
         Kind::Joined(a, b) => format!("({a:?} + {b:?})"),
@@ -53,7 +95,8 @@ fn expr(value: &Expr) -> String {
         Kind::Read(at) => entry(at),
         Kind::Unary(op, a) => format!("{op}({})", expr(a)),
         Kind::Binary(op, a, b) | Kind::Compare(op, a, b) => {
-            format!("({} {op} {})", expr(a), expr(b))
+            let (left, right) = (operand(a, binding(op)), operand(b, binding(op) + 1));
+            format!("({left} {op} {right})")
         }
         Kind::Choice(c, a, b) => format!("({} ? {} : {})", expr(c), expr(a), expr(b)),
         Kind::IfElse(c, a, b) => {
@@ -144,6 +187,7 @@ fn type_name(variable: &Variable) -> String {
         (Type::Unsigned, _) => "uint64".into(),
         (Type::Truth, _) => "bool".into(),
         (Type::Text, _) => "string".into(),
+        (Type::Pointer(to), _) => format!("{} *", to.name()),
         (other, _) => unreachable!("{other:?} has no name"),
     }
 }
