@@ -92,7 +92,7 @@ pub(crate) fn decode(shape: &Shape, bytes: &[u8], context: &Context) -> Value {
             with_offset: *with_offset,
         },
         Shape::UserSymbol => Value::UserSymbol {
-            program: until_nul(behind(8).get(..16).unwrap_or(behind(8))).into(),
+            program: name_of(behind(8).get(..16).unwrap_or(behind(8))).into(),
             address: number(first(8)),
         },
         Shape::Probe => {
@@ -124,10 +124,7 @@ pub(crate) fn decode(shape: &Shape, bytes: &[u8], context: &Context) -> Value {
             Value::Text { text, cut: false }
         }
         Shape::Text(_) if bytes.starts_with(&UNREADABLE_TEXT) => Value::Unreadable,
-        Shape::Text(size) => Value::Text {
-            text: until_nul(first(*size as usize)),
-            cut: false,
-        },
+        Shape::Text(size) => text_of(before_nul(first(*size as usize)), false),
         Shape::Counted(_) | Shape::Bytes(_) | Shape::List { .. } | Shape::Slots { .. }
             if number(first(8)) == UNREADABLE =>
         {
@@ -245,15 +242,20 @@ fn user_stack(words: &[u64]) -> Option<UserStack> {
     let (addresses, name) = words.split_last_chunk::<2>()?;
     let name = name.map(u64::to_le_bytes);
     Some(UserStack {
-        program: until_nul(name.as_flattened()).into(),
+        program: name_of(name.as_flattened()).into(),
         addresses: addresses.into(),
     })
 }
 
-/// The text up to a NUL.
-fn until_nul(bytes: &[u8]) -> String {
+/// The bytes in front of a NUL.
+fn before_nul(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().position(|byte| *byte == 0);
-    lossy(&bytes[..end.unwrap_or(bytes.len())])
+    &bytes[..end.unwrap_or(bytes.len())]
+}
+
+/// The name of a program; bytes that are no text become U+FFFD.
+fn name_of(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(before_nul(bytes)).into_owned()
 }
 
 /// The text that bytes are. Of a text that was cut, the last character may be in part.
@@ -272,11 +274,6 @@ fn text_of(bytes: &[u8], cut: bool) -> Value {
             cut,
         },
     }
-}
-
-/// A text; bytes that are none become U+FFFD.
-fn lossy(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 #[cfg(test)]
@@ -320,5 +317,9 @@ mod tests {
         };
         assert_eq!(decoded(b"abc\xc3", 4), no_text(b"abc\xc3", false));
         assert_eq!(decoded(b"\xffabc", 5), no_text(b"\xffabc", true));
+        // So are those of a text that a NUL ends.
+        let until_nul = |bytes: &[u8]| decode(&Shape::Text(8), bytes, &Context::default());
+        assert_eq!(until_nul("aß\0bcd\0".as_bytes()), text("aß", false));
+        assert_eq!(until_nul(b"a\xc3\0bcde\0"), no_text(b"a\xc3", false));
     }
 }

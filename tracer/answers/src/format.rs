@@ -120,10 +120,13 @@ pub(crate) fn write(
     }
 }
 
-/// The digits of a number, at least as many as the precision says.
+/// The digits of a number, at least as many as the precision says. If that is none, zero has none.
 fn digits(text: &mut String, conversion: &Conversion, digits: fmt::Arguments<'_>) -> fmt::Result {
     let mut known = String::new();
     write!(known, "{digits}")?;
+    if conversion.precision == Some(0) && known == "0" {
+        return Ok(());
+    }
     let missing = conversion
         .precision
         .unwrap_or(0)

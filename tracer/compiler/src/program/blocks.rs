@@ -18,7 +18,7 @@ use super::Program;
 use crate::{
     Lowered,
     functions::{self, Role},
-    values::Val,
+    values::{Holds, Val},
 };
 
 /// The expressions of a statement that are calculated before it, in their order.
@@ -90,8 +90,23 @@ impl Program<'_, '_> {
         if may_change(this) {
             let value = self.code.value(this)?;
             let name = self.hidden(this.span);
-            self.declare(&name, value, true, this.span)?;
+            self.declare_hidden(&name, value, this.span)?;
             *this = variable(name);
+        }
+        Ok(())
+    }
+
+    /// Makes a variable that nothing else is assigned to. So a narrow number stays one.
+    fn declare_hidden(&mut self, name: &Name, value: Val, span: Span) -> Lowered<()> {
+        let value = self.values().simplified(value, span);
+        let narrow = match &value {
+            Val::Number(counted) if counted.kind.narrow().is_some() => Some(counted.kind.clone()),
+            _ => None,
+        };
+        self.declare(name, value, true, span)?;
+        let made = self.values().scopes.last_mut();
+        if let (Some(kind), Some(made)) = (narrow, made.and_then(|scope| scope.last_mut())) {
+            made.holds = Holds::Number(kind);
         }
         Ok(())
     }
@@ -112,7 +127,7 @@ impl Program<'_, '_> {
                 let made = match value {
                     Some(value) => self
                         .value_for(value)
-                        .and_then(|new| self.declare(&name, new, true, value.span)),
+                        .and_then(|new| self.declare_hidden(&name, new, value.span)),
                     None => Err(no_value(span)),
                 };
                 // The value outlives the variables of the block.

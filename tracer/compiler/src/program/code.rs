@@ -17,13 +17,20 @@ use crate::{
     asm::Asm,
     memory::Place,
     number::{Counted, Number, Test},
-    values::{Copied, Val, Values},
+    values::{Copied, Val, Values, composite},
 };
 
 /// See the module's text.
 pub(crate) struct Code<'c, 'a> {
     pub(crate) values: Values<'c, 'a>,
     pub(crate) asm: Asm,
+}
+
+/// A value as a variable keeps it.
+pub(crate) fn kept(code: &mut Code<'_, '_>, value: Val, span: Span) -> Lowered<Val> {
+    let value = composite::kept(&mut code.values, value, span);
+    code.make_copies()?;
+    Ok(value)
 }
 
 impl Code<'_, '_> {

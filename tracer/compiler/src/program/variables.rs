@@ -14,7 +14,7 @@ use trace_language::{
     tree::{Expression, Name, Span, TypeName},
 };
 
-use super::Program;
+use super::{Program, code};
 use crate::{
     Lowered,
     memory::Place,
@@ -38,7 +38,7 @@ impl Program<'_, '_> {
         span: Span,
     ) -> Lowered<()> {
         let is_inner = self.values().scopes.len() > 1;
-        let value = self.values().simplified(value, span);
+        let value = code::kept(&mut self.code, value, span)?;
         let (place, holds) = match value {
             Val::Number(counted) => {
                 let own = self.values().shape(&Val::Number(counted.clone()), false);
@@ -202,7 +202,7 @@ impl Program<'_, '_> {
 
     /// The first assignment of such a variable.
     fn set_first(&mut self, variable: &Variable, value: Val, span: Span) -> Lowered<()> {
-        let value = self.values().simplified(value, span);
+        let value = code::kept(&mut self.code, value, span)?;
         let made = identity(self.values(), &variable.name, variable.made_at);
         let unset = match &value {
             Val::Number(counted) => Some(Unset::Number(counted.kind.clone())),
@@ -293,7 +293,7 @@ impl Program<'_, '_> {
         if matches!(variable.holds, Holds::Nothing) {
             return self.set_first(&variable, value, span);
         }
-        let value = self.values().simplified(value, span);
+        let value = code::kept(&mut self.code, value, span)?;
         if let Some(limit) = &variable.limit {
             like::check_limit(self.values(), limit, &value, span)?;
         }

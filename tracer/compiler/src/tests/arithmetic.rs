@@ -554,6 +554,10 @@ fn conversions_show_so_much_of_a_number_as_they_say() {
         ),
         ("\"%.4x|%.4u|%.4o\", 255, 7, 8", "00ff|0007|0010"),
         (
+            "\"%.0d|%+.0d|%3.0x|%#.0o|%.0u\", 0, 0, 0, 0, 1",
+            "|+|   |0|1",
+        ),
+        (
             "\"%+05d|% 05d|%#06X|%-+5d|\", 7, 7, 255, 7",
             "+0007| 0007|0X00FF|+7   |",
         ),
@@ -744,6 +748,11 @@ fn a_variable_of_truths_and_numbers_has_numbers() {
         ("$x = arg0 > 1; print($x); $x += 5; print($x);", "0\n5"),
         ("$x = arg0 > 1; print($x++); print($x);", "0\n1"),
         ("$x = arg0 > 1; $x = arg1 > 1; print($x);", "true"),
+        // A truth that turns out to be a number has the sign of the variable.
+        (
+            "$x = arg0 > 1; $x = arg1 ? $x : 28; $x = arg0 - 1; print($x);",
+            "18446744073709551615",
+        ),
         (
             "let $x: bool; $x = arg1; print($x); print($x == 1); $x = 256; print($x);",
             "true\ntrue\ntrue",

@@ -101,6 +101,28 @@ fn the_value_of_a_block_has_the_sign_of_what_it_ends_with() {
 }
 
 #[test]
+fn a_narrow_number_before_a_block_or_of_one_stays_narrow() {
+    for (text, out) in [
+        (
+            "@m = -58; printf(\"%x %d\", (int32)@m, { 1 });",
+            "ffffffc6 1",
+        ),
+        (
+            "let $n: int8 = -1; printf(\"%x %d\", $n, { $n++; 2 });",
+            "ff 2",
+        ),
+        (
+            "printf(\"%o %x\", { (int8)-3 }, { $x = 5; (int16)-$x });",
+            "375 fffb",
+        ),
+        ("$x = 0x1234; print(bswap({ (uint16)$x }));", "13330\n"),
+        ("$x = { (int8)100 }; $x += 100; print($x);", "200\n"),
+    ] {
+        assert_eq!(printed(text), out, "{text}");
+    }
+}
+
+#[test]
 fn a_choice_runs_one_of_its_blocks() {
     let text = "$x = 3; $y = if ($x > 2) { @a = 1; 10 } else { @b = 1; 20 }; print($y);";
     let mut world = World::new(&format!("begin {{ {text} }}"));

@@ -357,6 +357,12 @@ fn texts_decide_conditions_with_others() {
              if (strncmp(\"cow\", comm, 2) == 0) { print(3); }",
             "1\n2",
         ),
+        // A letter may have several bytes, of which some are compared.
+        (
+            "print(strncmp(\"\", \"é\", 1)); print(strncmp(comm, \"é\", 1)); \
+             print(strncmp(\"é\", \"éa\", 2)); print(strncmp(\"éx\", \"éa\", 3));",
+            "1\n1\n0\n1",
+        ),
     ]);
     // A text becomes a truth, and no other number.
     all(&[(
@@ -441,24 +447,55 @@ fn tuples_have_any_number_of_values() {
     )]);
 }
 
-/// An element that is found at the hit may be missing. A part of a tuple that was not set is not.
+/// An element that is found at the hit may be missing.
 #[test]
-fn parts_that_were_not_set_are_zero() {
+fn what_is_not_there_is_zero_or_empty_in_a_variable() {
     all(&[
         (
             "$a = (int8[8])1; if (arg0 == 4) { $t = ($a[arg0], 1); } print($t);",
             "(0, 0)",
         ),
         (
-            "$a = (int8[8])1; $t = ($a[arg0 + 6], 1); print($t);",
-            "(-, 1)",
+            "$a = (int8[8])1; print(($a[arg0 + 6], 1)); $t = ($a[arg0 + 6], 1); print($t); \
+             print($t.0 + 5); $t = (arg0, 2); print($t); @ = $t.0;",
+            "(-, 1)\n(0, 1)\n5\n(3, 2)\n@: 3",
+        ),
+        (
+            "$a = (int8[8])1; print(arg0 == 3 ? ($a[arg0 + 6], 1) : (arg0, 2));",
+            "(0, 1)",
         ),
         (
             "$a = (int8[8])1; if (arg0 == 4) { $t = (x=$a[9 - arg0], y=2); } else { $t = \
              (x=$a[arg0 + 6], y=3); } print($t);",
-            "{ .x = -, .y = 3 }",
+            "{ .x = 0, .y = 3 }",
         ),
     ]);
+    let name = "((File *)(arg0 + (uint8)$a[$i])).name";
+    let mut world = with_file(
+        &format!(
+            "kprobe:vfs_write {{ $a = (uint8[8])0; $i = arg1 & 3; $n = {name}; print($n == \
+             \"hello\"); $t = ({name}, 1); $i = 8; $n = {name}; printf(\"<%s>\\n\", $n); \
+             print($t); print($t.0 == \"hello\"); $t = ({name}, 2); print($t); }}"
+        ),
+        "hello",
+    );
+    world.hit(&write_hit());
+    assert_eq!(world.out, "true\n<>\n(hello, 1)\ntrue\n(, 2)\n");
+}
+
+/// In memory others come after it, and a register has no more of it.
+#[test]
+fn a_narrow_number_becomes_an_array_without_its_neighbours() {
+    let mut world = with_file(
+        "kprobe:vfs_write { print((uint8[4])*(uint8 *)(arg0 + 16)); print((int8[8])args.delta); \
+         print((uint16[4])args.words[9]); }",
+        "",
+    );
+    world.hit(&write_hit());
+    assert_eq!(
+        world.out,
+        "[1, 0, 0, 0]\n[-2, -1, -1, -1, -1, -1, -1, -1]\n[0, 0, 0, 0]\n"
+    );
 }
 
 #[test]

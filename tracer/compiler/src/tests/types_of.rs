@@ -48,6 +48,23 @@ fn a_number_is_cut_to_the_type_of_another() {
     assert_eq!(printed("$x = (uint8)1; print((typeof($x))0x1ff);"), "511\n");
 }
 
+/// It is the sign of the variable, which other assignments tell.
+#[test]
+fn a_number_cut_to_the_type_of_its_own_variable_tells_no_sign() {
+    assert_eq!(
+        printed("$x = 14; $x = (typeof($x))($x ^ -12); print($x); $x = arg0;"),
+        "18446744073709551610\n"
+    );
+    assert_eq!(
+        printed("@m = 14; @m = (typeof(@m))(arg1 + 1); $m = @m; print($m); @m = (int64)arg0;"),
+        "-1\n"
+    );
+    assert_eq!(
+        printed("$x = 14; let $y: typeof($x) = arg1; print($y); $x = arg0;"),
+        "18446744073709551614\n"
+    );
+}
+
 #[test]
 fn a_declared_type_may_be_known_from_what_follows() {
     assert_eq!(

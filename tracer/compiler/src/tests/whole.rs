@@ -6,6 +6,8 @@
 
 mod draw;
 mod meaning;
+mod memory;
+mod shown;
 mod tree;
 mod value;
 
@@ -17,13 +19,17 @@ use std::{
     thread::{self, Builder},
 };
 
+use bpf::context::Register::Ax;
+
 use self::{
     draw::{Draw, TEXT_ARGUMENT},
     meaning::{At, Event, Machine},
+    memory::{FILE_COUNT, FILE_STEP, FILES},
+    shown::INTERVAL,
 };
 use super::{
     arithmetic::{Random, hit},
-    fake::{Fake, READ, compiled_with},
+    fake::{Fake, READ, WRITE, compiled_with},
     world::{Hit, World},
 };
 use crate::Options;
@@ -41,20 +47,33 @@ const TEXTS: [(u64, &str); 3] = [
     (0xffff_8000_0030_2000, "a text in memory"),
 ];
 
-fn event(random: &mut Random) -> Event {
+fn event(random: &mut Random, time: u64) -> Event {
     let mut arguments = core::array::from_fn(|_| match random.below(2) {
         0 => random.below(4),
         _ => random.number(),
     });
     arguments[TEXT_ARGUMENT] = random.of(&TEXTS).0;
-    let at = At {
+    if random.below(3) == 0 {
+        arguments[0] = FILES + FILE_STEP * random.below(FILE_COUNT);
+    }
+    let mut at = At {
         cpu: random.below(3) as u32,
+        tid: 7 + random.below(2) as u32,
         arguments,
+        result: match random.below(2) {
+            0 => random.of(&[0, 0x201, 0x901]),
+            _ => random.number(),
+        },
+        is_read: false,
+        time,
     };
-    match random.below(4) {
-        0 | 1 => Event::Write(at),
-        2 => Event::Read(at),
-        _ => Event::Call(at),
+    let kind = random.below(6);
+    at.is_read = matches!(kind, 3 | 5);
+    match kind {
+        0..=2 => Event::Write(at),
+        3 => Event::Read(at),
+        4 => Event::Call(at),
+        _ => Event::CallRead(at),
     }
 }
 
@@ -63,8 +82,10 @@ fn drawn(seed: u64) -> (tree::Program, Vec<Event>) {
     let mut random = Random(seed);
     let program = Draw::new(&mut random).program();
     let mut events = Vec::new();
+    let mut time = 50_000_000;
     for _ in 0..4 {
-        events.push(event(&mut random));
+        time += 1000 + INTERVAL * random.below(3);
+        events.push(event(&mut random, time));
         if random.below(2) == 0 {
             events.push(Event::Tick);
         }
@@ -77,7 +98,13 @@ fn drawn(seed: u64) -> (tree::Program, Vec<Event>) {
 fn settled(text: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in text.lines().filter(|line| !line.is_empty()) {
+        let is_frame =
+            line.starts_with("hh:mm:ss") || line.starts_with("  ") && !line.ends_with('|');
         match (bucket(line), lines.last_mut()) {
+            _ if is_frame => {}
+            (None, Some(last)) if let Some((time, value)) = point(line) => {
+                *last += &format!(" {time} {value}");
+            }
             (Some((label, count)), Some(last)) => {
                 if count != "0" {
                     *last += &format!(" {label} {count}");
@@ -102,6 +129,14 @@ fn bucket(line: &str) -> Option<(&str, &str)> {
     (is_bar && line.starts_with(['[', '('])).then_some((label.trim_end(), count))
 }
 
+/// The time of an interval of a series, and its value.
+fn point(line: &str) -> Option<(&str, &str)> {
+    let (time, rest) = line.split_once(' ')?;
+    let (_, value) = rest.rsplit_once(' ')?;
+    let is_time = time.len() > 8 && time.as_bytes()[2] == b':' && time.as_bytes()[5] == b':';
+    is_time.then_some((time, value))
+}
+
 /// The fate of a program.
 enum Fate {
     Right,
@@ -121,6 +156,7 @@ fn fate(seed: u64) -> Fate {
         let bytes = text.bytes().chain([0]).collect();
         world.memory.push((address, bytes));
     }
+    world.memory.extend(memory::contents());
     let mut machine = Machine::new(&program, &TEXTS);
     let mut wrong = None;
     let mut compare = |when: &dyn Debug, is: &str, meant: &str| {
@@ -134,17 +170,28 @@ fn fate(seed: u64) -> Fate {
     };
     for event in &events {
         machine.event(event);
-        let at = |at: &At| Hit {
-            cpu: at.cpu,
-            ..hit(&at.arguments)
+        let at = |at: &At| {
+            let mut hit = Hit {
+                cpu: at.cpu,
+                tid: at.tid,
+                // A tick is 2 nanoseconds.
+                tsc: at.time / 2,
+                address: if at.is_read { READ } else { WRITE },
+                ..hit(&at.arguments)
+            };
+            hit.registers.push((Ax, at.result));
+            hit
         };
         match event {
-            Event::Write(is) => world.hit(&at(is)),
-            Event::Read(is) => world.hit(&Hit {
-                address: READ,
-                ..at(is)
-            }),
-            Event::Call(is) => world.call(&at(is), &at(is)),
+            Event::Write(is) | Event::Read(is) => world.hit(&at(is)),
+            Event::Call(is) | Event::CallRead(is) => {
+                // Then the registers have something else.
+                let after = At {
+                    arguments: is.arguments.map(|word| !word),
+                    ..is.clone()
+                };
+                world.call(&at(is), &at(&after));
+            }
             Event::Tick => world.tick(),
         }
         compare(event, &world.out, &machine.out);
@@ -190,16 +237,17 @@ fn judged(seeds: Range<u64>) -> (Vec<String>, u64) {
     (wrong, right.into_inner())
 }
 
-/// A few programs; `TRACE_PROGRAMS=100000` is the long form. `TRACE_SEED=…` repeats one.
+/// A few programs; `TRACE_PROGRAMS=100000` is the long form. `TRACE_SEED=…` repeats one, or begins
+/// with it.
 #[test]
 fn programs_print_what_the_reference_says() {
     let set = |name| {
         let set = env::var(name).ok()?;
         Some(set.parse().expect("it is a number"))
     };
-    let seeds = match set("TRACE_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..set("TRACE_PROGRAMS").unwrap_or(PROGRAMS),
+    let seeds = match (set("TRACE_SEED"), set("TRACE_PROGRAMS")) {
+        (Some(seed), count) => seed..seed + count.unwrap_or(1),
+        (None, count) => 0..count.unwrap_or(PROGRAMS),
     };
     let (mut wrong, right) = judged(seeds.clone());
     wrong.sort_by_key(String::len);

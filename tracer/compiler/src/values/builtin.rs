@@ -382,23 +382,6 @@ fn texts_differ(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
         }
     }
     let most = values.constant(length, 1..=MOST_TEXT)?;
-    let cut = |value| match value {
-        Val::Literal(text) => {
-            let end = text
-                .char_indices()
-                .map(|(at, _)| at)
-                .take_while(|at| *at <= most as usize)
-                .last();
-            let end = if text.len() <= most as usize {
-                text.len()
-            } else {
-                end.unwrap_or(0)
-            };
-            Val::Literal(text[..end].into())
-        }
-        other => other,
-    };
-    let (left_value, right_value) = (cut(left_value), cut(right_value));
     let spans = (left.span, right.span);
     let test = values.texts_start_equal(left_value, right_value, most, spans)?;
     Ok(Val::number(Number::test(test.negated()), Kind::Literal))

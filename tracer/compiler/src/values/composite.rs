@@ -355,6 +355,33 @@ fn bytes_equal(
         .fold(Test::Constant(true), Test::and)
 }
 
+/// A value as it is kept in a variable: a number or a text that is not there is zero or empty, also
+/// as a part.
+pub(crate) fn kept(values: &mut Values<'_, '_>, value: Val, span: Span) -> Val {
+    let value = values.simplified(value, span);
+    match value {
+        Val::Tuple(items) => {
+            let items = items.into_iter();
+            Val::Tuple(items.map(|item| kept(values, item, span)).collect())
+        }
+        Val::Record(fields) => {
+            let fields = fields.into_iter();
+            let fields = fields.map(|(name, value)| (name, kept(values, value, span)));
+            Val::Record(fields.collect())
+        }
+        Val::Number(counted) => Val::Number(Counted {
+            number: Number::select(counted.present, counted.number, Number::Constant(0)),
+            kind: counted.kind,
+            present: Test::Constant(true),
+        }),
+        value if values.is_text(&value) && value.present() != Test::Constant(true) => {
+            let empty = Val::Literal("".into());
+            values.chosen_text(value.present(), value, empty, span)
+        }
+        value => value,
+    }
+}
+
 /// One of two composite values.
 pub(crate) fn chosen(
     values: &mut Values<'_, '_>,
@@ -362,6 +389,7 @@ pub(crate) fn chosen(
     (then, otherwise): (Val, Val),
     span: Span,
 ) -> Lowered<Val> {
+    let (then, otherwise) = (kept(values, then, span), kept(values, otherwise, span));
     let mut shape = values.shape(&then, true);
     let other = values.shape(&otherwise, true);
     if shape.merge(&other).is_none() {
@@ -440,7 +468,7 @@ pub(crate) fn cast(
             ));
         }
     };
-    let (bytes, stored_as) = match value {
+    let (bytes, number) = match value {
         Val::Literal(text) => (text.len() as u64 + 1, None),
         value if values.is_text(value) => (values.text_bytes(value).into(), None),
         value => {
@@ -451,13 +479,13 @@ pub(crate) fn cast(
                 (Kind::Integer { bytes, .. }, _, _) => (*bytes).into(),
                 _ => 8,
             };
-            (bytes, Some(Shape::Unsigned(8)))
+            (bytes, Some(counted))
         }
     };
     let size = u64::from(of.bytes());
     let count = count.unwrap_or(bytes / size);
     let wanted = count.saturating_mul(size);
-    let is_whole = match (stored_as.is_some(), count) {
+    let is_whole = match (number.is_some(), count) {
         (_, 0) => false,
         (true, _) => wanted <= 8 && bytes.is_multiple_of(size),
         (false, _) => size == 1 && wanted == bytes,
@@ -470,8 +498,15 @@ pub(crate) fn cast(
              and a zero",
         ));
     }
-    let shape = stored_as.unwrap_or(Shape::Text(bytes.next_multiple_of(8) as u32));
-    let copied = values.copied(Copied::Value(value.clone()), shape, span);
+    // A narrow number has 64 bits here, too, and in memory others come after it.
+    let (value, shape) = match number {
+        Some(counted) => {
+            let number = Number::select(counted.present, counted.number, Number::Constant(0));
+            (Val::number(number, counted.kind), Shape::Unsigned(8))
+        }
+        None => (value.clone(), Shape::Text(bytes.next_multiple_of(8) as u32)),
+    };
+    let copied = values.copied(Copied::Value(value), shape, span);
     let Val::Stored { place, .. } = copied else {
         return Ok(None);
     };

@@ -216,7 +216,12 @@ impl Values<'_, '_> {
         let kind = match (&a.kind, &b.kind) {
             (a, b) if a == b => a.clone(),
             (Kind::Literal, other) | (other, Kind::Literal) => match other {
-                Kind::Boolean | Kind::Character => Kind::SIGNED,
+                // What holds the truth may be a number, when all that it is given is known.
+                Kind::Boolean => {
+                    let open = self.tables.kind_of(&Shape::Literal);
+                    open.unwrap_or(Kind::SIGNED)
+                }
+                Kind::Character => Kind::SIGNED,
                 other => other.clone(),
             },
             (a, b) if a.is_signed() || b.is_signed() => Kind::SIGNED,

@@ -201,13 +201,24 @@ fn like_value(values: &mut Values<'_, '_>, of: &Expression) -> Lowered<Like> {
     Ok(match value? {
         Val::Number(Counted {
             kind: Kind::Literal,
+            number,
             ..
-        }) => Like::Number(Kind::SIGNED),
+        }) => Like::Number(match number.constant() {
+            Some(_) => Kind::SIGNED,
+            // Others may tell the sign of what holds it.
+            None => open_kind(values),
+        }),
         Val::Number(counted) => Like::Number(counted.kind),
         Val::Object(object) => Like::Object(object.type_id),
         Val::Literal(text) => Like::Text(text.len() as u32 + 1),
         value => like_shape(values.shape(&value, false)),
     })
+}
+
+/// That of a number of which nothing tells the sign yet.
+fn open_kind(values: &mut Values<'_, '_>) -> Kind {
+    let kind = values.tables.kind_of(&Shape::Literal);
+    kind.unwrap_or(Kind::SIGNED)
 }
 
 /// That of values of a type.
@@ -265,6 +276,10 @@ pub(crate) fn type_named(values: &mut Values<'_, '_>, name: &TypeName) -> Lowere
         TypeKind::Of(value) => match like(values, value)? {
             Like::Object(id) => return Ok(Some(id)),
             Like::Number(Kind::Integer { bytes, signed }) => Type::Integer { bytes, signed },
+            Like::Number(Kind::Literal) => Type::Integer {
+                bytes: 8,
+                signed: true,
+            },
             Like::Number(Kind::Boolean) => Type::Boolean,
             Like::Number(Kind::Character) => Type::Character,
             Like::Number(Kind::Pointer { to, .. }) => match to {
@@ -301,6 +316,14 @@ pub(super) fn cast_like(
         return values.cast_value(&to, value, span);
     }
     let fits = match (like, &value) {
+        (Like::Number(Kind::Literal), _) => {
+            let counted = values.as_number(value, span)?;
+            super::arithmetic::check_arithmetic(&counted.kind, span)?;
+            return Ok(Val::Number(Counted {
+                kind: Kind::Literal,
+                ..counted
+            }));
+        }
         (Like::Number(Kind::Pointer { to, space }), _) => {
             let counted = values.as_number(value, span)?;
             super::arithmetic::check_arithmetic(&counted.kind, span)?;

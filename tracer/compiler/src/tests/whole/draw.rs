@@ -5,14 +5,19 @@
 //! steps in one expression comes first, a sum of numbers of the text only, an order of keys.
 
 mod expressions;
+mod loops;
+mod maps;
+mod memory;
+mod printed;
 mod statements;
 
 use super::{
     super::arithmetic::Random,
-    tree::{Cut, Entry, Expr, Gather, Kind, Macro, Map, Program, Statement, Type, Variable},
+    memory::TARGETS,
+    tree::{Cut, Expr, Kind, Macro, Map, Place, Program, Settings, Type, Variable},
 };
 
-const WORDS: [&str; 12] = [
+const WORDS: [&str; 15] = [
     "",
     "a",
     "b",
@@ -23,6 +28,9 @@ const WORDS: [&str; 12] = [
     "a word",
     "exactly8",
     "nine more",
+    "a\"b\\c\td",
+    "naïve",
+    "日本",
     "a text of some length",
     "sixteen letters!",
 ];
@@ -53,6 +61,9 @@ pub(super) struct Draw<'r> {
     fixed: Vec<usize>,
     /// How many variables there were.
     variables: usize,
+    /// The place of the clause, where its arguments are in sight; at a return there is the result.
+    place: Option<Place>,
+    has_result: bool,
     /// Whether maps are in sight, and arguments.
     has_maps: bool,
     has_arguments: bool,
@@ -104,6 +115,8 @@ impl<'r> Draw<'r> {
             floor: 0,
             fixed: Vec::new(),
             variables: 0,
+            place: None,
+            has_result: false,
             has_maps: true,
             has_arguments: true,
             parameters: Vec::new(),
@@ -115,7 +128,7 @@ impl<'r> Draw<'r> {
     pub(super) fn program(mut self) -> Program {
         let most_keys = self.one_in(6).then(|| 3 + self.below(3));
         for id in 0..2 + self.below(4) {
-            let map = self.map(id, most_keys.is_some());
+            let map = maps::map(&mut self, id, most_keys.is_some());
             self.maps.push(map);
         }
         for _ in 0..self.below(3) {
@@ -124,10 +137,18 @@ impl<'r> Draw<'r> {
         }
         let clauses = 1 + self.below(3);
         let clauses = (0..clauses).map(|_| self.clause()).collect();
+        self.place = None;
         let maps = self.maps.clone();
-        let typing = maps.iter().flat_map(|map| self.typing(map)).collect();
+        let typing = maps
+            .iter()
+            .flat_map(|map| maps::typing(&mut self, map))
+            .collect();
         Program {
-            most_keys,
+            settings: Settings {
+                most_keys,
+                most_text: self.one_in(6).then(|| self.random.of(&[16, 64])),
+                hides_maps: self.one_in(12),
+            },
             maps: self.maps,
             macros: self.macros,
             clauses,
@@ -163,9 +184,10 @@ impl<'r> Draw<'r> {
     }
 
     fn simple_type(&mut self) -> Type {
-        match self.below(6) {
-            0..=3 => self.number_type(),
-            4 => Type::Truth,
+        match self.below(16) {
+            0..=9 => self.number_type(),
+            10 | 11 => Type::Truth,
+            12 => Type::Pointer(self.random.of(&TARGETS)),
             _ => Type::Text,
         }
     }
@@ -193,91 +215,6 @@ impl<'r> Draw<'r> {
             }
             4 | 5 => Type::Text,
             _ => self.simple_type(),
-        }
-    }
-
-    fn map(&mut self, id: usize, is_small: bool) -> Map {
-        use Gather::{Avg, Count, Hist, Lhist, Max, Min, Stats, Sum};
-        let gather = self.one_in(2).then(|| {
-            self.random.of(&[
-                Count, Count, Sum, Sum, Min, Max, Avg, Avg, Stats, Hist, Lhist,
-            ])
-        });
-        let of = match gather {
-            Some(Gather::Count) => Type::Unsigned,
-            Some(_) => self.number_type(),
-            None => self.a_type(2),
-        };
-        let keys = match gather.is_some() && is_small {
-            true => vec![Type::Truth; self.below(2)],
-            false => {
-                let count = self.random.of(&[0, 1, 1, 2, 3]);
-                (0..count).map(|_| self.key_type()).collect()
-            }
-        };
-        Map {
-            id,
-            name: format!("@m{id}"),
-            keys,
-            of,
-            gather,
-        }
-    }
-
-    fn key_type(&mut self) -> Type {
-        match self.below(8) {
-            0 => {
-                let parts = 2 + self.below(2);
-                Type::Tuple((0..parts).map(|_| self.simple_type()).collect())
-            }
-            1 => Type::Record(vec![("n", self.number_type()), ("s", self.simple_type())]),
-            _ => self.simple_type(),
-        }
-    }
-
-    /// A first value of the type, which says what it is.
-    fn definite(&mut self, of: &Type) -> Expr {
-        let argument = Expr {
-            of: Type::Unsigned,
-            kind: Kind::Argument(0),
-        };
-        let kind = match of {
-            Type::Literal | Type::Signed => return cast(&Type::Signed, argument),
-            Type::Unsigned => return argument,
-            Type::Truth => Kind::Compare(">", Box::new(argument), Box::new(number(1))),
-            Type::Text => Kind::Word("first".into()),
-            Type::Tuple(parts) => Kind::Tuple(parts.iter().map(|of| self.definite(of)).collect()),
-            Type::Record(fields) => {
-                let fields = fields.iter();
-                Kind::Record(
-                    fields
-                        .map(|(name, of)| (*name, self.definite(of)))
-                        .collect(),
-                )
-            }
-            Type::Array(cut, count) => Kind::Array(*cut, *count, Box::new(argument)),
-        };
-        Expr {
-            of: of.clone(),
-            kind,
-        }
-    }
-
-    fn typing(&mut self, map: &Map) -> Vec<Statement> {
-        let entry = Entry {
-            map: map.clone(),
-            keys: map.keys.iter().map(|of| self.definite(of)).collect(),
-            as_tuple: false,
-        };
-        let value = self.definite(&map.of);
-        let assign = |value| match map.gather {
-            Some(gather) => Statement::Gather(entry.clone(), gather, value),
-            None => Statement::Put(entry.clone(), value),
-        };
-        // What is signed may get others first.
-        match map.of == Type::Signed && self.is() {
-            true => vec![assign(self.definite(&Type::Unsigned)), assign(value)],
-            false => vec![assign(value)],
         }
     }
 }

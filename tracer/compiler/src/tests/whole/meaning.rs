@@ -4,13 +4,14 @@
 //! of the program, and the requests to the reader, which acts on them after the clause: it prints
 //! texts, prints maps as they are then, and clears them.
 
+mod evaluate;
+
 use std::collections::{BTreeMap, HashMap};
 
 use super::{
-    tree::{
-        Argument, Clause, Entry, Expr, Gather, Kind, Macro, Map, Parameter, Place, Program,
-        Statement, Type, Variable,
-    },
+    memory,
+    shown::{self, Order, gathered, histogram, ranked},
+    tree::{Clause, Entry, Expr, Gather, Kind, Map, Place, Program, Statement, Type, Variable},
     value::{Value, binary, compare},
 };
 
@@ -20,13 +21,33 @@ pub(super) enum Event {
     Write(At),
     Read(At),
     Call(At),
+    CallRead(At),
     Tick,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct At {
     pub(super) cpu: u32,
+    pub(super) tid: u32,
     pub(super) arguments: [u64; 6],
+    pub(super) result: u64,
+    pub(super) is_read: bool,
+    /// Nanoseconds since the boot.
+    pub(super) time: u64,
+}
+
+impl At {
+    /// When an interval has gone by.
+    pub(super) fn idle() -> Self {
+        Self {
+            cpu: 0,
+            tid: 7,
+            arguments: [0; 6],
+            result: 0,
+            is_read: false,
+            time: 0,
+        }
+    }
 }
 
 /// What an entry of a map has.
@@ -35,11 +56,14 @@ enum Cell {
     Plain(Value),
     /// All values that were gathered.
     Gathered(Vec<Value>),
+    /// The same with the interval of each.
+    Timed(Vec<(u64, Value)>),
 }
 
 enum Request {
     Text(String),
-    Print(Map),
+    Print(Map, Option<(usize, u64)>),
+    PrintAt(Map, Vec<Value>),
     Clear(Map),
     Zero(Map),
 }
@@ -58,6 +82,7 @@ struct Frame {
     /// The frame of the caller, and what was given for each parameter.
     caller: usize,
     variables: HashMap<usize, Variable>,
+    maps: HashMap<usize, Map>,
     values: HashMap<usize, Expr>,
 }
 
@@ -74,8 +99,6 @@ pub(super) struct Machine<'p> {
     pub(super) out: String,
 }
 
-const LHIST: (i128, i128, i128) = (-20, 100, 10);
-
 impl<'p> Machine<'p> {
     pub(super) fn new(program: &'p Program, texts: &'p [(u64, &'static str)]) -> Self {
         Self {
@@ -85,10 +108,7 @@ impl<'p> Machine<'p> {
             variables: HashMap::new(),
             frames: vec![Frame::default()],
             frame: 0,
-            at: At {
-                cpu: 0,
-                arguments: [0; 6],
-            },
+            at: At::idle(),
             requests: Vec::new(),
             out: String::new(),
         }
@@ -99,12 +119,12 @@ impl<'p> Machine<'p> {
             Event::Write(at) => (|place| matches!(place, Place::Write | Place::Both), at),
             Event::Read(at) => (|place| matches!(place, Place::Read | Place::Both), at),
             Event::Call(at) => (|place| place == Place::Session, at),
+            Event::CallRead(at) => (
+                |place| matches!(place, Place::SessionRead | Place::Return),
+                at,
+            ),
             Event::Tick => {
-                let at = At {
-                    cpu: 0,
-                    arguments: [0; 6],
-                };
-                return self.clauses(|place| place == Place::Interval, &at);
+                return self.clauses(|place| place == Place::Interval, &At::idle());
             }
         };
         self.clauses(is_there, at);
@@ -131,7 +151,7 @@ impl<'p> Machine<'p> {
         }
         self.run(&clause.body);
         self.answer();
-        if clause.place == Place::Session {
+        if clause.place.has_return() {
             self.run(&clause.at_return);
             self.answer();
         }
@@ -141,12 +161,15 @@ impl<'p> Machine<'p> {
         for request in core::mem::take(&mut self.requests) {
             match request {
                 Request::Text(text) => self.out += &text,
-                Request::Print(map) => {
-                    let mut shown = self.shown(&map);
+                Request::Print(map, part) => {
+                    let (top, divisor) = part.unwrap_or((0, 1));
+                    let mut shown = self.shown(&map, top, divisor);
                     // A map without keys has a value before anything is assigned.
                     if map.keys.is_empty() && shown.is_empty() {
                         shown = match map.gather {
-                            Some(Gather::Hist | Gather::Lhist) => String::new(),
+                            Some(Gather::Hist(_) | Gather::Lhist(..) | Gather::Series(_)) => {
+                                String::new()
+                            }
                             Some(Gather::Stats) => {
                                 let zeros = "{ .count = 0, .average = 0, .total = 0 }";
                                 format!("{}: {zeros}\n", map.name)
@@ -155,6 +178,11 @@ impl<'p> Machine<'p> {
                         };
                     }
                     self.out += &shown;
+                }
+                Request::PrintAt(map, key) => {
+                    if let Some(cell) = self.maps[map.id].get(&key) {
+                        self.out += &entry(&map, &key, cell, 1);
+                    }
                 }
                 Request::Clear(map) => self.maps[map.id].clear(),
                 Request::Zero(map) => {
@@ -168,42 +196,46 @@ impl<'p> Machine<'p> {
 
     /// All maps at the end.
     pub(super) fn ended(&mut self) -> String {
+        if self.program.settings.hides_maps {
+            return String::new();
+        }
         let maps = self.program.maps.iter();
-        maps.map(|map| self.shown(map)).collect()
+        maps.map(|map| self.shown(map, 0, 1)).collect()
     }
 
-    fn shown(&self, map: &Map) -> String {
-        let mut out = String::new();
-        for (key, cell) in &self.maps[map.id] {
-            let texts: Vec<String> = match &key[..] {
-                // A tuple is as good as several keys.
-                [Value::Tuple(parts)] => parts.iter().map(Value::shown).collect(),
-                _ => key.iter().map(Value::shown).collect(),
+    /// So many of the largest entries of a map, or all of them, divided.
+    fn shown(&self, map: &Map, top: usize, divisor: u64) -> String {
+        let mut entries: Vec<_> = self.maps[map.id].iter().collect();
+        let order = |(key, cell): &(&Vec<Value>, &Cell)| {
+            let value = match (cell, map.gather) {
+                (Cell::Gathered(values), Some(gather)) => ranked(gather, values, &map.of),
+                (Cell::Plain(value), _) => Order::of(value),
+                (Cell::Timed(_), _) => Order::Number(0),
+                (Cell::Gathered(_), None) => unreachable!("a map of values gathers nothing"),
             };
-            let name = match key.is_empty() {
-                true => map.name.clone(),
-                false => format!("{}[{}]", map.name, texts.join(", ")),
-            };
-            match (map.gather, cell) {
-                (Some(Gather::Hist | Gather::Lhist), Cell::Gathered(values)) => {
-                    out += &format!("{name}:{}\n", histogram(map.gather, values));
+            (value, key.iter().map(Order::of).collect::<Vec<_>>())
+        };
+        entries.sort_by_key(order);
+        let before = match top {
+            0 => 0,
+            _ => entries.len().saturating_sub(top),
+        };
+        let times = entries.iter().flat_map(|(_, cell)| match cell {
+            Cell::Timed(values) => &values[..],
+            _ => &[],
+        });
+        let latest = times.map(|(interval, _)| *interval).max().unwrap_or(0);
+        let shown = |(key, cell): &(&Vec<Value>, &Cell)| match (cell, map.gather) {
+            (Cell::Timed(values), Some(Gather::Series(of))) => {
+                match shown::series(of, values, latest, &map.of) {
+                    // All of it is too long ago.
+                    none if none.is_empty() => none,
+                    series => format!("{}:{series}\n", name_of(map, key)),
                 }
-                (Some(Gather::Stats), Cell::Gathered(values)) => {
-                    let total = gathered(Gather::Sum, values, &map.of).shown();
-                    let average = gathered(Gather::Avg, values, &map.of).shown();
-                    let count = values.len();
-                    out += &format!(
-                        "{name}: {{ .count = {count}, .average = {average}, .total = {total} }}\n"
-                    );
-                }
-                (Some(gather), Cell::Gathered(values)) => {
-                    out += &format!("{name}: {}\n", gathered(gather, values, &map.of).shown());
-                }
-                (_, Cell::Plain(value)) => out += &format!("{name}: {}\n", value.shown()),
-                (None, Cell::Gathered(_)) => unreachable!("a map of values gathers nothing"),
             }
-        }
-        out
+            _ => entry(map, key, cell, divisor),
+        };
+        entries[before..].iter().map(shown).collect()
     }
 
     fn run(&mut self, body: &[Statement]) -> Flow {
@@ -226,8 +258,8 @@ impl<'p> Machine<'p> {
             Statement::Change(op, variable, value) => {
                 let value = self.value(value);
                 let before = self.get(variable);
-                let bits = changed(op, &before, &value);
-                self.set(variable, Value::unsigned(bits));
+                let after = changed(op, &variable.of, &before, &value);
+                self.set(variable, after);
             }
             Statement::Put(at, value) => {
                 let key = self.key(at);
@@ -238,23 +270,30 @@ impl<'p> Machine<'p> {
                 let key = self.key(at);
                 let value = self.value(value);
                 let before = self.read(&at.map, &key);
-                let bits = changed(op, &before, &value);
-                self.put(&at.map, key, Value::unsigned(bits));
+                let after = changed(op, &at.map.of, &before, &value);
+                self.put(&at.map, key, after);
             }
             Statement::Gather(at, _, value) => {
                 let key = self.key(at);
                 let value = match at.map.gather {
                     // A step has numbers, whatever others are.
-                    Some(Gather::Hist | Gather::Lhist) => self.value(value),
+                    Some(Gather::Hist(_) | Gather::Lhist(..)) => self.value(value),
                     _ => self.value(value).of(&at.map.of),
                 };
-                if let Some(cell) = self.maps[at.map.id].get_mut(&key) {
+                let interval = self.at.time / shown::INTERVAL;
+                if let Some(Gather::Series(_)) = at.map.gather {
+                    let cell = self.entries(&at.map).entry(key);
+                    if let Cell::Timed(values) = cell.or_insert(Cell::Timed(Vec::new())) {
+                        values.push((interval, value));
+                    }
+                } else if let Some(cell) = self.entries(&at.map).get_mut(&key) {
                     match cell {
                         Cell::Gathered(values) => values.push(value),
-                        Cell::Plain(_) => *cell = Cell::Gathered(vec![value]),
+                        _ => *cell = Cell::Gathered(vec![value]),
                     }
                 } else {
-                    self.maps[at.map.id].insert(key, Cell::Gathered(vec![value]));
+                    self.entries(&at.map)
+                        .insert(key, Cell::Gathered(vec![value]));
                 }
             }
             Statement::Do(value) => {
@@ -276,6 +315,20 @@ impl<'p> Machine<'p> {
                     }
                 }
                 return self.run(otherwise);
+            }
+            Statement::Fields(of, arms, otherwise) => {
+                let found = memory::variant(*of, &self.at);
+                let arm = found.and_then(|(number, values)| {
+                    let arm = arms.iter().find(|(variant, ..)| *variant == number)?;
+                    Some((arm, values))
+                });
+                let Some(((_, names, body), values)) = arm else {
+                    return self.run(otherwise);
+                };
+                for (name, value) in names.iter().zip(values) {
+                    self.set(name, value);
+                }
+                return self.run(body);
             }
             Statement::Block(body) => return self.run(body),
             Statement::Unroll(times, body) => {
@@ -304,7 +357,7 @@ impl<'p> Machine<'p> {
                 }
             }
             Statement::Each(pair, map, body) => {
-                let keys: Vec<_> = self.maps[map.id].keys().cloned().collect();
+                let keys: Vec<_> = self.entries(map).keys().cloned().collect();
                 for key in keys {
                     let value = self.read(map, &key);
                     let key = match &key[..] {
@@ -319,7 +372,7 @@ impl<'p> Machine<'p> {
             }
             Statement::Find(at, variable, then, otherwise) => {
                 let key = self.key(at);
-                if !self.maps[at.map.id].contains_key(&key) {
+                if !self.entries(&at.map).contains_key(&key) {
                     return self.run(otherwise);
                 }
                 let value = self.read(&at.map, &key);
@@ -334,24 +387,36 @@ impl<'p> Machine<'p> {
                 self.requests.push(Request::Text(shown + "\n"));
             }
             Statement::Printf(parts, is_loose) => {
-                let texts: Vec<String> = parts
-                    .iter()
-                    .map(|(format, value)| formatted(format, &self.value(value)))
-                    .collect();
+                let mut texts = Vec::new();
+                for (conversion, value) in parts {
+                    let bits = self.own_bits(value);
+                    let width = conversion.star.as_ref().map(|of| self.value(of).bits());
+                    let width = width.map(u64::cast_signed);
+                    let value = self.value(value);
+                    texts.push(shown::converted(conversion, &value, bits, width));
+                }
                 let mark = if *is_loose { "~" } else { "" };
-                let text = format!("{mark}{}\n", texts.join(" "));
+                let text = format!("{mark}{}|\n", texts.join("|"));
                 self.requests.push(Request::Text(text));
             }
-            Statement::PrintMap(map) => self.requests.push(Request::Print(map.clone())),
-            Statement::Clear(map) => self.requests.push(Request::Clear(map.clone())),
-            Statement::Zero(map) => self.requests.push(Request::Zero(map.clone())),
-            Statement::DeleteAt(at, _) => {
+            Statement::PrintMap(map, part) => {
+                let map = self.the(map);
+                self.requests.push(Request::Print(map, *part));
+            }
+            Statement::PrintAt(at) => {
                 let key = self.key(at);
-                self.maps[at.map.id].remove(&key);
+                let map = self.the(&at.map);
+                self.requests.push(Request::PrintAt(map, key));
+            }
+            Statement::Clear(map) => self.requests.push(Request::Clear(self.the(map))),
+            Statement::Zero(map) => self.requests.push(Request::Zero(self.the(map))),
+            Statement::DeleteAt(at, _) | Statement::ClearAt(at) => {
+                let key = self.key(at);
+                self.entries(&at.map).remove(&key);
             }
             Statement::ZeroAt(at) => {
                 let key = self.key(at);
-                let map = &mut self.maps[at.map.id];
+                let map = self.entries(&at.map);
                 if at.map.gather.is_some() {
                     map.remove(&key);
                 } else if let Some(cell) = map.get_mut(&key) {
@@ -383,6 +448,21 @@ impl<'p> Machine<'p> {
         ((frame, variable.id), variable)
     }
 
+    /// The map that is meant.
+    fn the(&self, map: &Map) -> Map {
+        let (mut frame, mut map) = (self.frame, map);
+        while let Some(given) = self.frames[frame].maps.get(&map.id) {
+            map = given;
+            frame = self.frames[frame].caller;
+        }
+        map.clone()
+    }
+
+    fn entries(&mut self, map: &Map) -> &mut BTreeMap<Vec<Value>, Cell> {
+        let number = self.the(map).id;
+        &mut self.maps[number]
+    }
+
     fn get(&self, variable: &Variable) -> Value {
         let (place, variable) = self.place(variable);
         let value = self.variables.get(&place).cloned();
@@ -398,13 +478,27 @@ impl<'p> Machine<'p> {
         self.variables.insert(place, value);
     }
 
+    /// How many bits a number has by itself.
+    fn own_bits(&self, of: &Expr) -> u32 {
+        match &of.kind {
+            Kind::Cast(cut, _) => cut.bits,
+            Kind::At(pointer) | Kind::Indexed(pointer, _) => 8 * memory::size(&pointer.of) as u32,
+            Kind::Count | Kind::Delta => 32,
+            Kind::Variable(variable) => {
+                let (_, variable) = self.place(variable);
+                variable.cut.map_or(64, |cut| cut.bits)
+            }
+            _ => 64,
+        }
+    }
+
     fn key(&mut self, at: &Entry) -> Vec<Value> {
         let keys = at.keys.iter().zip(&at.map.keys);
         keys.map(|(key, of)| self.value(key).of(of)).collect()
     }
 
     fn read(&self, map: &Map, key: &[Value]) -> Value {
-        match (self.maps[map.id].get(key), map.gather) {
+        match (self.maps[self.the(map).id].get(key), map.gather) {
             (Some(Cell::Plain(value)), _) => value.clone(),
             (Some(Cell::Gathered(values)), Some(gather)) => gathered(gather, values, &map.of),
             _ => Value::zero(&map.of),
@@ -412,288 +506,68 @@ impl<'p> Machine<'p> {
     }
 
     fn put(&mut self, map: &Map, key: Vec<Value>, value: Value) {
-        let most = self.program.most_keys.unwrap_or(usize::MAX);
-        let entries = &mut self.maps[map.id];
+        let most = match self.the(map).declared {
+            Some((_, keys)) => keys,
+            None => self.program.settings.most_keys.unwrap_or(usize::MAX),
+        };
+        let entries = self.entries(map);
         if entries.len() < most || entries.contains_key(&key) {
             entries.insert(key, Cell::Plain(value.of(&map.of)));
         }
     }
+}
 
-    fn value(&mut self, is: &Expr) -> Value {
-        let value = self.plain(is);
-        value.of(&is.of)
-    }
-
-    fn plain(&mut self, is: &Expr) -> Value {
-        match &is.kind {
-            Kind::Number(number) => Value::signed(*number as i64),
-            Kind::Truth(truth) => Value::Truth(*truth),
-            Kind::Word(word) => Value::Text(word.clone()),
-            Kind::Joined(a, b) => Value::Text(a.clone() + b),
-            Kind::Comm => Value::Text("cat".into()),
-            Kind::TextAt(number, most) => {
-                let address = self.at.arguments[*number];
-                let text = self.texts.iter().find(|(at, _)| *at == address);
-                let text = text.map_or("", |(_, text)| text);
-                let most = most.unwrap_or(usize::MAX);
-                Value::Text(text.chars().take(most).collect())
-            }
-            Kind::Argument(number) => Value::unsigned(self.at.arguments[*number]),
-            Kind::Variable(variable) => self.get(variable),
-            Kind::Read(at) => {
-                let key = self.key(at);
-                self.read(&at.map, &key)
-            }
-            Kind::Unary(op, a) => {
-                let a = self.value(a);
-                match *op {
-                    "-" => Value::unsigned(a.bits().wrapping_neg()),
-                    "~" => Value::unsigned(!a.bits()),
-                    _ => Value::Truth(!a.holds()),
-                }
-            }
-            Kind::Binary(op, a, b) => {
-                let shifts_sign = a.of == Type::Signed;
-                let (a, b) = (self.value(a), self.value(b));
-                let is_signed = is.of == Type::Signed;
-                Value::unsigned(binary(op, &a, &b, is_signed, shifts_sign))
-            }
-            Kind::Compare("&&", a, b) => {
-                Value::Truth(self.value(a).holds() && self.value(b).holds())
-            }
-            Kind::Compare("||", a, b) => {
-                Value::Truth(self.value(a).holds() || self.value(b).holds())
-            }
-            Kind::Compare(op, a, b) => {
-                let (a, b) = (self.value(a), self.value(b));
-                Value::Truth(compare(op, &a, &b))
-            }
-            Kind::Choice(c, a, b) | Kind::IfElse(c, a, b) => match self.value(c).holds() {
-                true => self.value(a),
-                false => self.value(b),
-            },
-            Kind::Or(a, b) => {
-                let value = self.value(a);
-                match value.holds() {
-                    true => value,
-                    false => self.value(b),
-                }
-            }
-            Kind::Cast(to, a) => Value::cut(self.value(a).bits(), *to),
-            Kind::CastTruth(a) => Value::Truth(self.value(a).holds()),
-            Kind::Tuple(parts) => Value::Tuple(parts.iter().map(|part| self.value(part)).collect()),
-            Kind::Record(fields) => {
-                let fields = fields.iter();
-                Value::Record(fields.map(|(name, is)| (*name, self.value(is))).collect())
-            }
-            Kind::Part(of, number) | Kind::PartAt(of, number) => match self.value(of) {
-                Value::Tuple(mut parts) => parts.swap_remove(*number),
-                other => panic!("{other:?} is no tuple"),
-            },
-            Kind::Field(of, name) => match self.value(of) {
-                Value::Record(fields) => {
-                    let mut fields = fields.into_iter();
-                    fields.find(|(known, _)| known == name).expect("a field").1
-                }
-                other => panic!("{other:?} is no record"),
-            },
-            Kind::Array(of, count, number) => {
-                let bits = self.value(number).bits();
-                let element = |index: usize| {
-                    let shift = of.bits * index as u32;
-                    Value::cut(bits.checked_shr(shift).unwrap_or(0), *of)
-                };
-                Value::Array((0..*count).map(element).collect())
-            }
-            Kind::Element(of, count, index) => {
-                let values = self.value(of);
-                let index = self.value(index).bits() % *count as u64;
-                match values {
-                    Value::Array(values) => values[index as usize].clone(),
-                    other => panic!("{other:?} is no array"),
-                }
-            }
-            Kind::Byte(of, index) => {
-                let text = self.value(of);
-                let byte = text.text().as_bytes().get(*index);
-                Value::unsigned(byte.copied().unwrap_or(0).into())
-            }
-            Kind::Length(of) => Value::unsigned(self.value(of).text().len() as u64),
-            Kind::Begins(of, word, bytes) => {
-                let start = |text: &str| {
-                    let bytes = text.bytes().chain([0]).take(*bytes);
-                    bytes.collect::<Vec<u8>>()
-                };
-                Value::Truth(start(self.value(of).text()) == start(word))
-            }
-            Kind::Contains(of, word) => Value::Truth(self.value(of).text().contains(&**word)),
-            Kind::Find(of, word) => {
-                let place = self.value(of).text().find(&**word);
-                Value::signed(place.map_or(-1, |place| place as i64))
-            }
-            Kind::HasKey(at) => {
-                let key = self.key(at);
-                Value::Truth(self.maps[at.map.id].contains_key(&key))
-            }
-            Kind::Delete(at) => {
-                let key = self.key(at);
-                Value::Truth(self.maps[at.map.id].remove(&key).is_some())
-            }
-            Kind::Keys(map) => Value::unsigned(self.maps[map.id].len() as u64),
-            Kind::Step(variable, is_up, is_before) => {
-                let before = self.get(variable);
-                self.set(variable, Value::unsigned(stepped(&before, *is_up)));
-                match is_before {
-                    true => self.get(variable),
-                    false => before,
-                }
-            }
-            Kind::StepAt(at, is_up, is_before) => {
-                let key = self.key(at);
-                let before = self.read(&at.map, &key);
-                let after = Value::unsigned(stepped(&before, *is_up));
-                self.put(&at.map, key, after.clone());
-                if *is_before { after } else { before }
-            }
-            Kind::Block(body, value) => {
-                self.run(body);
-                self.value(value)
-            }
-            Kind::Parameter(number) => {
-                let inner = self.frame;
-                let given = self.frames[inner].values[number].clone();
-                self.frame = self.frames[inner].caller;
-                let value = self.value(&given);
-                self.frame = inner;
-                value
-            }
-            Kind::Macro(number, given) => self.call(&self.program.macros[*number], given),
-        }
-    }
-
-    fn call(&mut self, called: &'p Macro, given: &[Argument]) -> Value {
-        let mut frame = Frame {
-            caller: self.frame,
-            ..Frame::default()
-        };
-        for (number, (parameter, given)) in called.parameters.iter().zip(given).enumerate() {
-            match (parameter, given) {
-                (Parameter::Variable(own), Argument::Variable(given)) => {
-                    frame.variables.insert(own.id, given.clone());
-                }
-                (Parameter::Value(_), Argument::Value(given)) => {
-                    frame.values.insert(number, given.clone());
-                }
-                _ => unreachable!("an argument of another kind"),
-            }
-        }
-        let caller = self.frame;
-        self.frame = self.frames.len();
-        self.frames.push(frame);
-        self.run(&called.body);
-        let value = self.value(&called.value);
-        self.frame = caller;
-        value
+/// A map with its key, as it stands in a line.
+fn name_of(map: &Map, key: &[Value]) -> String {
+    let texts: Vec<String> = match key {
+        // A tuple is as good as several keys.
+        [Value::Tuple(parts)] => parts.iter().map(Value::shown).collect(),
+        _ => key.iter().map(Value::shown).collect(),
+    };
+    match key.is_empty() {
+        true => map.name.clone(),
+        false => format!("{}[{}]", map.name, texts.join(", ")),
     }
 }
 
-fn changed(op: &str, before: &Value, by: &Value) -> u64 {
+/// A line of a map.
+fn entry(map: &Map, key: &[Value], cell: &Cell, divisor: u64) -> String {
+    let name = name_of(map, key);
+    let divided = |value: &Value| match value {
+        Value::Number { .. } => (value.exact() / i128::from(divisor)).to_string(),
+        other => other.shown(),
+    };
+    let value = match (map.gather, cell) {
+        (Some(of @ (Gather::Hist(_) | Gather::Lhist(..))), Cell::Gathered(values)) => {
+            return format!("{name}:{}\n", histogram(of, values, divisor));
+        }
+        (Some(Gather::Stats), Cell::Gathered(values)) => {
+            let total = gathered(Gather::Sum, values, &map.of).shown();
+            let average = divided(&gathered(Gather::Avg, values, &map.of));
+            let count = values.len();
+            format!("{{ .count = {count}, .average = {average}, .total = {total} }}")
+        }
+        (Some(gather), Cell::Gathered(values)) => divided(&gathered(gather, values, &map.of)),
+        (_, Cell::Plain(value)) => divided(value),
+        (_, Cell::Timed(_)) | (None, _) => unreachable!("a map of values gathers nothing"),
+    };
+    format!("{name}: {value}\n")
+}
+
+/// A variable or entry of that type after it was changed by an operator.
+fn changed(op: &str, of: &Type, before: &Value, by: &Value) -> Value {
+    if let Type::Pointer(_) = of {
+        let bytes = by.bits().wrapping_mul(memory::size(of));
+        return Value::Address(match op {
+            "+" => before.bits().wrapping_add(bytes),
+            _ => before.bits().wrapping_sub(bytes),
+        });
+    }
     let is_signed = before.is_signed();
-    binary(op, before, by, is_signed, is_signed)
+    Value::unsigned(binary(op, before, by, is_signed, is_signed))
 }
 
-fn stepped(before: &Value, is_up: bool) -> u64 {
-    match is_up {
-        true => before.bits().wrapping_add(1),
-        false => before.bits().wrapping_sub(1),
-    }
-}
-
-fn formatted(format: &str, value: &Value) -> String {
-    match format {
-        "%d" => value.bits().cast_signed().to_string(),
-        "%lu" => value.bits().to_string(),
-        "%lx" => format!("{:x}", value.bits()),
-        "%08lx" => format!("{:08x}", value.bits()),
-        "%hhx" => format!("{:x}", value.bits() & 0xff),
-        "%hd" => (value.bits() as i16).to_string(),
-        "%9d" => format!("{:9}", value.bits().cast_signed()),
-        "%-6d|" => format!("{:<6}|", value.bits().cast_signed()),
-        "%s" => value.shown(),
-        "%12s" => format!("{:>12}", value.shown()),
-        "%-12s|" => format!("{:<12}|", value.shown()),
-        other => unreachable!("{other} is no format here"),
-    }
-}
-
-/// What a map has of the values that it was given.
-fn gathered(gather: Gather, values: &[Value], of: &Type) -> Value {
-    let sum = || {
-        let bits = values.iter().map(Value::bits);
-        bits.fold(0, u64::wrapping_add)
-    };
-    let is_signed = *of == Type::Signed;
-    let least = || values.iter().min_by_key(|value| value.exact());
-    let most = || values.iter().max_by_key(|value| value.exact());
-    let bits = match gather {
-        Gather::Count => values.len() as u64,
-        Gather::Sum => sum(),
-        Gather::Min => least().map_or(0, Value::bits),
-        Gather::Max => most().map_or(0, Value::bits),
-        Gather::Avg if values.is_empty() => 0,
-        Gather::Avg if is_signed => (sum().cast_signed() / values.len() as i64).cast_unsigned(),
-        Gather::Avg => sum() / values.len() as u64,
-        Gather::Stats | Gather::Hist | Gather::Lhist => unreachable!("no value"),
-    };
-    Value::unsigned(bits).of(of)
-}
-
-/// A histogram in one line, without the bars and without the steps that have nothing.
-fn histogram(gather: Option<Gather>, values: &[Value]) -> String {
-    let mut lines: BTreeMap<i128, (String, u64)> = BTreeMap::new();
-    for value in values {
-        let value = value.exact();
-        let (from, text) = match gather {
-            Some(Gather::Hist) => power(value),
-            _ => equal_step(value),
-        };
-        lines.entry(from).or_insert((text, 0)).1 += 1;
-    }
-    lines
-        .values()
-        .map(|(text, count)| format!(" {text} {count}"))
-        .collect()
-}
-
-fn power(value: i128) -> (i128, String) {
-    match value {
-        ..0 => (-1, "(..., 0)".into()),
-        0 | 1 => (value, format!("[{value}]")),
-        _ => {
-            let power = value.ilog2();
-            let (from, to) = (power, power + 1);
-            (
-                i128::from(power) + 1,
-                format!("[{}, {})", rounded(from), rounded(to)),
-            )
-        }
-    }
-}
-
-/// A power of two as histograms have it.
-fn rounded(power: u32) -> String {
-    let letters = ["", "K", "M", "G", "T", "P", "E"];
-    format!("{}{}", 1_u64 << (power % 10), letters[power as usize / 10])
-}
-
-fn equal_step(value: i128) -> (i128, String) {
-    let (from, to, step) = LHIST;
-    if value < from {
-        return (from - 1, format!("(..., {from})"));
-    }
-    if value >= to {
-        return (to, format!("[{to}, ...)"));
-    }
-    let start = from + (value - from) / step * step;
-    (start, format!("[{start}, {})", start + step))
+fn stepped(of: &Type, before: &Value, is_up: bool) -> Value {
+    let op = if is_up { "+" } else { "-" };
+    changed(op, of, before, &Value::unsigned(1))
 }

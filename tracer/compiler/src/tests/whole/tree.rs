@@ -3,7 +3,7 @@
 //! A tree says what its parts are: each expression has its type, each variable its name and number.
 //! So neither the text nor the meaning has to find out anything about another part.
 
-use std::fmt::Write as _;
+mod text;
 
 /// What a value is.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +17,8 @@ pub(super) enum Type {
     Tuple(Vec<Type>),
     Record(Vec<(&'static str, Type)>),
     Array(Cut, usize),
+    /// To numbers of that type.
+    Pointer(Cut),
 }
 
 impl Type {
@@ -66,11 +68,26 @@ pub(super) enum Gather {
     Max,
     Avg,
     Stats,
-    Hist,
-    Lhist,
+    /// By powers of two, each in two to that power of parts.
+    Hist(u32),
+    /// From, to, and the step between.
+    Lhist(i128, i128, i128),
+    /// What of the values of an interval of 100 ms, of which there are 4.
+    Series(&'static str),
 }
 
 impl Gather {
+    /// Whether an entry has so few parts that a hit may take it away.
+    pub(super) fn has_few_parts(self) -> bool {
+        !matches!(self, Self::Hist(3..))
+    }
+
+    /// Whether it is no value in expressions.
+    pub(super) fn is_only_printed(self) -> bool {
+        use Gather::{Hist, Lhist, Series, Stats};
+        matches!(self, Stats | Hist(_) | Lhist(..) | Series(_))
+    }
+
     fn call(self, value: &str) -> String {
         match self {
             Self::Count => "count()".into(),
@@ -79,8 +96,11 @@ impl Gather {
             Self::Max => format!("max({value})"),
             Self::Avg => format!("avg({value})"),
             Self::Stats => format!("stats({value})"),
-            Self::Hist => format!("hist({value})"),
-            Self::Lhist => format!("lhist({value}, -20, 100, 10)"),
+            Self::Hist(0) => format!("hist({value})"),
+            Self::Hist(bits) => format!("hist({value}, {bits})"),
+            Self::Series("") => format!("tseries({value}, 100ms, 4)"),
+            Self::Series(of) => format!("tseries({value}, 100ms, 4, {of:?})"),
+            Self::Lhist(from, to, step) => format!("lhist({value}, {from}, {to}, {step})"),
         }
     }
 }
@@ -93,6 +113,18 @@ pub(super) struct Map {
     /// The type of a value, or of what is gathered.
     pub(super) of: Type,
     pub(super) gather: Option<Gather>,
+    /// The kind that it is declared with, and how many keys it has then.
+    pub(super) declared: Option<(&'static str, usize)>,
+}
+
+impl Map {
+    /// Whether its entries have an order: numbers are by their size.
+    pub(super) fn is_ranked(&self) -> bool {
+        match self.gather {
+            Some(gather) => !matches!(gather, Gather::Series(_)),
+            None => self.of.is_number(),
+        }
+    }
 }
 
 /// A map at a key.
@@ -142,12 +174,48 @@ pub(super) enum Kind {
     Array(Cut, usize, Box<Expr>),
     /// An element, whose index is the remainder of the expression.
     Element(Box<Expr>, usize, Box<Expr>),
+    /// The bytes of a number of so many bits in the other order.
+    Swapped(u32, Box<Expr>),
+    /// Whether it is an error that was made an address.
+    IsError(Box<Expr>),
+    /// So many bytes of a text.
+    Start(Box<Expr>, usize),
+    /// Whether one text of the program is before another one.
+    Before(String, String),
+    /// The number that an array is.
+    OfArray(Box<Expr>),
+    /// A text of the program as an array.
+    TextArray(Cut, String),
+    /// A number as one of the type that a variable is declared with.
+    Like(Variable, Box<Expr>),
+    /// Whether the hit is at that place, by a word.
+    IsAt(&'static str, bool),
+    /// So many bytes of the memory at an address, which are there; or of a text.
+    Bytes(Box<Expr>, usize),
+    /// An address as a pointer.
+    ToPointer(Cut, Box<Expr>),
+    /// A pointer and so many steps, by `+` or `-`.
+    Moved(&'static str, Box<Expr>, Box<Expr>),
+    /// The steps between two pointers.
+    Steps(Box<Expr>, Box<Expr>),
+    /// What a pointer leads to.
+    At(Box<Expr>),
+    /// The same with an index, which is the remainder of the expression.
+    Indexed(Box<Expr>, Box<Expr>),
+    /// Of the file at an address, or of the argument.
+    OfFile(Option<Box<Expr>>, FileField),
+    /// The arguments `count` and `delta`.
+    Count,
+    Delta,
+    Retval,
+    Tid,
+    Cpu,
     Byte(Box<Expr>, usize),
     Length(Box<Expr>),
     /// Whether the texts begin with the same bytes: 0.
     Begins(Box<Expr>, String, usize),
-    Contains(Box<Expr>, String),
-    Find(Box<Expr>, String),
+    Contains(Box<Expr>, Box<Expr>),
+    Find(Box<Expr>, Box<Expr>),
     HasKey(Box<Entry>),
     Delete(Box<Entry>),
     Keys(Map),
@@ -160,8 +228,101 @@ pub(super) enum Kind {
     Macro(usize, Vec<Argument>),
 }
 
+/// What a file of the made-up kernel has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum FileField {
+    Pos,
+    Readable,
+    Mode,
+    Name,
+    Number,
+    Links,
+}
+
+impl FileField {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pos => "pos",
+            Self::Readable => "readable",
+            Self::Mode => "mode",
+            Self::Name => "name",
+            Self::Number => "inode.number",
+            Self::Links => "inode.links",
+        }
+    }
+}
+
+/// An enum of the made-up kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Variants {
+    /// The argument `shape`.
+    Shape,
+    /// What `vfs_write` returns.
+    Result,
+}
+
+impl Variants {
+    fn value(self) -> &'static str {
+        match self {
+            Self::Shape => "args.shape",
+            Self::Result => "retval",
+        }
+    }
+
+    fn pattern(self, number: usize, names: &[Variable]) -> String {
+        let name = |number: usize| &names[number].name;
+        match (self, number) {
+            (Self::Shape, 0) => "Point".into(),
+            (Self::Shape, 1) => format!("Shape::Circle({})", name(0)),
+            (Self::Shape, _) => format!("Box {{ width: {}, height: {} }}", name(0), name(1)),
+            (Self::Result, 0) => format!("Ok({})", name(0)),
+            (Self::Result, _) => format!("Err({})", name(0)),
+        }
+    }
+}
+
+/// A conversion of `printf`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Conversion {
+    pub(super) flags: &'static str,
+    pub(super) width: usize,
+    /// The value that is its width, in place of that number.
+    pub(super) star: Option<Expr>,
+    pub(super) precision: Option<usize>,
+    pub(super) length: &'static str,
+    pub(super) letter: char,
+    /// `x` or `h`: how bytes are shown.
+    pub(super) dump: &'static str,
+}
+
+impl Conversion {
+    pub(super) fn natural() -> Self {
+        Self {
+            letter: 's',
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn is_of_numbers(&self) -> bool {
+        "diuxXop".contains(self.letter)
+    }
+
+    fn text(&self) -> String {
+        let width = match (&self.star, self.width) {
+            (Some(_), _) => "*".into(),
+            (None, 0) => String::new(),
+            (None, width) => width.to_string(),
+        };
+        let precision = self.precision.map(|least| format!(".{least}"));
+        let (flags, length, letter) = (self.flags, self.length, self.letter);
+        let precision = precision.unwrap_or_default();
+        format!("%{flags}{width}{precision}{length}{letter}{}", self.dump)
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(super) enum Argument {
+    Map(Map),
     Variable(Variable),
     Value(Expr),
 }
@@ -186,6 +347,12 @@ pub(super) enum Statement {
     If(Expr, Vec<Statement>, Option<Vec<Statement>>),
     /// A value, arms with their numbers or texts, and what is done otherwise.
     Match(Expr, Vec<(Expr, Vec<Statement>)>, Vec<Statement>),
+    /// An enum, and arms: a variant, the variables of its fields, and a body.
+    Fields(
+        Variants,
+        Vec<(usize, Vec<Variable>, Vec<Statement>)>,
+        Vec<Statement>,
+    ),
     Block(Vec<Statement>),
     Unroll(u64, Vec<Statement>),
     For(Variable, Expr, Expr, Vec<Statement>),
@@ -198,11 +365,15 @@ pub(super) enum Statement {
     Continue,
     Return,
     Print(Expr),
-    Printf(Vec<(&'static str, Expr)>, bool),
-    PrintMap(Map),
+    Printf(Vec<(Conversion, Expr)>, bool),
+    /// All of it, or so many of the largest, divided.
+    PrintMap(Map, Option<(usize, u64)>),
+    /// An entry of what is only printed.
+    PrintAt(Entry),
     Clear(Map),
     Zero(Map),
     DeleteAt(Entry, bool),
+    ClearAt(Entry),
     ZeroAt(Entry),
 }
 
@@ -216,6 +387,7 @@ pub(super) struct Macro {
 
 #[derive(Clone, Debug)]
 pub(super) enum Parameter {
+    Map(Map),
     Variable(Variable),
     Value(Type),
 }
@@ -226,7 +398,16 @@ pub(super) enum Place {
     Read,
     Both,
     Session,
+    SessionRead,
+    Return,
     Interval,
+}
+
+impl Place {
+    /// Whether it is an entry and a return.
+    pub(super) fn has_return(self) -> bool {
+        matches!(self, Self::Session | Self::SessionRead)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -238,258 +419,41 @@ pub(super) struct Clause {
     pub(super) at_return: Vec<Statement>,
 }
 
+/// What a program says before all else.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Settings {
+    pub(super) most_keys: Option<usize>,
+    /// The room of a text with its NUL.
+    pub(super) most_text: Option<usize>,
+    /// Its maps are not printed at the end.
+    pub(super) hides_maps: bool,
+}
+
+impl Settings {
+    fn text(self) -> String {
+        let mut all = Vec::new();
+        if let Some(most) = self.most_keys {
+            all.push(format!("max_map_keys = {most}"));
+        }
+        if let Some(most) = self.most_text {
+            all.push(format!("max_strlen = {most}"));
+        }
+        if self.hides_maps {
+            all.push("print_maps_on_exit = false".into());
+        }
+        match all.is_empty() {
+            true => String::new(),
+            false => format!("config = {{ {} }}\n", all.join("; ")),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Program {
-    pub(super) most_keys: Option<usize>,
+    pub(super) settings: Settings,
     pub(super) maps: Vec<Map>,
     pub(super) macros: Vec<Macro>,
     pub(super) clauses: Vec<Clause>,
     /// At a place that is never hit: it tells the types of the maps.
     pub(super) typing: Vec<Statement>,
-}
-
-fn entry(entry: &Entry) -> String {
-    match (entry.keys.is_empty(), entry.as_tuple) {
-        (true, _) => entry.map.name.clone(),
-        (false, true) => format!("{}[({})]", entry.map.name, list(&entry.keys)),
-        (false, false) => format!("{}[{}]", entry.map.name, list(&entry.keys)),
-    }
-}
-
-/// A map and a key as two arguments of a call.
-fn arguments(entry: &Entry) -> String {
-    match &entry.keys[..] {
-        [key] => format!("{}, {}", entry.map.name, expr(key)),
-        keys => format!("{}, ({})", entry.map.name, list(keys)),
-    }
-}
-
-fn list(values: &[Expr]) -> String {
-    let texts: Vec<String> = values.iter().map(expr).collect();
-    texts.join(", ")
-}
-
-fn step(name: &str, is_up: bool, is_before: bool) -> String {
-    let sign = if is_up { "++" } else { "--" };
-    match is_before {
-        true => format!("{sign}{name}"),
-        false => format!("{name}{sign}"),
-    }
-}
-
-pub(super) fn expr(value: &Expr) -> String {
-    match &value.kind {
-        Kind::Number(number) if *number < 0 => format!("({number})"),
-        Kind::Number(number) => number.to_string(),
-        Kind::Truth(is) => is.to_string(),
-        Kind::Word(word) => format!("{word:?}"),
-        Kind::Joined(a, b) => format!("({a:?} + {b:?})"),
-        Kind::Comm => "comm".into(),
-        Kind::TextAt(number, None) => format!("str(arg{number})"),
-        Kind::TextAt(number, Some(most)) => format!("str(arg{number}, {most})"),
-        Kind::Argument(number) => format!("arg{number}"),
-        Kind::Variable(variable) => variable.name.clone(),
-        Kind::Read(at) => entry(at),
-        Kind::Unary(op, a) => format!("{op}({})", expr(a)),
-        Kind::Binary(op, a, b) | Kind::Compare(op, a, b) => {
-            format!("({} {op} {})", expr(a), expr(b))
-        }
-        Kind::Choice(c, a, b) => format!("({} ? {} : {})", expr(c), expr(a), expr(b)),
-        Kind::IfElse(c, a, b) => {
-            format!(
-                "(if ({}) {{ {} }} else {{ {} }})",
-                expr(c),
-                expr(a),
-                expr(b)
-            )
-        }
-        Kind::Or(a, b) => format!("({} ?: {})", expr(a), expr(b)),
-        Kind::Cast(to, a) => format!("({})({})", to.name(), expr(a)),
-        Kind::CastTruth(a) => format!("(bool)({})", expr(a)),
-        Kind::Tuple(parts) if parts.len() == 1 => format!("({},)", expr(&parts[0])),
-        Kind::Tuple(parts) => format!("({})", list(parts)),
-        Kind::Record(fields) => {
-            let texts: Vec<String> = fields
-                .iter()
-                .map(|(name, value)| format!("{name}={}", expr(value)))
-                .collect();
-            format!("({})", texts.join(", "))
-        }
-        Kind::Part(of, number) => format!("{}.{number}", expr(of)),
-        Kind::PartAt(of, number) => format!("{}[{number}]", expr(of)),
-        Kind::Field(of, name) => format!("{}.{name}", expr(of)),
-        Kind::Array(of, count, number) => format!("({}[{count}])({})", of.name(), expr(number)),
-        Kind::Element(of, count, index) => format!("{}[({}) % {count}]", expr(of), expr(index)),
-        Kind::Byte(of, index) => format!("(uint64){}[{index}]", expr(of)),
-        Kind::Length(of) => format!("(uint64)strlen({})", expr(of)),
-        Kind::Begins(of, word, bytes) => {
-            format!("(strncmp({}, {word:?}, {bytes}) == 0)", expr(of))
-        }
-        Kind::Contains(of, word) => format!("(bool)strcontains({}, {word:?})", expr(of)),
-        Kind::Find(of, word) => format!("(int64)strstr({}, {word:?})", expr(of)),
-        Kind::HasKey(at) => format!("(bool)has_key({})", arguments(at)),
-        Kind::Delete(at) => format!("(bool)delete({})", arguments(at)),
-        Kind::Keys(map) => format!("(uint64)len({})", map.name),
-        Kind::Step(variable, is_up, is_before) => step(&variable.name, *is_up, *is_before),
-        Kind::StepAt(at, is_up, is_before) => step(&entry(at), *is_up, *is_before),
-        Kind::Block(body, value) => format!("{{ {}{} }}", block(body), expr(value)),
-        Kind::Parameter(number) => format!("p{number}"),
-        Kind::Macro(number, given) => {
-            let texts: Vec<String> = given
-                .iter()
-                .map(|argument| match argument {
-                    Argument::Variable(variable) => variable.name.clone(),
-                    Argument::Value(value) => expr(value),
-                })
-                .collect();
-            format!("m{number}({})", texts.join(", "))
-        }
-    }
-}
-
-fn type_name(variable: &Variable) -> String {
-    match (&variable.of, variable.cut) {
-        (_, Some(cut)) => cut.name(),
-        (Type::Signed, _) => "int64".into(),
-        (Type::Unsigned, _) => "uint64".into(),
-        (Type::Truth, _) => "bool".into(),
-        (Type::Text, _) => "string".into(),
-        (other, _) => unreachable!("{other:?} has no name"),
-    }
-}
-
-fn declared(is: Let, variable: &Variable) -> String {
-    match is {
-        Let::No => variable.name.clone(),
-        Let::Plain => format!("let {}", variable.name),
-        Let::Typed => format!("let {}: {}", variable.name, type_name(variable)),
-    }
-}
-
-pub(super) fn block(body: &[Statement]) -> String {
-    let mut out = String::new();
-    for each in body {
-        out += &statement(each);
-        out.push(' ');
-    }
-    out
-}
-
-fn statement(is: &Statement) -> String {
-    match is {
-        Statement::Assign(how, variable, value) => {
-            format!("{} = {};", declared(*how, variable), expr(value))
-        }
-        Statement::Declare(how, variable) => format!("{};", declared(*how, variable)),
-        Statement::Change(op, variable, value) => {
-            format!("{} {op}= {};", variable.name, expr(value))
-        }
-        Statement::Put(at, value) => format!("{} = {};", entry(at), expr(value)),
-        Statement::ChangeAt(op, at, value) => format!("{} {op}= {};", entry(at), expr(value)),
-        Statement::Gather(at, gather, value) => {
-            format!("{} = {};", entry(at), gather.call(&expr(value)))
-        }
-        Statement::Do(value) => format!("{};", expr(value)),
-        Statement::If(condition, then, None) => {
-            format!("if ({}) {{ {}}}", expr(condition), block(then))
-        }
-        Statement::If(condition, then, Some(otherwise)) => {
-            format!(
-                "if ({}) {{ {}}} else {{ {}}}",
-                expr(condition),
-                block(then),
-                block(otherwise)
-            )
-        }
-        Statement::Match(value, arms, otherwise) => {
-            let mut out = format!("match {} {{ ", expr(value));
-            for (pattern, body) in arms {
-                let _ = write!(out, "{} => {{ {}}} ", expr(pattern), block(body));
-            }
-            let _ = write!(out, "_ => {{ {}}} }}", block(otherwise));
-            out
-        }
-        Statement::Block(body) => format!("{{ {}}}", block(body)),
-        Statement::Unroll(times, body) => format!("unroll ({times}) {{ {}}}", block(body)),
-        Statement::For(variable, from, to, body) => format!(
-            "for ({} : {}..{}) {{ {}}}",
-            variable.name,
-            expr(from),
-            expr(to),
-            block(body)
-        ),
-        Statement::While(counter, turns, condition, body) => format!(
-            "{0} = (uint64)0; while ({0} < {turns} && {1}) {{ {0}++; {2}}}",
-            counter.name,
-            expr(condition),
-            block(body)
-        ),
-        Statement::Each(pair, map, body) => {
-            format!("for ({} : {}) {{ {}}}", pair.name, map.name, block(body))
-        }
-        Statement::Find(at, variable, then, otherwise) => format!(
-            "if (find({}, {})) {{ {}}} else {{ {}}}",
-            arguments(at),
-            variable.name,
-            block(then),
-            block(otherwise)
-        ),
-        Statement::Break => "break;".into(),
-        Statement::Continue => "continue;".into(),
-        Statement::Return => "return;".into(),
-        Statement::Print(value) => format!("print({});", expr(value)),
-        Statement::Printf(parts, is_loose) => {
-            let formats: Vec<&str> = parts.iter().map(|(format, _)| *format).collect();
-            let values: Vec<String> = parts.iter().map(|(_, value)| expr(value)).collect();
-            let mark = if *is_loose { "~" } else { "" };
-            let values = values.join(", ");
-            format!("printf(\"{mark}{}\\n\", {values});", formats.join(" "))
-        }
-        Statement::PrintMap(map) => format!("print({});", map.name),
-        Statement::Clear(map) => format!("clear({});", map.name),
-        Statement::Zero(map) => format!("zero({});", map.name),
-        Statement::DeleteAt(at, true) => format!("delete({});", entry(at)),
-        Statement::DeleteAt(at, false) => format!("delete({});", arguments(at)),
-        Statement::ZeroAt(at) => format!("zero({});", entry(at)),
-    }
-}
-
-impl Program {
-    pub(super) fn text(&self) -> String {
-        let mut out = String::new();
-        if let Some(most) = self.most_keys {
-            let _ = writeln!(out, "config = {{ max_map_keys = {most} }}");
-        }
-        for (number, each) in self.macros.iter().enumerate() {
-            let names = each.parameters.iter().enumerate();
-            let names: Vec<String> = names
-                .map(|(number, parameter)| match parameter {
-                    Parameter::Variable(variable) => variable.name.clone(),
-                    Parameter::Value(_) => format!("p{number}"),
-                })
-                .collect();
-            let names = names.join(", ");
-            let (body, value) = (block(&each.body), expr(&each.value));
-            let _ = writeln!(out, "macro m{number}({names}) {{ {body}{value} }}");
-        }
-        let _ = writeln!(out, "kprobe:vfs_open {{ {}}}", block(&self.typing));
-        for clause in &self.clauses {
-            out += match clause.place {
-                Place::Write => "kprobe:vfs_write",
-                Place::Read => "kprobe:vfs_read",
-                Place::Both => "kprobe:vfs_write, kprobe:vfs_read",
-                Place::Session => "session:vfs_write",
-                Place::Interval => "interval:s:1",
-            };
-            if let Some(condition) = &clause.condition {
-                let _ = write!(out, " /{}/", expr(condition));
-            }
-            let _ = write!(out, " {{ {}}}", block(&clause.body));
-            if clause.place == Place::Session {
-                let _ = write!(out, " return {{ {}}}", block(&clause.at_return));
-            }
-            out.push('\n');
-        }
-        out
-    }
 }

@@ -16,6 +16,8 @@ pub(super) enum Value {
     Tuple(Vec<Value>),
     Record(Vec<(&'static str, Value)>),
     Array(Vec<Value>),
+    Address(u64),
+    Bytes(Vec<u8>),
 }
 
 impl Value {
@@ -45,6 +47,7 @@ impl Value {
                 let fields = fields.iter().map(|(name, of)| (*name, Self::zero(of)));
                 Self::Record(fields.collect())
             }
+            Type::Pointer(_) => Self::Address(0),
             Type::Array(cut, count) => Self::Array(vec![Self::cut(0, *cut); *count]),
         }
     }
@@ -58,7 +61,7 @@ impl Value {
 
     pub(super) fn bits(&self) -> u64 {
         match self {
-            Self::Number { bits, .. } => *bits,
+            Self::Number { bits, .. } | Self::Address(bits) => *bits,
             Self::Truth(is) => (*is).into(),
             other => panic!("{other:?} is no number"),
         }
@@ -142,6 +145,14 @@ impl Value {
                 format!("{{ {} }}", fields.join(", "))
             }
             Self::Array(values) => format!("[{}]", list(values)),
+            Self::Bytes(bytes) => {
+                let shown = |byte: &u8| match byte {
+                    b' '..=b'~' if *byte != b'\\' => char::from(*byte).to_string(),
+                    _ => format!("\\x{byte:02x}"),
+                };
+                bytes.iter().map(shown).collect()
+            }
+            Self::Address(address) => format!("{address:#x}"),
         }
     }
 }

@@ -4,8 +4,14 @@
 //! are met again, and keys of keys are those of maps without keys only.
 
 use super::{
-    super::tree::{Argument, Cut, Entry, Expr, Gather, Kind, Map, Parameter, Type, Variable},
-    COMPARISONS, Draw, OPERATORS, TEXT_ARGUMENT, WORDS, cast, named, number,
+    super::{
+        memory::TARGETS,
+        tree::{
+            Argument, Cut, Entry, Expr, FileField, Gather, Kind, Map, Parameter, Place, Type,
+            Variable,
+        },
+    },
+    COMPARISONS, Draw, OPERATORS, TEXT_ARGUMENT, WORDS, cast, maps, memory, named, number,
 };
 
 impl Draw<'_> {
@@ -21,6 +27,7 @@ impl Draw<'_> {
             Type::Signed | Type::Unsigned => return self.a_number(of, height),
             Type::Truth => self.truth(height),
             Type::Text => self.text(height),
+            Type::Pointer(to) => memory::pointer(self, *to, height),
             Type::Tuple(parts) if height == 0 || !self.one_in(5) => Kind::Tuple(
                 parts
                     .iter()
@@ -55,6 +62,8 @@ impl Draw<'_> {
     /// What may be assigned to something of that type.
     pub(super) fn assignable(&mut self, of: &Type, height: u32) -> Expr {
         match of {
+            // With other numbers, a truth is one, too.
+            Type::Signed | Type::Unsigned if self.one_in(12) => self.make(&Type::Truth, height),
             Type::Signed => match self.below(4) {
                 0 => number(self.small() - 20),
                 1 => self.make(&Type::Unsigned, height),
@@ -108,6 +117,14 @@ impl Draw<'_> {
     }
 
     pub(super) fn argument(&mut self) -> Expr {
+        if self.one_in(8) {
+            let kind = self.random.of(&[true, false]);
+            let kind = if kind { Kind::Tid } else { Kind::Cpu };
+            return Expr {
+                of: Type::Unsigned,
+                kind,
+            };
+        }
         if !self.has_arguments {
             return cast(&Type::Unsigned, number(self.small()));
         }
@@ -122,8 +139,13 @@ impl Draw<'_> {
             return self.leaf(of);
         }
         let lower = height - 1;
-        let kind = match self.below(18) {
+        let kind = match self.below(20) {
             0 => return self.leaf(of),
+            18 | 19 => memory::read_number(self, of, lower),
+            16 => match self.of_library(of, lower) {
+                Some(kind) => kind,
+                None => return self.calculated(of, lower),
+            },
             1 | 2 => {
                 let cut = Cut {
                     bits: self.random.of(&[8, 16, 32, 64]),
@@ -160,10 +182,10 @@ impl Draw<'_> {
             }
             7 => {
                 let text = Box::new(self.text_value(lower));
-                Kind::Find(text, self.word_with_letters())
+                Kind::Find(text, Box::new(self.part_of_text(lower)))
             }
             8 if self.is() => self.block_value(of, lower),
-            8 if self.has_maps && !self.has_arguments && *of == Type::Unsigned => {
+            8 if self.place == Some(Place::Interval) && *of == Type::Unsigned => {
                 let maps: Vec<Map> = self
                     .maps
                     .iter()
@@ -198,6 +220,7 @@ impl Draw<'_> {
                 _ => self.make(of, height),
             },
         };
+        let (first, second) = (self.bare(first), self.bare(second));
         let (a, b) = match self.one_in(3) && !matches!(op, "<<" | ">>") {
             true => (second, first),
             false => (first, second),
@@ -214,7 +237,7 @@ impl Draw<'_> {
         let mut body = Vec::new();
         for _ in 0..1 + self.below(2) {
             let of_map = match self.one_in(3) {
-                true => self.of_map(height),
+                true => maps::of_map(self, height),
                 false => None,
             };
             body.extend(of_map.unwrap_or_else(|| self.plain_statement(height)));
@@ -234,6 +257,19 @@ impl Draw<'_> {
         for parameter in &called.parameters {
             given.push(match parameter {
                 Parameter::Value(of) => Argument::Value(self.make(of, height)),
+                Parameter::Map(own) => {
+                    let like = |map: &&Map| {
+                        map.keys == own.keys && map.of == own.of && map.gather == own.gather
+                    };
+                    let maps: Vec<Map> = self.maps.iter().filter(like).cloned().collect();
+                    let taken = |map: &Map| {
+                        given.iter().any(
+                            |given| matches!(given, Argument::Map(given) if given.id == map.id),
+                        )
+                    };
+                    let mut free = maps.into_iter().filter(|map| !taken(map));
+                    Argument::Map(free.next()?)
+                }
                 Parameter::Variable(own) => {
                     let fits =
                         |variable: &Variable| variable.of == own.of && variable.cut.is_none();
@@ -244,7 +280,7 @@ impl Draw<'_> {
         // Two names of one variable are not drawn.
         let ids = given.iter().filter_map(|argument| match argument {
             Argument::Variable(variable) => Some(variable.id),
-            Argument::Value(_) => None,
+            Argument::Value(_) | Argument::Map(_) => None,
         });
         let mut ids: Vec<usize> = ids.collect();
         ids.sort_unstable();
@@ -252,12 +288,16 @@ impl Draw<'_> {
     }
 
     pub(super) fn condition(&mut self, height: u32) -> Expr {
-        match self.below(8) {
+        match self.below(10) {
             0 => {
                 let of = self.number_type();
                 self.make(&of, height)
             }
             1 => self.text_value(height),
+            2 => {
+                let to = self.random.of(&TARGETS);
+                self.make(&Type::Pointer(to), height)
+            }
             _ => self.make(&Type::Truth, height),
         }
     }
@@ -275,7 +315,13 @@ impl Draw<'_> {
             };
         }
         let lower = height - 1;
-        match self.below(14) {
+        match self.below(17) {
+            15 => self.known_at_once(lower),
+            16 => {
+                let of = self.number_type();
+                Kind::IsError(Box::new(self.make(&of, lower)))
+            }
+            14 => memory::field_of_file(self, FileField::Readable, lower),
             0 => Kind::Unary("!", Box::new(self.condition(lower))),
             1 | 2 => {
                 let a = Box::new(self.condition(lower));
@@ -293,7 +339,10 @@ impl Draw<'_> {
             }
             5 => {
                 let of = self.a_type(1);
-                let op = self.random.of(&["==", "!="]);
+                let op = match of {
+                    Type::Pointer(_) => self.random.of(&COMPARISONS),
+                    _ => self.random.of(&["==", "!="]),
+                };
                 let a = Box::new(self.make(&of, lower));
                 let b = self.make(&of, lower);
                 Kind::Compare(op, a, Box::new(self.reordered(b)))
@@ -302,12 +351,18 @@ impl Draw<'_> {
                 let text = Box::new(self.text_value(lower));
                 let word = self.word_with_letters();
                 match self.is() {
-                    true => Kind::Contains(text, word),
+                    true => Kind::Contains(text, Box::new(self.part_of_text(lower))),
                     false => {
                         let bytes = 1 + self.below(word.len().min(6));
                         Kind::Begins(text, word, bytes)
                     }
                 }
+            }
+            8 if self.one_in(3) => {
+                let to = self.random.of(&TARGETS);
+                let pointer = Box::new(self.make(&Type::Pointer(to), lower));
+                let op = self.random.of(&COMPARISONS);
+                Kind::Compare(op, pointer, Box::new(number(self.small())))
             }
             7 | 8 => match self.entry(lower, is_counted) {
                 Some(entry) => Kind::HasKey(Box::new(entry)),
@@ -317,7 +372,88 @@ impl Draw<'_> {
                 let of = self.number_type();
                 let a = Box::new(self.make(&of, lower));
                 let b = Box::new(self.any_number(lower));
+                let (a, b) = (Box::new(self.bare(*a)), Box::new(self.bare(*b)));
                 Kind::Compare(self.random.of(&COMPARISONS), a, b)
+            }
+        }
+    }
+
+    /// What a map gathers may be read without a cast where a number is needed.
+    fn bare(&mut self, value: Expr) -> Expr {
+        match &value.kind {
+            Kind::Cast(_, inner)
+                if matches!(&inner.kind, Kind::Read(at) if at.map.gather.is_some())
+                    && self.is() =>
+            {
+                (**inner).clone()
+            }
+            _ => value,
+        }
+    }
+
+    /// A truth that is known before the hit, or nearly so.
+    fn known_at_once(&mut self, height: u32) -> Kind {
+        let is_kprobe = matches!(self.place, Some(Place::Write | Place::Read | Place::Both));
+        match self.below(3) {
+            0 => Kind::Before(self.word(), self.word()),
+            _ if is_kprobe => {
+                let word = self.random.of(&["func", "probe"]);
+                Kind::IsAt(word, self.is())
+            }
+            _ => Kind::Unary("!", Box::new(self.condition(height))),
+        }
+    }
+
+    /// What a function of the library makes of a number or an array.
+    fn of_library(&mut self, of: &Type, height: u32) -> Option<Kind> {
+        match self.below(3) {
+            0 if *of == Type::Unsigned => {
+                let bits = self.random.of(&[16, 32, 64]);
+                let is_signed = self.is();
+                let value = Box::new(self.any_number(height));
+                let narrow = Expr {
+                    of: if is_signed {
+                        Type::Signed
+                    } else {
+                        Type::Unsigned
+                    },
+                    kind: Kind::Cast(Cut { bits, is_signed }, value),
+                };
+                Some(Kind::Swapped(bits, Box::new(narrow)))
+            }
+            1 if self.is() => {
+                let is_signed = *of == Type::Signed;
+                let cut = Cut { bits: 8, is_signed };
+                let word = self.word();
+                let count = word.len() + 1;
+                let letters = Expr {
+                    of: Type::Array(cut, count),
+                    kind: Kind::TextArray(cut, word),
+                };
+                let index = Box::new(self.make(&Type::Unsigned, height));
+                let kind = Kind::Element(Box::new(letters), count, index);
+                Some(
+                    cast(
+                        of,
+                        Expr {
+                            of: of.clone(),
+                            kind,
+                        },
+                    )
+                    .kind,
+                )
+            }
+            1 => {
+                let cut = self.cut();
+                let array = Type::Array(cut, 64 / cut.bits as usize);
+                Some(Kind::OfArray(Box::new(self.make(&array, height))))
+            }
+            _ => {
+                let all = self.visible();
+                let mut like = all.iter().filter(|variable| variable.of == *of);
+                let variable = like.next_back()?.clone();
+                let value = self.make(of, height);
+                Some(Kind::Like(variable, Box::new(value)))
             }
         }
     }
@@ -334,6 +470,17 @@ impl Draw<'_> {
         self.make(&Type::Text, height)
     }
 
+    /// What is looked for in a text.
+    fn part_of_text(&mut self, height: u32) -> Expr {
+        match self.one_in(3) {
+            true => self.text_value(height),
+            false => Expr {
+                of: Type::Text,
+                kind: Kind::Word(self.word_with_letters()),
+            },
+        }
+    }
+
     /// A text that may have an index.
     pub(super) fn indexed_text(&mut self, height: u32) -> Expr {
         let known = self.known(&Type::Text, height);
@@ -348,7 +495,22 @@ impl Draw<'_> {
             0 | 1 => Kind::Comm,
             2 if self.has_arguments => Kind::TextAt(TEXT_ARGUMENT, None),
             3 if self.has_arguments => Kind::TextAt(TEXT_ARGUMENT, Some(1 + self.below(20))),
+            4 if height > 0 && self.is() => {
+                let a = Box::new(self.text_value(height - 1));
+                Kind::Or(a, Box::new(self.text_value(height - 1)))
+            }
+            4 if height > 0 && self.is() => {
+                // A letter of several bytes is not cut.
+                let kind = match self.is() && self.has_arguments {
+                    true => Kind::TextAt(TEXT_ARGUMENT, None),
+                    false => memory::field_of_file(self, FileField::Name, height - 1),
+                };
+                let of = Type::Text;
+                let text = Box::new(Expr { of, kind });
+                Kind::Start(text, 1 + self.below(9))
+            }
             4 => Kind::Joined(self.word(), self.word()),
+            7 if height > 0 => memory::field_of_file(self, FileField::Name, height - 1),
             5 | 6 if height > 0 => {
                 let condition = Box::new(self.condition(height - 1));
                 let a = Box::new(self.text_value(height - 1));
@@ -410,7 +572,7 @@ impl Draw<'_> {
                 kind: Kind::Read(Box::new(entry)),
             };
             match map.gather {
-                Some(Gather::Stats | Gather::Hist | Gather::Lhist) => {}
+                Some(gather) if gather.is_only_printed() => {}
                 Some(_) => found.push(cast(&map.of, read)),
                 None => parts(read, &mut found),
             }
@@ -438,6 +600,11 @@ impl Draw<'_> {
                 };
                 self.fill(of, height);
             }
+            Kind::At(of) => self.fill(of, height),
+            Kind::Indexed(of, index) => {
+                **index = self.make(&Type::Unsigned, 0);
+                self.fill(of, height);
+            }
             Kind::Read(entry) => **entry = self.keyed(&entry.map.clone(), height.saturating_sub(1)),
             _ => {}
         }
@@ -456,6 +623,7 @@ impl Draw<'_> {
     pub(super) fn key(&mut self, of: &Type, height: u32) -> Expr {
         match of {
             Type::Signed | Type::Unsigned => match self.below(4) {
+                0 if self.one_in(3) => self.make(&Type::Truth, height.min(1)),
                 0 => number(self.below(3) as i128),
                 1 => self.make(of, height.min(1)),
                 _ => {
@@ -494,7 +662,8 @@ impl Draw<'_> {
 
 /// Whether its keys can be asked for: a histogram is kept in parts.
 fn is_counted(map: &Map) -> bool {
-    !map.keys.is_empty() && !matches!(map.gather, Some(Gather::Hist | Gather::Lhist))
+    use Gather::{Hist, Lhist, Series};
+    !map.keys.is_empty() && !matches!(map.gather, Some(Hist(_) | Lhist(..) | Series(_)))
 }
 
 /// Whether brackets after it would be those of a key.
@@ -504,7 +673,10 @@ fn is_bare_map(expr: &Expr) -> bool {
 
 /// The expression and all of its parts.
 fn parts(of: Expr, into: &mut Vec<Expr>) {
+    let is_inside = matches!(of.kind, Kind::Part(..) | Kind::PartAt(..) | Kind::Field(..));
     match &of.of {
+        // There it is an address of nothing in particular.
+        Type::Pointer(_) if is_inside => return,
         Type::Tuple(types) => {
             for (number, part) in types.iter().enumerate() {
                 let part = part.clone();
@@ -535,6 +707,22 @@ fn parts(of: Expr, into: &mut Vec<Expr>) {
                 kind,
             };
             into.push(cast(&element, narrow));
+        }
+        Type::Pointer(cut) => {
+            let element = if cut.is_signed {
+                Type::Signed
+            } else {
+                Type::Unsigned
+            };
+            let kind = match is_bare_map(&of) {
+                true => Kind::At(Box::new(of.clone())),
+                false => Kind::Indexed(Box::new(of.clone()), Box::new(number(0))),
+            };
+            let read = Expr {
+                of: element.clone(),
+                kind,
+            };
+            into.push(cast(&element, read));
         }
         _ => {}
     }

@@ -5,10 +5,9 @@
 
 use super::{
     super::tree::{
-        Clause, Cut, Entry, Expr, Gather, Kind, Let, Macro, Map, Parameter, Place, Statement, Type,
-        Variable,
+        Clause, Cut, Expr, Kind, Let, Macro, Map, Parameter, Place, Statement, Type, Variable,
     },
-    Draw, OPERATORS, Site, cast, named, number,
+    Draw, OPERATORS, Site, loops, maps, memory, named, number, printed,
 };
 
 impl Draw<'_> {
@@ -33,34 +32,61 @@ impl Draw<'_> {
     pub(super) fn a_macro(&mut self) -> Macro {
         self.floor = self.scopes.len();
         self.scopes.push(Vec::new());
+        let known = core::mem::take(&mut self.maps);
         let mut parameters = Vec::new();
         for _ in 0..1 + self.below(3) {
             let of = self.simple_type();
-            parameters.push(match self.one_in(3) {
-                true => {
+            parameters.push(match self.below(4) {
+                0 => {
+                    let like = self.below(known.len());
+                    let own = Map {
+                        // No map of the program has its number.
+                        id: 100 + self.macros.len() * 10 + self.maps.len(),
+                        name: format!("@p{}", self.maps.len()),
+                        declared: None,
+                        ..known[like].clone()
+                    };
+                    self.maps.push(own.clone());
+                    Parameter::Map(own)
+                }
+                1 => {
                     let variable = self.new_variable(of);
                     self.scopes[self.floor].push(variable.clone());
                     Parameter::Variable(variable)
                 }
-                false => Parameter::Value(of),
+                _ => Parameter::Value(of),
             });
         }
         self.parameters = parameters
             .iter()
             .map(|parameter| match parameter {
-                Parameter::Variable(_) => None,
+                Parameter::Variable(_) | Parameter::Map(_) => None,
                 Parameter::Value(of) => Some(of.clone()),
             })
             .collect();
-        self.has_maps = false;
         self.has_arguments = false;
+        let site = Site {
+            depth: 1,
+            in_loop: false,
+            may_return: false,
+            over_maps: false,
+        };
+        self.room = 1;
         let mut body = Vec::new();
         for _ in 0..self.below(4) {
-            body.extend(self.plain_statement(2));
+            let of_map = match self.is() {
+                true => maps::of_map(self, 2),
+                false => None,
+            };
+            body.extend(match of_map {
+                Some(of_map) => of_map,
+                None if self.one_in(4) => self.statement(site),
+                None => self.plain_statement(2),
+            });
         }
         let of = self.number_type();
         let value = self.make(&of, 2);
-        self.has_maps = true;
+        self.maps = known;
         self.parameters.clear();
         self.scopes.pop();
         self.floor = 0;
@@ -78,6 +104,8 @@ impl Draw<'_> {
             Place::Read,
             Place::Both,
             Place::Session,
+            Place::SessionRead,
+            Place::Return,
             Place::Interval,
         ]);
         let site = Site {
@@ -87,6 +115,8 @@ impl Draw<'_> {
             over_maps: place == Place::Interval,
         };
         self.has_arguments = place != Place::Interval;
+        self.place = Some(place);
+        self.has_result = place == Place::Return;
         let condition = match self.one_in(4) {
             true => Some(self.condition(2)),
             false => None,
@@ -96,12 +126,14 @@ impl Draw<'_> {
         let most = 2 + self.below(5);
         let mut body = self.statements(site, most);
         self.room = 2 + self.below(3) as u32;
-        let mut at_return = match place {
-            Place::Session => self.statements(site, 4),
-            _ => Vec::new(),
+        self.has_result |= place.has_return();
+        let mut at_return = match place.has_return() {
+            true => self.statements(site, 4),
+            false => Vec::new(),
         };
         let all = self.visible();
-        let last = if place == Place::Session {
+        self.place = None;
+        let last = if place.has_return() {
             &mut at_return
         } else {
             &mut body
@@ -136,14 +168,6 @@ impl Draw<'_> {
         body
     }
 
-    /// The block of a loop: what it is the first to assign may have no value after it.
-    fn turn(&mut self, site: Site) -> Vec<Statement> {
-        let known = self.scopes.clone();
-        let body = self.block(site);
-        self.scopes = known;
-        body
-    }
-
     pub(super) fn assign(&mut self, height: u32) -> Vec<Statement> {
         let existing = self.changeable(|variable| variable.of != Type::Literal);
         if let Some(variable) = existing
@@ -168,7 +192,11 @@ impl Draw<'_> {
         {
             variable.name = name;
             how = match of {
-                Type::Signed | Type::Unsigned | Type::Truth | Type::Text if self.is() => Let::Typed,
+                Type::Signed | Type::Unsigned | Type::Truth | Type::Text | Type::Pointer(_)
+                    if self.is() =>
+                {
+                    Let::Typed
+                }
                 _ => Let::Plain,
             };
             if how == Let::Typed && of.is_number() && of != Type::Truth && self.is() {
@@ -210,6 +238,7 @@ impl Draw<'_> {
     /// A value that does not tell the type, or not all of it.
     fn undecided(&mut self, of: &Type, height: u32) -> Expr {
         match of {
+            Type::Signed | Type::Unsigned if self.one_in(4) => self.make(&Type::Truth, height),
             Type::Signed if self.is() => self.make(&Type::Unsigned, height),
             Type::Signed | Type::Unsigned => number(self.small()),
             Type::Tuple(parts) => Expr {
@@ -221,7 +250,7 @@ impl Draw<'_> {
     }
 
     pub(super) fn change(&mut self, height: u32) -> Option<Statement> {
-        let is_plain = |of: &Type| matches!(of, Type::Signed | Type::Unsigned);
+        let is_plain = |of: &Type| matches!(of, Type::Signed | Type::Unsigned | Type::Pointer(_));
         let variable = self.changeable(|variable| is_plain(&variable.of))?;
         if self.is() {
             let step = Kind::Step(variable.clone(), self.is(), self.is());
@@ -234,9 +263,29 @@ impl Draw<'_> {
                 false => Statement::Do(step),
             });
         }
-        let op = self.random.of(&OPERATORS);
-        let value = self.assignable(&variable.of.clone(), height);
+        let (op, value) = self.operation(&variable.of.clone(), height);
         Some(Statement::Change(op, variable, value))
+    }
+
+    /// An operator and a value that change something of that type.
+    pub(super) fn operation(&mut self, of: &Type, height: u32) -> (&'static str, Expr) {
+        match of {
+            Type::Pointer(_) => (self.random.of(&["+", "-"]), memory::few_steps(self, height)),
+            _ => (self.random.of(&OPERATORS), self.assignable(of, height)),
+        }
+    }
+
+    /// A macro for what it does.
+    fn called(&mut self, height: u32) -> Vec<Statement> {
+        let of = self.number_type();
+        let call = match self.macros.is_empty() {
+            true => None,
+            false => self.call(&of, height),
+        };
+        match call {
+            Some(kind) => vec![Statement::Do(Expr { of, kind })],
+            None => self.assign(height),
+        }
     }
 
     /// One that changes variables only.
@@ -250,42 +299,6 @@ impl Draw<'_> {
         }
     }
 
-    pub(super) fn print(&mut self, height: u32) -> Statement {
-        if self.is() {
-            let of = self.a_type(2);
-            let value = self.make(&of, height);
-            return match &value.kind {
-                // A map without keys is printed with its name.
-                Kind::Read(entry) if entry.keys.is_empty() => {
-                    Statement::PrintMap(entry.map.clone())
-                }
-                _ => Statement::Print(value),
-            };
-        }
-        let mut parts = Vec::new();
-        for _ in 0..1 + self.below(3) {
-            parts.push(self.printed(height));
-        }
-        Statement::Printf(parts, false)
-    }
-
-    pub(super) fn printed(&mut self, height: u32) -> (&'static str, Expr) {
-        match self.below(3) {
-            0 => {
-                let format = self.random.of(&["%s", "%12s", "%-12s|"]);
-                (format, self.text_value(height))
-            }
-            1 => {
-                let of = self.a_type(2);
-                ("%s", self.make(&of, height))
-            }
-            _ => {
-                let formats = ["%d", "%lu", "%lx", "%08lx", "%hhx", "%hd", "%9d", "%-6d|"];
-                (self.random.of(&formats), self.any_number(height))
-            }
-        }
-    }
-
     pub(super) fn statement(&mut self, site: Site) -> Vec<Statement> {
         self.room = self.room.saturating_sub(1);
         let kinds = if site.depth == 0 || self.room == 0 {
@@ -296,13 +309,12 @@ impl Draw<'_> {
         let height = 2;
         let one = match self.below(kinds) {
             0..=4 => return self.plain_statement(height),
-            5 | 6 => self.print(height),
+            5 | 6 => printed::print(self, height),
             7..=13 => {
-                return self
-                    .of_map(height)
-                    .unwrap_or_else(|| self.plain_statement(height));
+                return maps::of_map(self, height).unwrap_or_else(|| self.plain_statement(height));
             }
-            14 | 15 => return self.of_whole_map(),
+            14 if self.is() => return self.called(height),
+            14 | 15 if !self.maps.is_empty() => return maps::of_whole_map(self),
             16 if site.in_loop => {
                 let end = match self.is() {
                     true => Statement::Break,
@@ -313,7 +325,7 @@ impl Draw<'_> {
             17 if site.may_return && self.one_in(3) => {
                 Statement::If(self.condition(1), vec![Statement::Return], None)
             }
-            16..20 => return self.assign(height),
+            14..20 => return self.assign(height),
             20..=24 => {
                 let condition = self.condition(height);
                 let then = self.block(site);
@@ -328,10 +340,13 @@ impl Draw<'_> {
                 };
                 Statement::Unroll(1 + self.random.below(3), self.block(site))
             }
-            27 | 28 if !site.in_loop || self.open_loops > 0 => self.counted(site),
-            29 if self.open_loops > 0 => self.open(site),
-            30 if site.over_maps => return self.each().into_iter().collect(),
-            31 => self.matched(site),
+            27 | 28 if !site.in_loop || self.open_loops > 0 => loops::counted(self, site),
+            29 if self.open_loops > 0 => loops::open(self, site),
+            30 if site.over_maps => return loops::each(self, None).into_iter().collect(),
+            31 => match self.is() {
+                true => memory::variants(self, site).unwrap_or_else(|| self.matched(site)),
+                false => self.matched(site),
+            },
             32 => return self.found(site).into_iter().collect(),
             _ => {
                 let condition = self.condition(height);
@@ -339,52 +354,6 @@ impl Draw<'_> {
             }
         };
         vec![one]
-    }
-
-    pub(super) fn counted(&mut self, site: Site) -> Statement {
-        let mut variable = self.new_variable(Type::Literal);
-        variable.name = format!("$i{}", variable.id);
-        self.fixed.push(variable.id);
-        let (from, to) = match self.open_loops > 0 && self.one_in(3) {
-            true => {
-                self.open_loops -= 1;
-                let few = |this: &mut Self| {
-                    let value = this.make(&Type::Unsigned, 1);
-                    Expr {
-                        of: Type::Unsigned,
-                        kind: Kind::Binary("%", Box::new(value), Box::new(number(4))),
-                    }
-                };
-                (few(self), few(self))
-            }
-            false => {
-                let from = self.below(3) as i128;
-                let turns = 1 + self.below(4) as i128;
-                (number(from), number(from + turns))
-            }
-        };
-        let site = Site {
-            in_loop: true,
-            ..site
-        };
-        self.scopes.push(vec![variable.clone()]);
-        let body = self.turn(site);
-        self.scopes.pop();
-        Statement::For(variable, from, to, body)
-    }
-
-    pub(super) fn open(&mut self, site: Site) -> Statement {
-        self.open_loops -= 1;
-        let counter = self.new_variable(Type::Unsigned);
-        self.fixed.push(counter.id);
-        self.scopes[self.floor].push(counter.clone());
-        let condition = self.make(&Type::Truth, 1);
-        let site = Site {
-            in_loop: true,
-            ..site
-        };
-        let body = self.turn(site);
-        Statement::While(counter, 1 + self.random.below(4), condition, body)
     }
 
     pub(super) fn matched(&mut self, site: Site) -> Statement {
@@ -427,146 +396,5 @@ impl Draw<'_> {
         let then = self.block(site);
         let otherwise = self.block(site);
         Some(Statement::Find(entry, variable, then, otherwise))
-    }
-
-    /// A loop over a map, whose turns may come in any order.
-    pub(super) fn each(&mut self) -> Option<Statement> {
-        let maps: Vec<Map> = self
-            .maps
-            .iter()
-            .filter(|map| !map.keys.is_empty())
-            .filter(|map| {
-                use Gather::{Hist, Lhist, Stats};
-                !matches!(map.gather, Some(Stats | Hist | Lhist))
-            })
-            .cloned()
-            .collect();
-        if maps.is_empty() {
-            return None;
-        }
-        let map = maps[self.below(maps.len())].clone();
-        let key = match &map.keys[..] {
-            [one] => one.clone(),
-            several => Type::Tuple(several.to_vec()),
-        };
-        let is_plain = map.gather.is_none();
-        let total =
-            self.changeable(|variable| matches!(variable.of, Type::Signed | Type::Unsigned));
-        let mut pair = self.new_variable(Type::Tuple(vec![key, map.of.clone()]));
-        pair.name = format!("$kv{}", pair.id);
-        self.fixed.push(pair.id);
-        let floor = core::mem::replace(&mut self.floor, self.scopes.len());
-        self.scopes.push(vec![pair.clone()]);
-        self.has_maps = false;
-        let macros = core::mem::take(&mut self.macros);
-        let mut body = vec![Statement::Printf(vec![("%s", named(&pair))], true)];
-        if let Some(total) = total {
-            let value = self.known(&total.of, 1).filter(|_| is_plain);
-            let value = value.unwrap_or_else(|| cast(&total.of, number(1)));
-            body.push(Statement::Change("+", total, value));
-        }
-        if is_plain && self.is() {
-            let key = Expr {
-                of: Type::Literal,
-                kind: Kind::Part(Box::new(named(&pair)), 0),
-            };
-            let keys = match map.keys.len() {
-                1 => vec![key],
-                count => (0..count)
-                    .map(|part| Expr {
-                        of: Type::Literal,
-                        kind: Kind::Part(Box::new(key.clone()), part),
-                    })
-                    .collect(),
-            };
-            let entry = Entry {
-                map: map.clone(),
-                keys,
-                as_tuple: false,
-            };
-            let condition = self.condition_of_pair();
-            body.push(Statement::If(
-                condition,
-                vec![Statement::DeleteAt(entry, true)],
-                None,
-            ));
-        }
-        self.macros = macros;
-        self.has_maps = true;
-        self.scopes.pop();
-        self.floor = floor;
-        Some(Statement::Each(pair, map, body))
-    }
-
-    pub(super) fn condition_of_pair(&mut self) -> Expr {
-        match self.known(&Type::Unsigned, 1) {
-            Some(value) => Expr {
-                of: Type::Truth,
-                kind: Kind::Compare("<", Box::new(value), Box::new(number(3))),
-            },
-            None => Expr {
-                of: Type::Truth,
-                kind: Kind::Truth(self.is()),
-            },
-        }
-    }
-
-    /// One that changes an entry.
-    pub(super) fn of_map(&mut self, height: u32) -> Option<Vec<Statement>> {
-        let entry = self.entry(height, |_| true)?;
-        let map = entry.map.clone();
-        if let Some(gather) = map.gather {
-            let can_zero = matches!(gather, Gather::Count | Gather::Sum | Gather::Hist);
-            return Some(vec![match self.below(8) {
-                0 if !map.keys.is_empty() => Statement::DeleteAt(entry, self.is()),
-                1 if !map.keys.is_empty() && can_zero => Statement::ZeroAt(entry),
-                _ => {
-                    let value = match map.of {
-                        _ if gather == Gather::Count => number(1),
-                        Type::Signed => self.assignable(&map.of, height),
-                        _ => self.make(&map.of, height),
-                    };
-                    Statement::Gather(entry, gather, value)
-                }
-            }]);
-        }
-        let is_number = matches!(map.of, Type::Signed | Type::Unsigned);
-        Some(vec![match self.below(8) {
-            0 if !map.keys.is_empty() => Statement::DeleteAt(entry, self.is()),
-            1 if !map.keys.is_empty() => Statement::ZeroAt(entry),
-            2 if !map.keys.is_empty() => Statement::Print(Expr {
-                of: Type::Truth,
-                kind: Kind::Delete(Box::new(entry)),
-            }),
-            3 | 4 if is_number => {
-                let op = self.random.of(&OPERATORS);
-                let value = self.assignable(&map.of, height);
-                Statement::ChangeAt(op, entry, value)
-            }
-            5 if is_number => {
-                let step = Expr {
-                    of: map.of.clone(),
-                    kind: Kind::StepAt(Box::new(entry), self.is(), self.is()),
-                };
-                match self.is() {
-                    true => Statement::Do(step),
-                    false => Statement::Print(step),
-                }
-            }
-            _ => {
-                let value = self.assignable(&map.of, height);
-                Statement::Put(entry, self.reordered(value))
-            }
-        }])
-    }
-
-    pub(super) fn of_whole_map(&mut self) -> Vec<Statement> {
-        let number = self.below(self.maps.len());
-        let map = self.maps[number].clone();
-        vec![match self.below(4) {
-            0 if !map.keys.is_empty() => Statement::Clear(map),
-            1 if !map.keys.is_empty() && map.gather.is_none() => Statement::Zero(map),
-            _ => Statement::PrintMap(map),
-        }]
     }
 }
