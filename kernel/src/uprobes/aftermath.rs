@@ -150,6 +150,13 @@ pub(super) struct CountedWords<'a> {
 }
 
 impl CountedWords<'_> {
+    /// Whether any of the probes has a reference counter. Most have none.
+    pub(super) fn may_change(&self) -> bool {
+        let lists = [self.old.0, self.new.0];
+        let mut probes = lists.into_iter().flatten().flat_map(|list| list.iter());
+        probes.any(|probe| probe.common().place.reference_counter.is_some())
+    }
+
     /// The address of a word for each probe that goes.
     fn lowered(&self) -> impl Iterator<Item = u64> {
         self.only_in(self.old, self.new)

@@ -275,8 +275,10 @@ fn place(
         old: (old, pids.0),
         new: (list, pids.1),
     };
-    after.prepare_counts(&words)?;
-    after.change_counts(&words);
+    if words.may_change() {
+        after.prepare_counts(&words)?;
+        after.change_counts(&words);
+    }
     let old = place.set_probes(new);
     after.retired.extend(old.map(|old| old as Box<dyn Any>));
     let (is, wanted) = (place.is_armed(), list.is_some());
