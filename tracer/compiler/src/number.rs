@@ -525,3 +525,10 @@ pub(crate) struct Counted {
     /// It means something only if this holds.
     pub(crate) present: Test,
 }
+
+impl Counted {
+    /// The number, or zero if there is none.
+    pub(crate) fn or_zero(self) -> Number {
+        Number::select(self.present, self.number, Number::Constant(0))
+    }
+}

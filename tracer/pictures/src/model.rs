@@ -455,11 +455,10 @@ impl HeatMap {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn call(function: &str, begin: u64, end: u64, depth: u32) -> Call {
-        Call {
+impl Call {
+    /// A call of task 1 on processor 0, for tests.
+    pub(crate) fn whole(function: &str, begin: u64, end: u64, depth: u32) -> Self {
+        Self {
             tid: 1,
             cpu_at_entry: Some(0),
             cpu_at_return: Some(0),
@@ -472,15 +471,20 @@ mod tests {
             depth,
         }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
 
     #[test]
     fn heat_maps_are_those_of_all_calls_and_of_the_functions_with_the_most_time() {
         let mut timeline = Timeline {
             calls: vec![
-                call("short", 100, 101, 0),
-                call("long", 200, 900, 0),
-                call("middle", 1000, 1040, 0),
-                call("middle", 1050, 1090, 0),
+                Call::whole("short", 100, 101, 0),
+                Call::whole("long", 200, 900, 0),
+                Call::whole("middle", 1000, 1040, 0),
+                Call::whole("middle", 1050, 1090, 0),
             ],
             ..Timeline::default()
         };
@@ -496,7 +500,7 @@ mod tests {
         assert_eq!(totals, [1, 2]);
         // By time, not by name. A call that is not whole has no known time.
         timeline.calls[2].seen = Seen::ReturnOnly;
-        timeline.calls.push(call("a", 2000, 2010, 0));
+        timeline.calls.push(Call::whole("a", 2000, 2010, 0));
         let histograms = timeline.all_latencies(9);
         let found: Vec<_> = histograms
             .iter()
@@ -517,16 +521,16 @@ mod tests {
     fn a_stack_has_the_time_outside_of_its_callees() {
         let timeline = Timeline {
             calls: vec![
-                call("a", 100, 200, 0),
-                call("b", 110, 140, 1),
-                call("c", 120, 130, 2),
-                call("b", 150, 160, 1),
+                Call::whole("a", 100, 200, 0),
+                Call::whole("b", 110, 140, 1),
+                Call::whole("c", 120, 130, 2),
+                Call::whole("b", 150, 160, 1),
                 // The last way of the task, and a call on it.
                 Call {
                     seen: Seen::Open,
-                    ..call("exit", 300, 900, 0)
+                    ..Call::whole("exit", 300, 900, 0)
                 },
-                call("close", 310, 315, 1),
+                Call::whole("close", 310, 315, 1),
             ],
             ..Timeline::default()
         };

@@ -217,7 +217,7 @@ impl Program<'_, '_> {
             Some(argument) => Some(self.quantity(argument)?),
             None => None,
         };
-        let is_open = self.values().tables.kind_of(&Shape::Literal) == Some(Kind::Literal);
+        let is_open = self.values().tables.open_kind() == Kind::Literal;
         // A number of the text that is not negative is of the others' kind, and so is what may
         // become one.
         let signed = value.as_ref().is_some_and(|value| {

@@ -104,8 +104,7 @@ impl Program<'_, '_> {
             _ => None,
         };
         self.declare(name, value, true, span)?;
-        let made = self.values().scopes.last_mut();
-        if let (Some(kind), Some(made)) = (narrow, made.and_then(|scope| scope.last_mut())) {
+        if let (Some(kind), Some(made)) = (narrow, self.last_made()) {
             made.holds = Holds::Number(kind);
         }
         Ok(())

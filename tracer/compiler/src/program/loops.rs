@@ -176,11 +176,9 @@ impl Program<'_, '_> {
         body: &Block,
         text: String,
     ) -> Lowered<()> {
-        let whole =
-            |counted: Counted| Number::select(counted.present, counted.number, Number::Constant(0));
         let [at, end] = [from, to].map(|bound| {
             let place = self.values().memory.take_for_good(8);
-            self.code.store_number(&whole(bound), place, 8);
+            self.code.store_number(&bound.or_zero(), place, 8);
             place
         });
         let open = self.begin_loop(text);

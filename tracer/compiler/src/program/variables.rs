@@ -43,8 +43,7 @@ impl Program<'_, '_> {
             Val::Number(counted) => {
                 let own = self.values().shape(&Val::Number(counted.clone()), false);
                 let place = self.values().room(8, is_inner);
-                let number = Number::select(counted.present, counted.number, Number::Constant(0));
-                self.code.store_number(&number, place, 8);
+                self.code.store_number(&counted.number, place, 8);
                 let kind = match counted.kind {
                     Kind::Literal | Kind::Integer { .. } | Kind::Boolean => {
                         let made = identity(self.values(), &name.text, name.span.start);
@@ -89,6 +88,11 @@ impl Program<'_, '_> {
         };
         self.values().scopes[scope].push(variable);
         Ok(())
+    }
+
+    /// The variable of the block that was declared last.
+    pub(super) fn last_made(&mut self) -> Option<&mut Variable> {
+        self.values().scopes.last_mut()?.last_mut()
     }
 
     /// Refuses a declaration of a name that is a variable's already: which one a reader meant is
@@ -150,12 +154,7 @@ impl Program<'_, '_> {
             }
         };
         self.declare(name, new, true, value.map_or(name.span, |value| value.span))?;
-        let made = self
-            .values()
-            .scopes
-            .last_mut()
-            .and_then(|scope| scope.last_mut());
-        if let Some(made) = made {
+        if let Some(made) = self.last_made() {
             if let Some(kind) = number {
                 made.holds = Holds::Number(kind);
             }
@@ -333,7 +332,6 @@ impl Program<'_, '_> {
                     }
                     None => counted.number,
                 };
-                let number = Number::select(counted.present, number, Number::Constant(0));
                 self.code.store_number(&number, variable.place, 8);
                 Ok(())
             }

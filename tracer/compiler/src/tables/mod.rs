@@ -231,16 +231,22 @@ impl<'a> Tables<'a> {
         Some(known.clone())
     }
 
+    /// The kind of a number of which nothing tells the sign: that of a number of the text, as long
+    /// as others may tell it.
+    pub(crate) fn open_kind(&mut self) -> Kind {
+        if self.signs_settled {
+            return Kind::SIGNED;
+        }
+        self.sign_open = true;
+        Kind::Literal
+    }
+
     /// The kind of a number that a map or a variable holds so.
     pub(crate) fn kind_of(&mut self, shape: &Shape) -> Option<Kind> {
         Some(match shape {
             Shape::Unsigned(8) => Kind::UNSIGNED,
             Shape::Signed(8) => Kind::SIGNED,
-            Shape::Literal if self.signs_settled => Kind::SIGNED,
-            Shape::Literal => {
-                self.sign_open = true;
-                Kind::Literal
-            }
+            Shape::Literal => self.open_kind(),
             Shape::Flag => Kind::Boolean,
             _ => return None,
         })

@@ -6,7 +6,6 @@
 use alloc::{boxed::Box, format};
 
 use bpf::{AluOp, Condition};
-use trace_interface::shape::Shape;
 use trace_language::{
     Diagnostic,
     tree::{Binary, Expression, Span, Unary},
@@ -165,7 +164,7 @@ impl Values<'_, '_> {
         // What is shifted has a sign of its own, which may be open yet.
         let is_open = left.kind == Kind::Literal
             && left.number.constant().is_none()
-            && self.tables.kind_of(&Shape::Literal) == Some(Kind::Literal);
+            && self.tables.open_kind() == Kind::Literal;
         let (a, b) = (left.number, right.number);
         let condition = match operation {
             Binary::Equal => Some((Condition::Equal, Condition::Equal)),

@@ -369,11 +369,10 @@ pub(crate) fn kept(values: &mut Values<'_, '_>, value: Val, span: Span) -> Val {
             let fields = fields.map(|(name, value)| (name, kept(values, value, span)));
             Val::Record(fields.collect())
         }
-        Val::Number(counted) => Val::Number(Counted {
-            number: Number::select(counted.present, counted.number, Number::Constant(0)),
-            kind: counted.kind,
-            present: Test::Constant(true),
-        }),
+        Val::Number(counted) => {
+            let kind = counted.kind.clone();
+            Val::number(counted.or_zero(), kind)
+        }
         value if values.is_text(&value) && value.present() != Test::Constant(true) => {
             let empty = Val::Literal("".into());
             values.chosen_text(value.present(), value, empty, span)
@@ -501,8 +500,8 @@ pub(crate) fn cast(
     // A narrow number has 64 bits here, too, and in memory others come after it.
     let (value, shape) = match number {
         Some(counted) => {
-            let number = Number::select(counted.present, counted.number, Number::Constant(0));
-            (Val::number(number, counted.kind), Shape::Unsigned(8))
+            let kind = counted.kind.clone();
+            (Val::number(counted.or_zero(), kind), Shape::Unsigned(8))
         }
         None => (value.clone(), Shape::Text(bytes.next_multiple_of(8) as u32)),
     };
@@ -578,10 +577,7 @@ fn with_sign(values: &mut Values<'_, '_>, part: Val) -> Val {
             number: number @ Number::OwnPart { .. },
             kind: Kind::Literal,
             ..
-        }) => {
-            let kind = values.tables.kind_of(&Shape::Literal);
-            Val::number(number, kind.unwrap_or(Kind::SIGNED))
-        }
+        }) => Val::number(number, values.tables.open_kind()),
         part => part,
     }
 }

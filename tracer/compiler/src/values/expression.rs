@@ -217,10 +217,7 @@ impl Values<'_, '_> {
             (a, b) if a == b => a.clone(),
             (Kind::Literal, other) | (other, Kind::Literal) => match other {
                 // What holds the truth may be a number, when all that it is given is known.
-                Kind::Boolean => {
-                    let open = self.tables.kind_of(&Shape::Literal);
-                    open.unwrap_or(Kind::SIGNED)
-                }
+                Kind::Boolean => self.tables.open_kind(),
                 Kind::Character => Kind::SIGNED,
                 other => other.clone(),
             },

@@ -206,19 +206,13 @@ fn like_value(values: &mut Values<'_, '_>, of: &Expression) -> Lowered<Like> {
         }) => Like::Number(match number.constant() {
             Some(_) => Kind::SIGNED,
             // Others may tell the sign of what holds it.
-            None => open_kind(values),
+            None => values.tables.open_kind(),
         }),
         Val::Number(counted) => Like::Number(counted.kind),
         Val::Object(object) => Like::Object(object.type_id),
         Val::Literal(text) => Like::Text(text.len() as u32 + 1),
         value => like_shape(values.shape(&value, false)),
     })
-}
-
-/// That of a number of which nothing tells the sign yet.
-fn open_kind(values: &mut Values<'_, '_>) -> Kind {
-    let kind = values.tables.kind_of(&Shape::Literal);
-    kind.unwrap_or(Kind::SIGNED)
 }
 
 /// That of values of a type.

@@ -148,7 +148,7 @@ impl Values<'_, '_> {
         }
         let counted = self.as_number(value, span)?;
         Ok(Val::Text {
-            address: Number::select(counted.present, counted.number, Number::Constant(0)),
+            address: counted.or_zero(),
             most,
             limit,
             present: Test::Constant(true),

@@ -21,18 +21,7 @@ fn timeline(records: &str) -> Timeline {
 
 /// A call of task 1 on processor 0. The depth is one that the builder replaces.
 fn whole(function: &str, begin: u64, end: u64) -> Call {
-    Call {
-        tid: 1,
-        cpu_at_entry: Some(0),
-        cpu_at_return: Some(0),
-        function: function.into(),
-        begin,
-        end,
-        seen: Seen::Whole,
-        arguments: Vec::new(),
-        result: None,
-        depth: 9,
-    }
+    Call::whole(function, begin, end, 9)
 }
 
 fn run(cpu: u32, tid: u32, begin: u64, end: u64) -> Run {
