@@ -5,3 +5,4 @@
 pub mod registry;
 pub mod runner;
 mod self_test;
+pub mod waiting;

@@ -6,7 +6,7 @@
 //! storms of them are sent through a probed handler.
 
 use crate::tools::preserved_registers::{pop_preserved, push_preserved};
-use crate::{platform::suite::flags::DF, tools::nmi};
+use crate::{harness::waiting::soon, platform::suite::flags::DF, tools::nmi};
 use alloc::{boxed::Box, format, sync::Arc, vec::Vec};
 use core::{
     arch::naked_asm,
@@ -23,7 +23,7 @@ use kernel::{
         TaskRef, exec::start_program, kthread::spawn_kthread_on, process::Which, sleep::sleep_ns,
         wait::wait_for_child,
     },
-    time::{NSEC_PER_MSEC, NSEC_PER_SEC, ktime_get},
+    time::{NSEC_PER_MSEC, ktime_get},
 };
 use x86_64::{
     instructions::interrupts,
@@ -286,7 +286,7 @@ fn storm_of_nmis_passes_over_a_probe_in_their_handler() {
         CHANGED.store(unsafe { hold_registers(&raw const STOP) }, SeqCst);
     });
     let sender = spawn_on(0, || {
-        let deadline = ktime_get() + 20 * NSEC_PER_SEC;
+        let deadline = soon();
         while NMIS.load(SeqCst) < 5_000 && ktime_get() < deadline {
             smp::send_nmi(1);
         }
@@ -320,7 +320,7 @@ fn an_nmi_on_top_of_another_is_noted_and_handled_after_it() {
         // The hit's `iretq` has unmasked them.
         let cpu = percpu::this();
         assert_eq!(cpu.nmis_seen(), 1);
-        let end = ktime_get() + 20 * NSEC_PER_SEC;
+        let end = soon();
         smp::send_nmi(cpu.cpu_id());
         while cpu.nmis_seen() == 1 && ktime_get() < end {
             hint::spin_loop();

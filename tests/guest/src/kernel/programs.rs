@@ -3,7 +3,7 @@
 //! The programs' side of a test is an exercise of `/bin/exercise`, which checks what it sees and
 //! exits with 0.
 
-use crate::platform::suite::flags::IF;
+use crate::{harness::waiting::expect_soon, platform::suite::flags::IF};
 use abi::{WaitStatus, signal};
 use alloc::{borrow::ToOwned, boxed::Box, format, string::String, vec, vec::Vec};
 use core::{
@@ -25,7 +25,7 @@ use kernel::{
         sleep::sleep_until,
         wait::wait_for_child,
     },
-    time::{NSEC_PER_MSEC, NSEC_PER_SEC, ktime_get},
+    time::{NSEC_PER_MSEC, ktime_get},
 };
 
 const EXERCISE: &str = "/bin/exercise";
@@ -45,15 +45,6 @@ fn start(args: &[&str]) -> Pid {
 fn end_of(pid: Pid) -> WaitStatus {
     let ended = wait_for_child(Which::Pid(pid), false).expect("it is a child");
     ended.expect("the wait waits").1
-}
-
-/// Waits for `condition`, which other tasks make true in milliseconds, on a busy host.
-fn expect_soon(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = ktime_get() + 20 * NSEC_PER_SEC;
-    while !condition() {
-        assert!(ktime_get() < deadline, "not within 20 s: {what}");
-        sleep_until(ktime_get() + NSEC_PER_MSEC);
-    }
 }
 
 #[guest_test]

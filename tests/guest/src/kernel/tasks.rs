@@ -3,7 +3,10 @@
 //! Tasks are switched at ticks and when they wait. Sleepers are woken in the order of their times,
 //! by the tick of a CPU that works or by the alarm of one that idles. An idle CPU takes no ticks.
 
-use crate::tools::jumps::{Optimization, byte_at};
+use crate::{
+    harness::waiting::soon,
+    tools::jumps::{Optimization, byte_at},
+};
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::{
     hint,
@@ -21,7 +24,7 @@ use kernel::{
         scheduler,
         sleep::{sleep_ns, sleep_until},
     },
-    time::{NSEC_PER_MSEC, NSEC_PER_SEC, TICK_NS, ktime_get},
+    time::{NSEC_PER_MSEC, TICK_NS, ktime_get},
 };
 use x86_64::instructions::interrupts;
 
@@ -85,11 +88,6 @@ fn sleepers_wake_on_idle_cpus() {
 
 fn spawn_on(cpu: usize, body: impl FnOnce() + Send + 'static) -> TaskRef {
     spawn_kthread_on(1 << cpu, "test", body).expect("memory for a thread")
-}
-
-/// How long something may take that takes microseconds, on a busy host.
-fn soon() -> u64 {
-    ktime_get() + 20 * NSEC_PER_SEC
 }
 
 #[guest_test]

@@ -19,7 +19,7 @@
 //! command line repeats each thread's operations, though not how they interleave;
 //! `stress.operations=N` says how many each thread does, `stress.seconds=N` for how long.
 
-use crate::probes::user_probes::expect_soon;
+use crate::harness::waiting::expect_soon;
 use abi::WaitStatus;
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use core::{

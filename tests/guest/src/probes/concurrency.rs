@@ -401,7 +401,7 @@ fn a_handler_runs_on_all_cpus_at_once() {
 
 /// Arming and disarming under a CPU that executes the instruction: it always has its effect, and
 /// while the probe is registered every execution is seen.
-#[guest_test(timeout = 400)]
+#[guest_test(timeout = 1200)]
 fn a_probe_comes_and_goes_1000_times_under_fire() {
     RUNS.store(0, SeqCst);
     let stop = Arc::new(AtomicBool::new(false));
@@ -449,7 +449,7 @@ fn a_probe_comes_and_goes_1000_times_under_fire() {
 
 /// A probe that is only enabled and disabled, likewise: each call between two switches is seen,
 /// or none is.
-#[guest_test(timeout = 400)]
+#[guest_test(timeout = 1200)]
 fn a_probe_is_switched_on_and_off_under_fire() {
     switch_under_fire(100);
 }

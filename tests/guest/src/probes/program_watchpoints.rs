@@ -5,9 +5,10 @@
 //! words, and with what.
 
 use super::{
-    user_probes::{address, expect_soon, kill, start},
+    user_probes::{address, kill, start},
     watchpoints::{address as kernel_address, watch, watched_store, word},
 };
+use crate::harness::waiting::expect_soon;
 use abi::{WaitStatus, open};
 use alloc::{string::ToString, vec, vec::Vec};
 use core::{

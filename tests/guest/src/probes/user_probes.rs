@@ -3,6 +3,7 @@
 //! The program is `/bin/exercise`, whose functions `probed_…` have one kind of instructions each
 //! and check their own results. So a probe that changes what an instruction does is noticed.
 
+use crate::harness::waiting::{expect_soon, soon};
 use abi::{WaitStatus, open, signal};
 use alloc::{borrow::ToOwned, format, string::String, vec, vec::Vec};
 use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -21,7 +22,7 @@ use kernel::{
         sleep::sleep_until,
         wait::wait_for_child,
     },
-    time::{NSEC_PER_MSEC, NSEC_PER_SEC, ktime_get},
+    time::{NSEC_PER_MSEC, ktime_get},
     uprobes::{
         Uprobe, UprobeError, Uretprobe, UserCall, UserProbe, copy_from_program,
         probe::ProbeRef,
@@ -52,15 +53,6 @@ pub fn end_of(pid: Pid) -> WaitStatus {
 pub fn kill(pid: Pid) {
     process::kill(pid).expect("it runs");
     assert_eq!(end_of(pid), WaitStatus::killed(signal::KILL));
-}
-
-/// Waits for `condition`, which other tasks make true in milliseconds, on a busy host.
-pub fn expect_soon(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = ktime_get() + 20 * NSEC_PER_SEC;
-    while !condition() {
-        assert!(ktime_get() < deadline, "not within 20 s: {what}");
-        sleep_until(ktime_get() + NSEC_PER_MSEC);
-    }
 }
 
 fn shared<T>(probe: T) -> Shared<T> {
@@ -447,7 +439,7 @@ fn probes_come_to_programs_that_run_and_go_again() {
         WRONG.fetch_add(u64::from(pid != PID.load(SeqCst)), SeqCst);
         PreVerdict::Execute
     }));
-    let deadline = ktime_get() + 10 * NSEC_PER_SEC;
+    let deadline = soon();
     while of_one.hits() <= 10 {
         if ktime_get() > deadline {
             for pid in &running {

@@ -4,7 +4,8 @@
 //! The program is `/bin/exercise`. It knows the results of its functions, and enters one of them
 //! with stacks and return addresses that no compiler makes.
 
-use super::user_probes::{exercise, expect_soon, goes_well, kill, start};
+use super::user_probes::{exercise, goes_well, kill, start};
+use crate::harness::waiting::expect_soon;
 use abi::{WaitStatus, signal};
 use alloc::vec::Vec;
 use bpf::{AluOp, Builder, Condition, MapDef, MapIndex, ProgramKind, Reg, Size, context::Register};

@@ -4,13 +4,13 @@
 //! The object lies in the middle of three pages of a static, so that it begins and ends inside of
 //! pages, with neighbours before and behind.
 
-use super::{
-    user_probes::expect_soon,
-    watchpoints::{watched_store, watched_store_4},
-};
-use crate::tools::{
-    jumps::{Optimization, byte_at},
-    nmi,
+use super::watchpoints::{watched_store, watched_store_4};
+use crate::{
+    harness::waiting::expect_soon,
+    tools::{
+        jumps::{Optimization, byte_at},
+        nmi,
+    },
 };
 use alloc::{boxed::Box, string::ToString, sync::Arc, vec, vec::Vec};
 use core::{

@@ -15,12 +15,15 @@ use kernel::{
         sleep::sleep_until,
         wait::wait_for_child,
     },
-    time::{NSEC_PER_MSEC, NSEC_PER_SEC, ktime_get},
+    time::{NSEC_PER_MSEC, ktime_get},
     uprobes::{self, Uretprobe, registry::RegisteredUserProbe},
 };
 
 use super::{append, clean_up, echo, exists, lines, show};
-use crate::probes::user_probes::{expect_soon, file, kill};
+use crate::{
+    harness::waiting::expect_soon,
+    probes::user_probes::{file, kill},
+};
 
 const EXERCISE: &str = "/bin/exercise";
 
@@ -182,11 +185,7 @@ fn an_event_goes_while_its_call_is_inside() {
     let witness = Uretprobe::new().program(EXERCISE).symbol("probed_wait");
     let witness = RegisteredUserProbe::new(witness).expect("it can be registered");
     let running = start_program(EXERCISE, &["probed_wait"]).expect("it can be started");
-    let deadline = ktime_get() + 20 * NSEC_PER_SEC;
-    while witness.active() == 0 {
-        assert!(ktime_get() < deadline, "the program does not come there");
-        sleep_until(ktime_get() + NSEC_PER_MSEC);
-    }
+    expect_soon("the program comes there", || witness.active() > 0);
     echo("0", "events/uprobes/out/enable").unwrap();
     echo("", "uprobe_events").unwrap();
     assert_eq!(witness.active(), 1, "the call is still inside");

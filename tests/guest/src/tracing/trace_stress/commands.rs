@@ -222,7 +222,7 @@ fn a_histogram_is_read_and_cleared_under_fire() {
 
 /// Events are defined, turned on, read and deleted by tasks on all CPUs, with fire on their
 /// function. All of it works, or says that the event is in use or gone.
-#[guest_test(smp = 4)]
+#[guest_test(smp = 4, timeout = 600)]
 fn events_are_defined_and_deleted_by_several_tasks() {
     clean_up();
     let _rings = Rings::of(16, true);
