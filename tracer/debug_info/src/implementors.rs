@@ -3,14 +3,34 @@
 //! A table is a static variable without a name in the source. The compiler describes it as
 //! `<Type as Trait>::{vtable}`, and its type says which type it is of.
 //!
-//! IMPLEMENTORS-1. Tables of equal content may have become one. An address that is said to be of
-//!     several types tells none of them.
+//! Tables of equal content may have become one. That one is described under the name of one of
+//! them, and the descriptions of the others have no address.
+//!
+//! IMPLEMENTORS-1. An address that may be the table of several types tells none of them. A table
+//!     with methods is that of one type, because each type has methods of its own, even where their
+//!     code is the same. A table without methods has size and alignment alone.
 
 use trace_interface::symbols::{Expression, Implementor, Piece, Source, TypeId};
 
-use crate::{DebugInfo, layout, names, session::Session, types};
+use crate::{
+    DebugInfo, layout,
+    names::{self, TABLE},
+    session::Session,
+    types,
+};
 
-const TABLE: &str = "::{vtable}";
+/// What each table begins with: the code that drops a value, its size, and what it is aligned to.
+const BEFORE_METHODS: u64 = 24;
+
+/// A table of methods, as it is described.
+struct Table {
+    /// With its path, and those of the type and the trait.
+    name: String,
+    /// None if it has become one with another one.
+    address: Option<u64>,
+    bytes: u64,
+    of: TypeId,
+}
 
 impl DebugInfo {
     /// See [`trace_interface::symbols::Kernel::implementors`].
@@ -24,56 +44,108 @@ impl DebugInfo {
         };
         let short = format!(" as {}>{TABLE}", names::short(&of_trait));
         let ending = format!(" as {of_trait}>{TABLE}");
-        let tables = self.index.globals().filter_map(|(path, entry)| {
-            if !self.index.name(path).ends_with(&short) {
-                return None;
+        let is_of_trait = |name: &str| name.ends_with(&short);
+        let mut placed = self.tables(&session, self.index.globals(), is_of_trait);
+        let mut merged = self.tables(&session, self.index.merged_tables(), is_of_trait);
+        placed.retain(|table| table.name.ends_with(&ending));
+        merged.retain(|table| table.name.ends_with(&ending));
+        // Another unit may have kept it.
+        merged.retain(|table| !placed.iter().any(|placed| placed.name == table.name));
+        let form = |of| Some((types::size(&session, of)?, layout::align(&session, of)?));
+        let mut told = Vec::new();
+        for table in distinct(placed) {
+            let stands_for = |other: &Table| {
+                table.bytes == BEFORE_METHODS
+                    && other.bytes == BEFORE_METHODS
+                    && form(other.of).is_none_or(|of| form(table.of) == Some(of))
+            };
+            if !merged.iter().any(stands_for) {
+                told.push(table);
             }
-            let full = session.entry(entry)?.name(&session)?;
-            let of = full
-                .ends_with(&ending)
-                .then(|| self.implementor(&session, entry))??;
-            Some((full, of))
-        });
-        distinct(tables)
+        }
+        // The table of the same type for a trait with the same methods.
+        for table in merged.iter().filter(|table| table.bytes > BEFORE_METHODS) {
+            let of_type = table.name.strip_suffix(&ending).unwrap_or_default();
+            let beginning = format!("{of_type} as ");
+            let short = format!("{} as ", names::short(of_type));
+            let is_of_type = |name: &str| name.starts_with(&short) && name.ends_with(TABLE);
+            let same = self.tables(&session, self.index.globals(), is_of_type);
+            told.extend(
+                same.into_iter()
+                    .filter(|same| same.name.starts_with(&beginning) && same.bytes == table.bytes)
+                    .map(|same| Table {
+                        name: table.name.clone(),
+                        of: table.of,
+                        ..same
+                    }),
+            );
+        }
+        let told = distinct(told).into_iter();
+        told.filter_map(|table| {
+            Some(Implementor {
+                table: table.address?,
+                name: types::name(&session, table.of),
+                align: layout::align(&session, table.of)?,
+                type_id: table.of,
+            })
+        })
+        .collect()
     }
 
-    /// The type that the table with that entry is of.
-    fn implementor(&self, session: &Session, entry: u64) -> Option<Implementor> {
-        let variable = self.static_at(session, entry)?;
-        let table = match &variable.pieces[..] {
-            [
-                Piece {
-                    source: Source::Memory(Expression::Constant(address)),
-                    ..
-                },
-            ] => *address,
-            _ => return None,
+    /// The tables among variables whose short names are wanted.
+    fn tables(
+        &self,
+        session: &Session,
+        variables: impl Iterator<Item = (u32, u64)>,
+        is_wanted: impl Fn(&str) -> bool,
+    ) -> Vec<Table> {
+        let wanted = variables.filter(|(path, _)| is_wanted(self.index.name(*path)));
+        wanted
+            .filter_map(|(_, entry)| self.table(session, entry))
+            .collect()
+    }
+
+    fn table(&self, session: &Session, entry: u64) -> Option<Table> {
+        let described = types::of(session, entry);
+        let address = match self.static_at(session, entry) {
+            None => None,
+            Some(variable) => match &variable.pieces[..] {
+                [
+                    Piece {
+                        source: Source::Memory(Expression::Constant(address)),
+                        ..
+                    },
+                ] => Some(*address),
+                _ => return None,
+            },
         };
-        let of = session.entry(variable.type_id.0)?;
-        let type_id = TypeId(of.reference(gimli::DW_AT_containing_type)?);
-        Some(Implementor {
-            table,
-            name: types::name(session, type_id),
-            align: layout::align(session, type_id)?,
-            type_id,
+        Some(Table {
+            name: session.entry(entry)?.name(session)?,
+            address,
+            bytes: types::size(session, described)?,
+            of: TypeId(
+                session
+                    .entry(described.0)?
+                    .reference(gimli::DW_AT_containing_type)?,
+            ),
         })
     }
 }
 
-/// Those whose tables are of one type each, of tables by their names.
-fn distinct(all: impl Iterator<Item = (String, Implementor)>) -> Vec<Implementor> {
-    let mut found: Vec<(String, Implementor)> = Vec::new();
-    let mut several: Vec<u64> = Vec::new();
-    for (name, new) in all {
-        match found.iter().find(|(_, known)| known.table == new.table) {
+/// Those whose addresses are of one type each.
+fn distinct(all: Vec<Table>) -> Vec<Table> {
+    let mut found: Vec<Table> = Vec::new();
+    let mut several: Vec<Option<u64>> = Vec::new();
+    for new in all {
+        match found.iter().find(|known| known.address == new.address) {
             // Each unit describes its own.
-            Some((known, _)) if *known == name => {}
-            Some(_) => several.push(new.table),
-            None => found.push((name, new)),
+            Some(known) if known.name == new.name => {}
+            Some(_) => several.push(new.address),
+            None => found.push(new),
         }
     }
-    let found = found.into_iter().map(|(_, of)| of);
-    found.filter(|of| !several.contains(&of.table)).collect()
+    found.retain(|table| !several.contains(&table.address));
+    found
 }
 
 /// The trait in the name of a pointer to a trait object, with its path, as tables have it: without
@@ -97,17 +169,17 @@ fn principal(pointer: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use trace_interface::symbols::{Implementor, TypeId};
+    use trace_interface::symbols::TypeId;
 
-    use super::{distinct, principal};
+    use super::{Table, distinct, principal};
 
     #[test]
     fn a_table_of_two_types_tells_none_of_them() {
-        let of = |table, name: &str| Implementor {
-            table,
-            type_id: TypeId(table + name.len() as u64),
+        let table = |(name, address): (&str, u64)| Table {
             name: name.into(),
-            align: 8,
+            address: Some(address),
+            bytes: 32,
+            of: TypeId(address),
         };
         // Two types may have one name, in different modules.
         let all = [
@@ -118,9 +190,9 @@ mod tests {
             ("b::B", 16),
             ("a::B", 16),
         ];
-        let all = all.map(|(path, table)| (path.to_string(), of(table, &path[path.len() - 1..])));
-        let told = distinct(all.into_iter());
-        assert_eq!(told, [of(8, "A"), of(24, "C")]);
+        let told = distinct(all.map(table).into());
+        let told = told.iter().map(|table| (&*table.name, table.address));
+        assert!(told.eq([("A", Some(8)), ("C", Some(24))]));
     }
 
     #[test]

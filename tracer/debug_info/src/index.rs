@@ -21,7 +21,7 @@ use crate::{
     Error, files,
     hash::hash,
     image::{Dwarf, DwarfEntry, Image, Unit},
-    names,
+    names::{self, TABLE},
 };
 
 const HEADER: usize = 48;
@@ -40,6 +40,8 @@ enum Table {
     Inlined,
     /// Path, entry. By path.
     Globals,
+    /// Path, entry, of tables of methods that have become one with another table.
+    Merged,
     /// Path, unit.
     Files,
     /// Entry of the unit's header.
@@ -48,7 +50,7 @@ enum Table {
     Types,
 }
 
-const COLUMNS: [usize; 7] = [1, 5, 3, 2, 2, 1, 2];
+const COLUMNS: [usize; 8] = [1, 5, 3, 2, 2, 2, 1, 2];
 
 /// See the module's text.
 pub struct Index {
@@ -252,6 +254,14 @@ impl Index {
         })
     }
 
+    /// Path, entry, of tables of methods that have no place of their own.
+    pub fn merged_tables(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        (0..self.rows(Table::Merged)).map(|row| {
+            let [path, entry] = self.row(Table::Merged, row);
+            (path, u64::from(entry))
+        })
+    }
+
     /// Path, unit. A file is in as many rows as units have code of it.
     pub fn files(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
         (0..self.rows(Table::Files)).map(|row| {
@@ -342,6 +352,7 @@ struct Builder {
     /// The copies: the function's entry, the address, and its own entry.
     inlined: Vec<(u64, u64, u64)>,
     globals: Vec<(String, u64)>,
+    merged: Vec<(String, u64)>,
     files: Vec<(String, u64)>,
     types: Vec<(String, u64)>,
 }
@@ -395,8 +406,16 @@ impl Builder {
                         .is_some_and(|location| {
                             location.0.slice().first() == Some(&gimli::DW_OP_addr.0)
                         });
-                    if fixed && let Some(name) = name(dwarf, unit, &entry)? {
-                        self.globals.push((join(&path, &names::short(&name)), at));
+                    let has_place = entry.has_attr(gimli::DW_AT_location);
+                    if (fixed || !has_place)
+                        && let Some(name) = name(dwarf, unit, &entry)?
+                    {
+                        let row = (join(&path, &names::short(&name)), at);
+                        if fixed {
+                            self.globals.push(row);
+                        } else if name.ends_with(TABLE) {
+                            self.merged.push(row);
+                        }
                     }
                 }
                 gimli::DW_TAG_namespace
@@ -561,6 +580,10 @@ impl Builder {
         self.globals.sort();
         for (path, entry) in self.globals {
             tables[Table::Globals as usize].extend([names.number(path), narrow(entry)?]);
+        }
+        self.merged.sort();
+        for (path, entry) in self.merged {
+            tables[Table::Merged as usize].extend([names.number(path), narrow(entry)?]);
         }
         self.files.sort();
         self.files.dedup();

@@ -153,6 +153,9 @@ pub(crate) fn find_in_brackets(text: &str, is_wanted: impl Fn(i32, char) -> bool
     })
 }
 
+/// The end of the name that the compiler gives a table of methods: `<Type as Trait>::{vtable}`.
+pub const TABLE: &str = "::{vtable}";
+
 /// A type as one writes it: the last segment of each path, and no allocator that goes without
 /// saying.
 pub fn short(name: &str) -> String {

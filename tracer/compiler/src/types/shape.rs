@@ -51,32 +51,41 @@ struct Limits {
     text: u32,
     /// Whether the values that references lead to are stored, and bytes are numbers.
     follows: bool,
+    /// So many trait objects are stored in one another.
+    objects: u32,
 }
 
 /// The limits of a record, the most generous first.
-const OF_RECORD: [Limits; 12] = {
-    const fn limits(depth: u32, elements: u32, items: u32, text: u32, follows: bool) -> Limits {
+const OF_RECORD: [Limits; 18] = {
+    const fn limits(depth: u32, elements: u32, items: u32, text: u32, objects: u32) -> Limits {
         Limits {
             depth,
             elements,
             items,
             text,
-            follows,
+            follows: objects > 0,
+            objects,
         }
     }
     [
-        limits(11, 24, MOST_ELEMENTS, MOST_INSIDE, true),
-        limits(8, 24, MOST_ELEMENTS, MOST_INSIDE, true),
-        limits(MOST_DEPTH, 12, MOST_ELEMENTS, 64, true),
-        limits(MOST_DEPTH, 12, 16, 64, true),
-        limits(MOST_DEPTH, 8, 8, 40, true),
-        limits(MOST_DEPTH, 5, 5, 40, true),
-        limits(MOST_DEPTH, 3, 3, 32, true),
-        limits(5, 4, 4, 32, true),
-        limits(MOST_DEPTH, 2, 2, 16, true),
-        limits(MOST_DEPTH, 16, MOST_ELEMENTS, 64, false),
-        limits(MOST_DEPTH, 4, 8, 32, false),
-        limits(MOST_DEPTH, 2, 2, 16, false),
+        limits(11, 24, MOST_ELEMENTS, MOST_INSIDE, MOST_DEPTH),
+        limits(8, 24, MOST_ELEMENTS, MOST_INSIDE, MOST_DEPTH),
+        limits(MOST_DEPTH, 12, MOST_ELEMENTS, 64, MOST_DEPTH),
+        limits(MOST_DEPTH, 12, 16, 64, 2),
+        limits(MOST_DEPTH, 8, 8, 40, 2),
+        limits(MOST_DEPTH, 5, 5, 40, 2),
+        limits(MOST_DEPTH, 3, 3, 32, 1),
+        limits(5, 4, 4, 32, 1),
+        limits(MOST_DEPTH, 2, 2, 16, 1),
+        limits(4, 2, 2, 16, 1),
+        limits(3, 2, 2, 16, 1),
+        limits(MOST_DEPTH, 16, MOST_ELEMENTS, 64, 0),
+        limits(MOST_DEPTH, 4, 8, 32, 0),
+        limits(MOST_DEPTH, 2, 2, 16, 0),
+        limits(4, 2, 2, 16, 0),
+        limits(3, 2, 2, 16, 0),
+        limits(2, 2, 2, 16, 0),
+        limits(1, 2, 2, 16, 0),
     ]
 };
 
@@ -90,6 +99,7 @@ const OF_BRIEF_RECORD: [Limits; 1] = [Limits {
     items: MOST_ELEMENTS,
     text: MOST_INSIDE,
     follows: false,
+    objects: 0,
 }];
 
 /// The most bytes of a value in a record, and about how many instructions may store it.
@@ -106,6 +116,8 @@ struct Shaper<'t, 'a> {
     list_bytes: u32,
     room: Room,
     left: Cell<u32>,
+    /// How many trait objects the value is in.
+    objects: Cell<u32>,
 }
 
 impl Types<'_> {
@@ -118,6 +130,7 @@ impl Types<'_> {
             list_bytes,
             room,
             left: Cell::new(MOST_TYPES),
+            objects: Cell::new(0),
         };
         let options = self.options;
         if room == Room::Stack {
@@ -127,6 +140,7 @@ impl Types<'_> {
                 items: MOST_ELEMENTS,
                 text: MOST_INSIDE,
                 follows: false,
+                objects: 1,
             };
             let shaper = shaper(limits, options.slice_bytes);
             let shape = shaper.shape(object.type_id, 0, object.gaps());
@@ -578,6 +592,18 @@ impl Shaper<'_, '_> {
                 variants: texts.map(|text| (text.into(), Vec::new())).collect(),
             };
         }
+        let is_object = of.origin == Origin::Library && of.name.starts_with("dyn ");
+        let objects = self.objects.get();
+        if is_object && objects >= self.limits.objects.max(1) {
+            return Shape::Deeper;
+        }
+        self.objects.set(objects + u32::from(is_object));
+        let shape = self.variants(of, depth, gaps);
+        self.objects.set(objects);
+        shape
+    }
+
+    fn variants(&self, of: &Enum, depth: u32, gaps: Option<Gaps<'_>>) -> Shape {
         // Of some enums of the library only the content is shown.
         let name = match (of.origin, plain_name(&of.name)) {
             (Origin::Library, "Cow" | "IpAddr" | "SocketAddr") => "()".into(),

@@ -47,16 +47,18 @@ fn fixture() -> &'static Path {
     BUILT.get_or_init(|| of_kernel("handed_over", 3))
 }
 
-/// A fixture, compiled with the flags of the kernel's target and profile, with an optimisation.
+/// The flags of the kernel's target and profile.
+pub const OF_KERNEL: [&str; 5] = [
+    "--target=x86_64-unknown-none",
+    "-Cpanic=abort",
+    "-Ccode-model=kernel",
+    "-Cforce-frame-pointers=yes",
+    "-Cforce-unwind-tables=yes",
+];
+
+/// A fixture, compiled as the kernel is, with an optimisation.
 fn of_kernel(name: &str, optimisation: u8) -> PathBuf {
-    let flags = [
-        "--target=x86_64-unknown-none",
-        "-Cpanic=abort",
-        "-Ccode-model=kernel",
-        "-Cforce-frame-pointers=yes",
-        "-Cforce-unwind-tables=yes",
-    ];
-    crate::build(name, &optimisation.to_string(), optimisation, &flags)
+    crate::build(name, &optimisation.to_string(), optimisation, &OF_KERNEL)
 }
 
 fn registers(process: &Process) -> Registers {
@@ -142,33 +144,51 @@ fn as_printed(text: &str) -> &str {
     letter.unwrap_or(unquoted(text))
 }
 
-/// Holds what is printed of the values of a fixture's calls against what the fixture writes. Where
-/// `may_refuse`, what is refused with a reason is left out.
-fn compare(program: &Path, least: usize, may_refuse: bool) {
+/// What is printed of a value, or why it is refused, and what the program has written of it.
+pub struct Judged {
+    pub name: String,
+    pub shown: Result<String, String>,
+    pub debug: String,
+}
+
+/// What is printed of all values of a program's calls.
+pub fn judged(program: &Path) -> Vec<Judged> {
     let info = DebugInfo::open(program).unwrap();
     let (calls, output) = follow(&info, program);
-    let mut wrong = Vec::new();
-    let mut compared = 0;
+    let mut judged = Vec::new();
     for line in output.lines() {
         let mut parts = line.split('\t');
         let function = parts.next().unwrap().strip_prefix("call ").unwrap();
-        let Some(printed) = calls.get(function) else {
-            wrong.push(format!("{function} was not met"));
-            continue;
-        };
+        let printed = calls.get(function);
+        let printed = printed.unwrap_or_else(|| panic!("{function} was not met"));
         let known: BTreeMap<&str, &str> = parts.map(|part| part.split_once('=').unwrap()).collect();
         for (name, shown) in printed {
-            let text = match known[name.split(' ').next().unwrap_or_default()] {
+            let debug = match known[name.split(' ').next().unwrap_or_default()] {
                 _ if *name == "result" && RESULTS_WITHOUT_BYTES.contains(&function) => "()",
                 text => text,
             };
-            if may_refuse && shown.is_err() {
-                continue;
-            }
-            compared += 1;
-            if shown.as_deref() != Ok(as_printed(text)) {
-                wrong.push(format!("{function} {name}: {shown:?}\n    not {text}"));
-            }
+            judged.push(Judged {
+                name: format!("{function} {name}"),
+                shown: shown.clone(),
+                debug: as_printed(debug).into(),
+            });
+        }
+    }
+    judged
+}
+
+/// Holds what is printed of the values of a fixture's calls against what the fixture writes. Where
+/// `may_refuse`, what is refused with a reason is left out.
+fn compare(program: &Path, least: usize, may_refuse: bool) {
+    let mut wrong = Vec::new();
+    let mut compared = 0;
+    for Judged { name, shown, debug } in judged(program) {
+        if may_refuse && shown.is_err() {
+            continue;
+        }
+        compared += 1;
+        if shown.as_ref() != Ok(&debug) {
+            wrong.push(format!("{name}: {shown:?}\n    not {debug}"));
         }
     }
     let count = wrong.len();
