@@ -8,8 +8,11 @@
 //!
 //! LAYOUT-1. Where Rust's and C's ABI differ and nothing says which one a function has, nothing is
 //!     returned.
+//! LAYOUT-2. A structure around one scalar is that scalar, but it is memory if it has C's
+//!     representation, of which nothing tells. Where it is a part of a pair, the pair is memory
+//!     then, and comes back elsewhere: [`Shape::may_be_memory`].
 
-use trace_interface::symbols::{Enum, Field, Type, TypeId};
+use trace_interface::symbols::{Enum, Field, Origin, Struct, Type, TypeId};
 
 use crate::{session::Session, types};
 
@@ -18,6 +21,8 @@ pub struct Scalar {
     pub bytes: u64,
     align: u64,
     float: bool,
+    /// Whether a structure of the source is around it.
+    is_in_structure: bool,
 }
 
 /// See the module's text.
@@ -28,6 +33,13 @@ pub enum Shape {
     /// The second one at an offset.
     Pair(Scalar, Scalar, u64),
     Memory,
+}
+
+impl Shape {
+    /// Whether this is a pair that may be memory instead (LAYOUT-2).
+    pub fn may_be_memory(self) -> bool {
+        matches!(self, Self::Pair(a, b, _) if a.is_in_structure || b.is_in_structure)
+    }
 }
 
 struct Layout {
@@ -51,6 +63,7 @@ fn scalar(bytes: u64, float: bool) -> Layout {
         bytes,
         align: bytes,
         float,
+        is_in_structure: false,
     };
     Layout {
         bytes,
@@ -90,6 +103,7 @@ fn layout(session: &Session, id: TypeId, depth: u32) -> Option<Layout> {
                 bytes: 8,
                 align: 8,
                 float: false,
+                is_in_structure: false,
             };
             Layout {
                 bytes,
@@ -112,6 +126,9 @@ fn layout(session: &Session, id: TypeId, depth: u32) -> Option<Layout> {
             // Atomic types have the layout of C, and so has what assembly reads.
             if matches!(shape, Shape::Scalar(_)) && structure.name.starts_with("Atomic") {
                 shape = Shape::Memory;
+            }
+            if let Shape::Scalar(scalar) = &mut shape {
+                scalar.is_in_structure |= may_be_of_c(&structure);
             }
             if is_union && matches!(shape, Shape::Pair(..)) && structure.fields.len() > 2 {
                 return None;
@@ -142,6 +159,11 @@ fn layout(session: &Session, id: TypeId, depth: u32) -> Option<Layout> {
         }
         Type::Opaque { .. } | Type::Tail { .. } => return None,
     })
+}
+
+/// Whether a structure may have C's representation: not a tuple, nor the variables of a closure.
+fn may_be_of_c(structure: &Struct) -> bool {
+    structure.origin != Origin::Library && !structure.name.starts_with(['(', '{'])
 }
 
 /// The fields that have bytes.
@@ -214,17 +236,24 @@ fn variants(session: &Session, all: &Enum, align: u64, depth: u32) -> Option<Sha
         bytes: tag_bytes,
         align: tag_bytes,
         float: false,
+        is_in_structure: false,
     };
     if tag_bytes == all.bytes {
         return Some(Shape::Scalar(tag_scalar));
     }
     let mut common: Option<(u64, Scalar)> = None;
+    let mut is_in_structure = false;
     for variant in &all.variants {
         match &filled(session, &variant.fields, depth)?[..] {
             [] => {}
             [(offset, layout)] => {
                 let Shape::Scalar(scalar) = layout.shape else {
                     return Some(Shape::Memory);
+                };
+                is_in_structure |= scalar.is_in_structure;
+                let scalar = Scalar {
+                    is_in_structure: false,
+                    ..scalar
                 };
                 match common {
                     None => common = Some((*offset, scalar)),
@@ -237,6 +266,10 @@ fn variants(session: &Session, all: &Enum, align: u64, depth: u32) -> Option<Sha
     }
     let Some((offset, scalar)) = common.filter(|_| tag.offset == 0) else {
         return Some(Shape::Memory);
+    };
+    let scalar = Scalar {
+        is_in_structure,
+        ..scalar
     };
     Some(pair(tag_scalar, scalar, offset, all.bytes, align))
 }

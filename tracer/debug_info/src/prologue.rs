@@ -52,6 +52,60 @@ pub fn sets(image: &Image, address: u64, bytes: u64, register: Register) -> bool
     false
 }
 
+/// Whether a function has a return before which it puts something into a register that it does not
+/// read again. Compilers do that with results only, but where an instruction has a second result,
+/// or another function is called.
+pub fn leaves(image: &Image, address: u64, bytes: u64, register: Register) -> bool {
+    let code = image.code(address, bytes);
+    let decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
+    let all: Vec<Instruction> = decoder.into_iter().collect();
+    let mut info = InstructionInfoFactory::new();
+    let mut is_put = |instruction: &Instruction| {
+        let mut used = info.info(instruction).used_registers().iter();
+        let is_written = used.any(|used| {
+            !matches!(used.access(), OpAccess::Read | OpAccess::CondRead)
+                && general(used.register()) == Some(register)
+        });
+        let is_named = instruction.op0_kind() == OpKind::Register
+            && general(instruction.op0_register()) == Some(register);
+        is_named && is_written
+    };
+    let puts: Vec<usize> = (0..all.len()).filter(|at| is_put(&all[*at])).collect();
+    puts.into_iter().any(|at| is_left(&all, at + 1, register))
+}
+
+/// How many instructions there may be between the last use of a register and a return.
+const END: usize = 64;
+
+/// Whether code goes on from the instruction `at` to a return, as far as it is seen, and does not
+/// use a register.
+fn is_left(all: &[Instruction], mut at: usize, register: Register) -> bool {
+    let mut info = InstructionInfoFactory::new();
+    for _ in 0..END {
+        let Some(instruction) = all.get(at) else {
+            return false;
+        };
+        let mut used = info.info(instruction).used_registers().iter();
+        if used.any(|used| general(used.register()) == Some(register)) {
+            return false;
+        }
+        at += 1;
+        match instruction.flow_control() {
+            FlowControl::Return => return true,
+            FlowControl::Next | FlowControl::ConditionalBranch => {}
+            FlowControl::UnconditionalBranch => {
+                let target = instruction.near_branch_target();
+                match all.binary_search_by_key(&target, Instruction::ip) {
+                    Ok(there) => at = there,
+                    Err(_) => return false,
+                }
+            }
+            _ => return false,
+        }
+    }
+    false
+}
+
 /// Whether a function names memory by a register, `end` bytes behind it or more.
 pub fn names_behind(
     image: &Image,

@@ -74,6 +74,16 @@ impl DebugInfo {
                 "read the source: the result does not depend on the call",
             ));
         }
+        let leaves_second = || prologue::leaves(&self.image, row.address, row.bytes, Register::Dx);
+        if shape.may_be_memory() && !leaves_second() {
+            return Err(refuse(
+                format!(
+                    "a structure in the result of {path} may have the representation of C, and \
+                     then the result is in different registers"
+                ),
+                "read reg(\"ax\") and reg(\"dx\") instead",
+            ));
+        }
         // The debug information does not say whether a function that returns a structure is one of
         // Rust or of C, but only Rust's have a name that is mangled and use both registers.
         let is_struct =

@@ -35,7 +35,7 @@ pub fn words(session: &Session, function: &Scope) -> Option<Vec<bool>> {
             1..=16 => layout::shape(session, id)?,
             _ => Shape::Memory,
         };
-        Some((shape, bytes))
+        (!shape.may_be_memory()).then_some((shape, bytes))
     };
     let mut registers = 0;
     let mut words = Vec::new();
@@ -91,9 +91,11 @@ impl DebugInfo {
             let attribute = gimli::DW_AT_calling_convention;
             found.entry.attr(attribute).map(|_| ())
         });
-        let words = words(&session, &known.scope).filter(|_| changed.is_none());
-        let Some(words) = words else {
+        if changed.is_some() {
             return Err("the compiler changed how the function is called");
+        }
+        let Some(words) = words(&session, &known.scope) else {
+            return Err("what else is on the stack is not certain");
         };
         // By C's convention there is more than by Rust's.
         let end = first.saturating_add_unsigned(8 * words.len() as u64);

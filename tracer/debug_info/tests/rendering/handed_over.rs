@@ -183,7 +183,9 @@ fn compare(program: &Path, least: usize, may_refuse: bool) {
     let mut wrong = Vec::new();
     let mut compared = 0;
     for Judged { name, shown, debug } in judged(program) {
-        if may_refuse && shown.is_err() {
+        // Nothing says that a structure has the representation of C, so such values are refused
+        // where it makes a difference.
+        if (may_refuse || name.starts_with("v_of_c_")) && shown.is_err() {
             continue;
         }
         compared += 1;
