@@ -239,22 +239,26 @@ impl Types<'_> {
 
 /// About how many instructions store a value.
 fn cost(shape: &Shape) -> u32 {
+    let sum = |costs: &mut dyn Iterator<Item = u32>| costs.fold(0, u32::saturating_add);
     let fields =
-        |fields: &[(Rc<str>, Shape)]| -> u32 { fields.iter().map(|(_, shape)| cost(shape)).sum() };
+        |fields: &[(Rc<str>, Shape)]| sum(&mut fields.iter().map(|(_, shape)| cost(shape)));
+    let each = |of: &Shape, more| cost(of).saturating_add(more);
     match shape {
         Shape::Counted(_) => 24,
-        Shape::Behind(of) => 14 + cost(of),
+        Shape::Behind(of) => each(of, 14),
         Shape::List { of, most, .. } if of.is_number() => 30 + most / 8,
-        Shape::List { of, most, .. } => (cost(of) + 6).saturating_mul(*most).saturating_add(40),
-        Shape::Slots { of, most, .. } => (cost(of) + 45).saturating_mul(*most).saturating_add(120),
+        Shape::List { of, most, .. } => each(of, 6).saturating_mul(*most).saturating_add(40),
+        Shape::Slots { of, most, .. } => each(of, 45).saturating_mul(*most).saturating_add(120),
         Shape::Array { of, stored, .. } => cost(of).saturating_mul(*stored),
-        Shape::Tuple(items) | Shape::Items { items, .. } => items.iter().map(cost).sum(),
+        Shape::Tuple(items) | Shape::Items { items, .. } => sum(&mut items.iter().map(cost)),
         Shape::Struct { fields: of, .. } => fields(of),
         Shape::Enum { variants, .. } => {
             // Those without content in a row are one case, if their tags follow one another.
             let rows = variants.chunk_by(|(_, a), (_, b)| a.is_empty() && b.is_empty());
-            let of = rows.map(|row| 10 + row.iter().map(|(_, of)| fields(of)).sum::<u32>());
-            of.fold(0, u32::saturating_add)
+            sum(&mut rows.map(|row| {
+                let contents = sum(&mut row.iter().map(|(_, of)| fields(of)));
+                contents.saturating_add(10)
+            }))
         }
         _ => 2 + shape.bytes() / 4,
     }
@@ -436,13 +440,16 @@ impl Shaper<'_, '_> {
         if let Some(of) = types.seen(id) {
             return self.shape(of, depth, gaps);
         }
-        let named = |name: &str, wanted: &[&str]| {
+        let named_at = |depth: u32, name: &str, wanted: &[&str]| {
             let fields = wanted.iter().filter_map(|name| field_of(&of.fields, name));
             Shape::Struct {
                 name: name.into(),
                 fields: self.fields(fields, depth, gaps),
             }
         };
+        let named = |name: &str, wanted: &[&str]| named_at(depth, name, wanted);
+        // What is shown as one text is as deep as its bytes, which may be behind a pointer.
+        let as_one = |name: &str, field| named_at(depth.saturating_sub(3), name, &[field]);
         if let Some(wide) = types.wide(id) {
             let name = if wide.is_raw { "Pointer()" } else { &of.name };
             let mut shape = named(name, &wide.words.map(|(name, _)| name));
@@ -506,7 +513,7 @@ impl Shaper<'_, '_> {
             // Names that end in `()` are those of tuples, and in `[]` of tuples of the contents of
             // tuples. Those that end in `{}` are of fields with names, which are numbers. ` { .. }`
             // is a part of a name.
-            (Origin::Library, "CStr" | "CString") => named("CStr()", &["inner"]),
+            (Origin::Library, "CStr" | "CString") => as_one("CStr()", "inner"),
             (Origin::Library, "Chars") => named("Chars()", &["iter"]),
             (Origin::Library, "IntoIter") if field_of(&of.fields, "list").is_some() => {
                 named("IntoIter()", &["list"])
@@ -539,7 +546,7 @@ impl Shaper<'_, '_> {
             (Origin::Library, name) if partly::is_closed(types, of) => {
                 named(&format!("{name} {{ .. }}"), &[])
             }
-            (Origin::Library, "Ipv4Addr" | "Ipv6Addr") => named("IpAddr()", &["octets"]),
+            (Origin::Library, "Ipv4Addr" | "Ipv6Addr") => as_one("IpAddr()", "octets"),
             _ => match partly::shown(types, of) {
                 Some(fields) => named(&of.name, fields),
                 None => Shape::Struct {
@@ -649,6 +656,34 @@ fn raw(bytes: u64) -> Shape {
 }
 
 /// Whether a pointer is shown as what it leads to: a reference or a `Box`, no raw pointer.
-fn is_reference(name: &str) -> bool {
+pub(crate) fn is_reference(name: &str) -> bool {
     name.starts_with('&') || plain_name(name) == "Box"
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::{boxed::Box, vec};
+
+    use super::{Shape, cost};
+
+    #[test]
+    fn the_cost_of_a_vast_value_is_the_greatest_there_is() {
+        let vast = (0..6).fold(Shape::Unsigned(2), |of, _| Shape::Array {
+            of: Box::new(of),
+            stored: 64,
+            count: 64,
+        });
+        assert_eq!(
+            cost(&Shape::Tuple(vec![vast.clone(), vast.clone()])),
+            u32::MAX
+        );
+        let behind = Shape::Behind(Box::new(vast));
+        let variant = (
+            "V".into(),
+            vec![("0".into(), behind.clone()), ("1".into(), behind)],
+        );
+        let variants = vec![variant.clone(), variant];
+        let name = "E".into();
+        assert_eq!(cost(&Shape::Enum { name, variants }), u32::MAX);
+    }
 }

@@ -14,7 +14,7 @@ use crate::{
     Lowered,
     number::{Counted, Kind, Number, Test},
     object::{At, Object},
-    types::{Types, library::Collection, missing, type_name},
+    types::{MOST_DEPTH, Types, library::Collection, missing, shape::is_reference, type_name},
 };
 
 /// Elements that follow one another in memory.
@@ -43,8 +43,8 @@ impl Values<'_, '_> {
             return Ok(part);
         }
         let object = match value {
-            Val::Object(object) => self.types().unwrapped(&object),
-            // A reference to an array that a variable holds.
+            Val::Object(object) => object,
+            // A reference that a variable holds.
             Val::Number(Counted {
                 number,
                 kind:
@@ -53,11 +53,7 @@ impl Values<'_, '_> {
                         space,
                     },
                 present,
-            }) if matches!(
-                &*self.types().describe(to),
-                Type::Array { .. } | Type::Slice { .. }
-            ) =>
-            {
+            }) if has_elements(self.types(), to, MOST_DEPTH) => {
                 Object::in_memory(to, (space, number), present)
             }
             Val::Number(Counted {
@@ -87,18 +83,20 @@ impl Values<'_, '_> {
                 ));
             }
         };
-        // A reference to an array or slice is as good as the array; another one leads to elements.
-        if let Type::Pointer { to, .. } = &*self.types().describe(object.type_id) {
-            let space = object.space();
+        let object = self.types().unwrapped(&object);
+        if let Some(content) = self.types().led_to(&object, span)? {
+            return self.index(Val::Object(content.sliced(self.types())), index, span);
+        }
+        if let Type::Pointer { name, to } = &*self.types().describe(object.type_id) {
+            let (to, space) = (*to, object.space());
             let first = object.read(0, 8, false).ok_or_else(|| missing(span))?;
-            let inner = match &*self.types().describe(*to) {
-                Type::Array { .. } | Type::Slice { .. } => {
-                    Val::Object(Object::in_memory(*to, (space, first), object.present))
-                }
-                _ => Val::Number(Counted {
+            // A reference leads to one value, and a pointer to any number of them.
+            let inner = match is_reference(name) {
+                true => Val::Object(Object::in_memory(to, (space, first), object.present)),
+                false => Val::Number(Counted {
                     number: first,
                     kind: Kind::Pointer {
-                        to: Some(*to),
+                        to: Some(to),
                         space,
                     },
                     present: object.present,
@@ -186,6 +184,23 @@ impl Values<'_, '_> {
             other => return Err(no_elements(other, span)),
         };
         Ok(Found::Elements(Elements { of, first, count }))
+    }
+}
+
+/// Whether values of a type have elements, by themselves or where they lead to.
+fn has_elements(types: &Types<'_>, id: TypeId, depth: u32) -> bool {
+    let inner = types.led_to_by(id).or_else(|| match &*types.describe(id) {
+        Type::Struct(of) => types.transparent(of).map(|only| only.type_id),
+        Type::Pointer { name, to } if is_reference(name) => Some(*to),
+        _ => None,
+    });
+    match (&*types.describe(id), inner) {
+        (Type::Array { .. } | Type::Slice { .. } | Type::Tail { .. }, _) => true,
+        (_, Some(inner)) => depth > 0 && has_elements(types, inner, depth - 1),
+        _ => matches!(
+            types.collection(id),
+            Some(Collection::Run { .. } | Collection::Ring { .. })
+        ),
     }
 }
 

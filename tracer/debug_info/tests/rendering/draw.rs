@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 use instruction_cases::Random;
 
-use self::library::{First, GENERIC, Generic, NEVER, PLAIN, Plain};
+use self::library::{First, GENERIC, Generic, NEVER, PLAIN, Parts, Plain};
 
 #[derive(Clone)]
 pub enum Type {
@@ -49,11 +49,14 @@ struct Named {
     variants: Vec<Variant>,
     is_key: bool,
     has_bytes: bool,
+    is_packed: bool,
 }
 
 const FIELDS: [&str; 12] = [
     "a", "b", "len", "r#type", "größe", "_hidden", "value", "next", "x1", "r#fn", "data", "Upper",
 ];
+/// How many parts of a value are looked at.
+const PARTS: usize = 3;
 /// How deep values are in one another.
 const DEPTH: u32 = 4;
 const REPRESENTATIONS: [&str; 8] = ["u8", "i8", "u16", "i16", "u32", "i64", "C", "C, u8"];
@@ -98,10 +101,12 @@ fn has_bytes(named: &[Named], of: &Type) -> bool {
 /// Whether a value is shown as a text or a letter.
 fn is_text(of: &Type) -> bool {
     match of {
-        Type::Plain(plain) => ["str", "String", "char"]
+        Type::Plain(plain) => ["str", "Str", "char"]
             .iter()
             .any(|of| plain.name.contains(of)),
-        Type::Of(generic, arguments) => generic.is_pointer && is_text(&arguments[0]),
+        Type::Of(generic, arguments) => {
+            matches!(generic.parts, Parts::Behind | Parts::Around) && is_text(&arguments[0])
+        }
         _ => false,
     }
 }
@@ -152,21 +157,31 @@ impl Draw {
             } else {
                 ""
             };
-            let _ = writeln!(values, "    v_{number}{bytes}: {name} = {value};");
+            let _ = write!(values, "    v_{number}{bytes}: {name} = {value}");
+            let parts = if has_system { PARTS } else { 0 };
+            for (path, steps) in (0..parts).filter_map(|_| draw.part(&of)) {
+                let _ = write!(
+                    values,
+                    ", \"v_{number}{bytes}{path}\" = |whole| whole{steps}"
+                );
+            }
+            values.push_str(";\n");
         }
         let items = &draw.items;
         let names = "borrow::Cow, boxed::Box, collections::{BTreeMap, BTreeSet, BinaryHeap, \
-             LinkedList, VecDeque}, rc::Rc, string::String, sync::Arc, vec, vec::Vec";
-        let core = "cell::*, cmp::{Ordering, Reverse}, convert::Infallible, fmt::Debug, \
-             hint::black_box, mem::ManuallyDrop, num::*, ops::*, pin::Pin, task::Poll, \
-             time::Duration";
+             LinkedList, VecDeque}, ffi::CString, rc::{self, Rc}, string::String, sync::Arc, vec, \
+             vec::Vec";
+        let core = "alloc::Layout, array, cell::*, cmp::{Ordering, Reverse}, convert::Infallible, \
+             ffi::CStr, fmt::Debug, hint::black_box, iter::*, marker::PhantomData, \
+             mem::{ManuallyDrop, MaybeUninit}, net::*, num::*, ops::*, option, pin::Pin, slice, \
+             sync::atomic::{AtomicBool, AtomicU16}, task::Poll, time::Duration";
         let (attributes, kept, macro_name, end) = if has_system {
             (
                 "",
                 format!(
                     "#[macro_use] #[path = \"{fixtures}/shown.rs\"] mod shown;\n\
                      use std::{{{names}, {core}, io::Read}};\n\
-                     use std::{{collections::{{HashMap, HashSet}}, sync::{{Mutex, RwLock}}}};\n"
+                     use std::{{collections::{{HashMap, HashSet}}, sync::*}};\n"
                 ),
                 "values",
                 "fn main() {\n    all();\n    println!(\"end\");\n    \
@@ -190,6 +205,79 @@ impl Draw {
             "{attributes}#![allow(warnings, clippy::all)]\n{kept}{HELPERS}{items}\
              {macro_name}! {{\n{values}}}\n{end}"
         )
+    }
+
+    /// A part of a value: its name in a trace, and the steps of the source that lead there. None
+    /// if it is a text or has no parts.
+    fn part(&mut self, of: &Type) -> Option<(String, String)> {
+        let (mut of, mut path, mut steps) = (of.clone(), String::new(), String::new());
+        for _ in 0..DEPTH {
+            let Some((step, source, inner)) = self.step(&of) else {
+                break;
+            };
+            path += &step;
+            steps += &source;
+            of = inner;
+        }
+        (!path.is_empty() && !is_text(&of)).then_some((path, steps))
+    }
+
+    /// A step into a value.
+    fn step(&mut self, of: &Type) -> Option<(String, String, Type)> {
+        match of {
+            Type::Tuple(parts) => {
+                let number = self.random.below(parts.len() as u64) as usize;
+                let source = format!(".map(|v| &v.{number})");
+                Some((format!(".{number}"), source, parts[number].clone()))
+            }
+            Type::Of(generic, arguments) => {
+                let inner = arguments.first()?.clone();
+                let index = self.random.below(3);
+                match generic.parts {
+                    Parts::None | Parts::Around => None,
+                    Parts::Behind => Some((String::new(), ".map(|v| &**v)".into(), inner)),
+                    Parts::Some => {
+                        Some((".Some".into(), ".and_then(|v| v.as_ref())".into(), inner))
+                    }
+                    Parts::Elements => Some((
+                        format!("[{index}]"),
+                        format!(".and_then(|v| v.get({index}))"),
+                        inner,
+                    )),
+                }
+            }
+            Type::Named(number, _) => {
+                let named = &self.named[*number];
+                let variant = self.random.below(named.variants.len() as u64) as usize;
+                let variant = &named.variants[variant];
+                let fields = &variant.fields;
+                if named.is_packed || variant.is_never || fields.types.is_empty() {
+                    return None;
+                }
+                let field = self.random.below(fields.types.len() as u64) as usize;
+                let inner = resolved(&fields.types[field], of);
+                let name = match &fields.names {
+                    Some(names) => names[field].to_string(),
+                    None => field.to_string(),
+                };
+                let shown = name.trim_start_matches("r#");
+                if named.name.starts_with('S') {
+                    return Some((format!(".{shown}"), format!(".map(|v| &v.{name})"), inner));
+                }
+                let (of, variant) = (&named.name, &variant.name);
+                let source = format!(
+                    ".and_then(|v| match v {{ {of}::{variant} {{ {name}: part, .. }} => \
+                     Some(part), _ => None }})"
+                );
+                // The only field of a tuple is what the variant's name stands for.
+                let path = match fields.names.is_none() && fields.types.len() == 1 {
+                    true => format!(".{variant}"),
+                    false => format!(".{variant}.{shown}"),
+                };
+                Some((path, source, inner))
+            }
+            Type::Plain(_) | Type::Object(_) | Type::Parameter(_) | Type::Itself => None,
+        }
     }
 
     fn fields(&mut self, parameters: usize, may_be_empty: bool) -> Fields {
@@ -267,6 +355,7 @@ impl Draw {
             has_bytes: variants.iter().any(has_bytes),
             variants,
             is_key,
+            is_packed,
         };
         self.write_item(&named, is_enum, is_packed);
         self.named.push(named);
@@ -562,6 +651,10 @@ fn leak_mut<T>(value: T) -> &'static mut T {
 }
 fn slice<T>(values: Vec<T>) -> &'static [T] {
     Vec::leak(values)
+}
+fn after<I: Iterator>(mut iterator: I) -> I {
+    core::mem::forget(iterator.next());
+    iterator
 }
 fn roomy<T>(mut values: Vec<T>) -> Vec<T> {
     values.reserve(9);

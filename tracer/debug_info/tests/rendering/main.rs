@@ -411,6 +411,26 @@ fn parts_of_values_behind_wide_pointers_are_values() {
             "[3, 4]\n3",
         ),
         ("v_dyn_list", "print((*args.value)[1].Rect.h);", "2"),
+        (
+            "v_dyn_list",
+            "print(args.value[1].Rect.h); print(args.value[2]);",
+            "2\n-",
+        ),
+        (
+            "v_dyn_list",
+            "$list = args.value; print($list[1].Rect.h); print($list[2]);",
+            "2\n-",
+        ),
+        (
+            "v_deque_front",
+            "print(args.value[1]); print(args.value[4]);",
+            "-6\n-",
+        ),
+        (
+            "v_shared_slice",
+            "print(args.value[1]); print(args.value[2]);",
+            "6\n-",
+        ),
     ] {
         let known = running.values.iter().find(|known| known.name == name);
         let shown = printed(&info, &running, known.unwrap(), block);

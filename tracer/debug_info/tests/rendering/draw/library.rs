@@ -87,7 +87,7 @@ fn text(random: &mut Random) -> String {
     format!("{:?}", random.of(&TEXTS))
 }
 
-pub const PLAIN: [Plain; 28] = [
+pub const PLAIN: [Plain; 36] = [
     integer!(u8),
     integer!(i8),
     integer!(u16),
@@ -149,6 +149,46 @@ pub const PLAIN: [Plain; 28] = [
             format!("Cow::{form}{}{end}", text(random))
         })
     },
+    number("Ipv4Addr", |random| {
+        format!("Ipv4Addr::from_bits({})", random.next() as u32)
+    }),
+    number("Ipv6Addr", |random| {
+        let bits = u128::from(random.next()) << random.below(65);
+        format!("Ipv6Addr::from_bits({bits})")
+    }),
+    number("IpAddr", |random| {
+        format!("IpAddr::V4(Ipv4Addr::from_bits({}))", random.next() as u32)
+    }),
+    Plain {
+        is_key: false,
+        ..number("Layout", |_| "Layout::new::<(u8, u32)>()".into())
+    },
+    Plain {
+        is_copy: false,
+        ..number("&'static CStr", |random| {
+            format!("c{:?}", random.of(&["", "a", "b\\ c", "é"]))
+        })
+    },
+    Plain {
+        is_copy: false,
+        ..number("CString", |random| {
+            format!("CString::from(c{:?})", random.of(&["", "a", "\t"]))
+        })
+    },
+    Plain {
+        is_key: false,
+        is_copy: false,
+        ..number("AtomicU16", |random| {
+            format!("AtomicU16::new({})", random.next() as u16)
+        })
+    },
+    Plain {
+        is_key: false,
+        is_copy: false,
+        ..number("AtomicBool", |random| {
+            format!("AtomicBool::new({})", random.one_in(2))
+        })
+    },
     number("Duration", |random| {
         let nanoseconds = random.of(&[0, 1, 999_999_999, 1_500_000, 250, 7_000]);
         let many = random.next() >> 40;
@@ -173,8 +213,20 @@ pub struct Generic {
     pub is_of_system: bool,
     /// A type may have itself in it.
     pub is_behind: bool,
-    /// It is shown as what it leads to.
-    pub is_pointer: bool,
+    pub parts: Parts,
+}
+
+/// The parts of a value that a trace has names for.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Parts {
+    None,
+    /// Those of what it leads to, as which it is shown.
+    Behind,
+    /// None, and it is shown as its content.
+    Around,
+    /// The content of an `Option`.
+    Some,
+    Elements,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -192,7 +244,7 @@ const fn generic(name: &'static str, values: &'static [&'static str]) -> Generic
         first: First::Any,
         is_of_system: false,
         is_behind: false,
-        is_pointer: false,
+        parts: Parts::None,
     }
 }
 
@@ -210,6 +262,13 @@ const fn of_keys(generic: Generic) -> Generic {
     }
 }
 
+const fn copied(generic: Generic) -> Generic {
+    Generic {
+        first: First::Copied,
+        ..generic
+    }
+}
+
 const fn of_system(generic: Generic) -> Generic {
     Generic {
         is_of_system: true,
@@ -219,8 +278,22 @@ const fn of_system(generic: Generic) -> Generic {
 
 const fn pointer(name: &'static str, values: &'static [&'static str]) -> Generic {
     Generic {
-        is_pointer: true,
+        parts: Parts::Behind,
         ..generic(name, values)
+    }
+}
+
+const fn around(name: &'static str, values: &'static [&'static str]) -> Generic {
+    Generic {
+        parts: Parts::Around,
+        ..generic(name, values)
+    }
+}
+
+const fn of_elements(generic: Generic) -> Generic {
+    Generic {
+        parts: Parts::Elements,
+        ..generic
     }
 }
 
@@ -231,8 +304,11 @@ const fn behind(generic: Generic) -> Generic {
     }
 }
 
-pub const GENERIC: [Generic; 41] = [
-    generic("Option<{0}>", &["None", "Some({0})", "Some({0})"]),
+pub const GENERIC: [Generic; 66] = [
+    Generic {
+        parts: Parts::Some,
+        ..generic("Option<{0}>", &["None", "Some({0})", "Some({0})"])
+    },
     behind(generic(
         "Option<Box<{0}>>",
         &["None", "Some(Box::new({0}))"],
@@ -255,7 +331,7 @@ pub const GENERIC: [Generic; 41] = [
     pointer("&'static {0}", &["leak({0})"]),
     pointer("&'static mut {0}", &["leak_mut({0})"]),
     pointer("Pin<Box<{0}>>", &["Box::pin({0})"]),
-    behind(generic(
+    of_elements(behind(generic(
         "Vec<{0}>",
         &[
             "vec![]",
@@ -263,31 +339,31 @@ pub const GENERIC: [Generic; 41] = [
             "vec![{0}, {0}]",
             "roomy(vec![{0}, {0}, {0}])",
         ],
-    )),
-    behind(generic(
+    ))),
+    of_elements(behind(generic(
         "&'static [{0}]",
         &[
             "slice(vec![])",
             "slice(vec![{0}])",
             "slice(vec![{0}, {0}, {0}])",
         ],
-    )),
-    behind(generic(
+    ))),
+    of_elements(behind(generic(
         "Box<[{0}]>",
         &["Box::from([])", "Box::from([{0}])", "Box::from([{0}, {0}])"],
-    )),
-    behind(generic(
+    ))),
+    of_elements(behind(generic(
         "Rc<[{0}]>",
         &["Rc::from([])", "Rc::from([{0}, {0}])"],
-    )),
-    behind(generic(
+    ))),
+    of_elements(behind(generic(
         "VecDeque<{0}>",
         &[
             "VecDeque::new()",
             "VecDeque::from([{0}])",
             "turned(vec![{0}, {0}, {0}])",
         ],
-    )),
+    ))),
     behind(generic(
         "LinkedList<{0}>",
         &["LinkedList::new()", "LinkedList::from([{0}, {0}])"],
@@ -317,10 +393,7 @@ pub const GENERIC: [Generic; 41] = [
     ))),
     of_system(generic("Mutex<{0}>", &["Mutex::new({0})"])),
     of_system(generic("RwLock<{0}>", &["RwLock::new({0})"])),
-    Generic {
-        first: First::Copied,
-        ..generic("Cell<{0}>", &["Cell::new({0})"])
-    },
+    copied(generic("Cell<{0}>", &["Cell::new({0})"])),
     generic("RefCell<{0}>", &["RefCell::new({0})"]),
     generic("OnceCell<{0}>", &["OnceCell::new()", "OnceCell::from({0})"]),
     generic("ManuallyDrop<{0}>", &["ManuallyDrop::new({0})"]),
@@ -344,7 +417,83 @@ pub const GENERIC: [Generic; 41] = [
         "Grid<{0}, 2>",
         &["Grid { cells: [[{0}, {0}], [{0}, {0}]] }"],
     ),
-    generic("[{0}; 1]", &["[{0}]"]),
-    generic("[{0}; 3]", &["[{0}, {0}, {0}]"]),
+    of_elements(generic("[{0}; 1]", &["[{0}]"])),
+    of_elements(generic("[{0}; 3]", &["[{0}, {0}, {0}]"])),
+    of_elements(generic("[{0}; 20]", &["core::array::from_fn(|_| {0})"])),
+    generic(
+        "BTreeMap<u16, {0}>",
+        &["BTreeMap::from_iter((0..15_u16).map(|n| (n * 3, {0})))"],
+    ),
+    of_keys(generic(
+        "BTreeSet<({0}, u8)>",
+        &["BTreeSet::from_iter((0..30_u8).map(|n| ({0}, n)))"],
+    )),
+    of_system(generic(
+        "HashMap<i8, {0}>",
+        &["HashMap::from_iter((0..9_i8).map(|n| (n - 4, {0})))"],
+    )),
+    copied(generic(
+        "Cow<'static, [{0}]>",
+        &["Cow::Borrowed(slice(vec![]))", "Cow::Owned(vec![{0}, {0}])"],
+    )),
+    copied(generic("PhantomData<{0}>", &["PhantomData"])),
+    copied(generic("MaybeUninit<{0}>", &["MaybeUninit::new({0})"])),
+    copied(around("Wrapping<{0}>", &["Wrapping({0})"])),
+    copied(around("Saturating<{0}>", &["Saturating({0})"])),
+    generic(
+        "rc::Weak<{0}>",
+        &["rc::Weak::new()", "Rc::downgrade(leak(Rc::new({0})))"],
+    ),
+    around("Ref<'static, {0}>", &["leak(RefCell::new({0})).borrow()"]),
+    around(
+        "RefMut<'static, {0}>",
+        &["leak(RefCell::new({0})).borrow_mut()"],
+    ),
+    of_system(around(
+        "MutexGuard<'static, {0}>",
+        &["leak(Mutex::new({0})).lock().unwrap()"],
+    )),
+    of_system(generic(
+        "OnceLock<{0}>",
+        &["OnceLock::new()", "OnceLock::from({0})"],
+    )),
+    generic("RangeFrom<{0}>", &["({0}).."]),
+    generic("RangeTo<{0}>", &["..({0})"]),
+    generic("RangeToInclusive<{0}>", &["..=({0})"]),
+    generic(
+        "vec::IntoIter<{0}>",
+        &["vec![].into_iter()", "after(vec![{0}, {0}].into_iter())"],
+    ),
+    generic(
+        "slice::Iter<'static, {0}>",
+        &[
+            "slice(vec![]).iter()",
+            "after(slice(vec![{0}, {0}]).iter())",
+        ],
+    ),
+    generic(
+        "array::IntoIter<{0}, 3>",
+        &["after([{0}, {0}, {0}].into_iter())"],
+    ),
+    generic(
+        "option::IntoIter<{0}>",
+        &["None.into_iter()", "Some({0}).into_iter()"],
+    ),
+    generic(
+        "Rev<vec::IntoIter<{0}>>",
+        &["vec![{0}, {0}].into_iter().rev()"],
+    ),
+    generic(
+        "Enumerate<vec::IntoIter<{0}>>",
+        &["after(vec![{0}, {0}].into_iter().enumerate())"],
+    ),
+    generic(
+        "Skip<vec::IntoIter<{0}>>",
+        &["vec![{0}, {0}].into_iter().skip(1)"],
+    ),
+    generic(
+        "StepBy<vec::IntoIter<{0}>>",
+        &["vec![{0}, {0}].into_iter().step_by(2)"],
+    ),
     generic("[{0}; 0]", &["[]"]),
 ];
