@@ -14,7 +14,7 @@
 //!   options/{overwrite, pause-on-trace, annotate, record-tgid, stacktrace, func_stack_trace,
 //!            func-args, funcgraph-…, sleep-time}
 //!   per_cpu/cpuN/{trace, trace_pipe, snapshot, stats}
-//!   events/enable, events/GROUP/enable
+//!   events/enable, events/GROUP/{enable, filter}
 //!   events/GROUP/EVENT/{enable, filter, format, hist, id, profile, trigger}
 //! ```
 //!
@@ -144,7 +144,7 @@ static FILES: &[(&str, u32, Functions)] = &[
     (
         "set_event",
         READ | WRITE,
-        Functions::shows(|out| show_names(Event::is_recorded, out))
+        Functions::shows(|out| show_names(Event::is_wanted, out))
             .stores(set_event)
             .truncates(|| EVENTS.lock().enable(false, |_| true))
             .of_lines(),

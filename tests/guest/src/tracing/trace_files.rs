@@ -5,8 +5,8 @@
 //! second buffer in [`snapshots`], those of dumps in [`dumps`], those of tracers of all functions
 //! in [`tracers`], [`choices`], [`commands`], [`durations`] and [`traced_registers`], events of
 //! programs in [`programs`], and watches in [`watches`]. What is told of tasks and where CPUs begin
-//! is in [`names_of_tasks`], and which CPUs record in [`chosen_cpus`]. In [`scripts`] are the steps
-//! of scripts that others run.
+//! is in [`names_of_tasks`], and which CPUs record in [`chosen_cpus`]. Files of groups of events
+//! are in [`groups`]. In [`scripts`] are the steps of scripts that others run.
 
 mod arguments;
 mod choices;
@@ -15,6 +15,7 @@ mod commands;
 mod definitions;
 mod dumps;
 mod durations;
+mod groups;
 mod names_of_tasks;
 mod programs;
 mod reading;
