@@ -11,8 +11,8 @@
 //!   set_ftrace_pid, set_ftrace_notrace_pid, enabled_functions, touched_functions
 //!   max_graph_depth, tracing_thresh
 //!   function_profile_enabled, trace_stat/functionN
-//!   options/{overwrite, pause-on-trace, annotate, record-tgid, stacktrace, func_stack_trace,
-//!            func-args, funcgraph-…, sleep-time}
+//!   options/{overwrite, pause-on-trace, annotate, record-tgid, stacktrace, event-fork,
+//!            function-fork, func_stack_trace, func-args, funcgraph-…, sleep-time}
 //!   per_cpu/cpuN/{trace, trace_pipe, snapshot, stats}
 //!   events/enable, events/GROUP/{enable, filter}
 //!   events/GROUP/EVENT/{enable, filter, format, hist, id, profile, trigger}
@@ -66,7 +66,8 @@ use super::{
     buffer::MOST_KIB,
     event::Event,
     events::{EVENTS, Name},
-    names, output, sleep,
+    follow, names, output, sleep,
+    tasks::TaskUser,
     tracers::{Switch, TRACERS},
 };
 use crate::{
@@ -290,6 +291,19 @@ macro_rules! switch_option {
     };
 }
 
+/// The option that has sets of tasks follow their children.
+macro_rules! fork_option {
+    ($user:ident) => {
+        TraceOption {
+            get: || follow::is_on(TaskUser::$user),
+            set: |on| {
+                follow::set(TaskUser::$user, on);
+                Ok(())
+            },
+        }
+    };
+}
+
 /// Their names, which are those of files in `options`, too.
 static OPTIONS: &[(&str, TraceOption)] = &[
     (
@@ -340,6 +354,8 @@ static OPTIONS: &[(&str, TraceOption)] = &[
             set: |on| EVENTS.lock().set_stacks(on),
         },
     ),
+    ("event-fork", fork_option!(Events)),
+    ("function-fork", fork_option!(Tracers)),
     (
         "sleep-time",
         TraceOption {

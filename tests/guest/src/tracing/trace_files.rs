@@ -6,9 +6,11 @@
 //! in [`tracers`], [`choices`], [`commands`], [`durations`] and [`traced_registers`], events of
 //! programs in [`programs`], and watches in [`watches`]. What is told of tasks and where CPUs begin
 //! is in [`names_of_tasks`], and which CPUs record in [`chosen_cpus`]. Files of groups of events
-//! are in [`groups`]. In [`scripts`] are the steps of scripts that others run.
+//! are in [`groups`], and sets that follow tasks in [`children`]. In [`scripts`] are the steps of
+//! scripts that others run.
 
 mod arguments;
+mod children;
 mod choices;
 mod chosen_cpus;
 mod commands;
