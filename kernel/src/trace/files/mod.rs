@@ -12,7 +12,7 @@
 //!   max_graph_depth, tracing_thresh
 //!   function_profile_enabled, trace_stat/functionN
 //!   options/{overwrite, pause-on-trace, annotate, record-tgid, stacktrace, event-fork,
-//!            function-fork, func_stack_trace, func-args, funcgraph-…, sleep-time}
+//!            function-fork, func_stack_trace, func-args, funcgraph-…, sleep-time, graph-time}
 //!   per_cpu/cpuN/{trace, trace_pipe, snapshot, stats}
 //!   events/enable, events/GROUP/{enable, filter}
 //!   events/GROUP/EVENT/{enable, filter, format, hist, id, profile, trigger}
@@ -68,7 +68,7 @@ use super::{
     events::{EVENTS, Name},
     follow, names, output, sleep,
     tasks::TaskUser,
-    tracers::{Switch, TRACERS},
+    tracers::{Switch, TRACERS, Times},
 };
 use crate::{
     arch::smp,
@@ -352,6 +352,16 @@ static OPTIONS: &[(&str, TraceOption)] = &[
         TraceOption {
             get: || EVENTS.lock().with_stacks(),
             set: |on| EVENTS.lock().set_stacks(on),
+        },
+    ),
+    (
+        "graph-time",
+        TraceOption {
+            get: || TRACERS.lock().times() == Times::WithInner,
+            set: |on| {
+                let times = if on { Times::WithInner } else { Times::Own };
+                TRACERS.lock().set_times(times)
+            },
         },
     ),
     ("event-fork", fork_option!(Events)),

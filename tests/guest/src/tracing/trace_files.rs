@@ -6,7 +6,8 @@
 //! in [`tracers`], [`choices`], [`commands`], [`durations`] and [`traced_registers`], events of
 //! programs in [`programs`], and watches in [`watches`]. What is told of tasks and where CPUs begin
 //! is in [`names_of_tasks`], and which CPUs record in [`chosen_cpus`]. Files of groups of events
-//! are in [`groups`], and sets that follow tasks in [`children`]. In [`scripts`] are the steps of
+//! are in [`groups`], and sets that follow tasks in [`children`]. All of them are met by chance in
+//! [`walk`]. In [`scripts`] are the steps of
 //! scripts that others run.
 
 mod arguments;
@@ -26,6 +27,7 @@ mod snapshots;
 mod traced_registers;
 mod tracers;
 mod triggers;
+mod walk;
 mod watches;
 
 use abi::open;
