@@ -470,7 +470,13 @@ impl Events {
             Err(error) => return Err(self.refuse_trigger(name, text, error)),
         };
         match change {
-            Change::None => Ok(()),
+            Change::None => match &trigger.action {
+                // A name that was mistyped is told, as on Linux.
+                Action::SetEvent { group, event, .. } if !self.has(group, event) => {
+                    Err(Errno::EINVAL)
+                }
+                _ => Ok(()),
+            },
             Change::Add { paused } => {
                 if let Err(reason) = self.check_watch(&trigger) {
                     let error = TriggerError::watch(reason, text);

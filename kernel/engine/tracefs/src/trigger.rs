@@ -534,6 +534,13 @@ impl Line {
         // The trigger to take away is known by its kind, so the file's `:unlimited` needs no
         // reading.
         if !remove {
+            // As in Linux, a colon after these names needs a count.
+            let ends_in_colon = text.split_whitespace().next().is_some_and(|word| {
+                matches!(action, Action::SetEvent { .. }) && word.ends_with(':')
+            });
+            if ends_in_colon {
+                return Err(TriggerError::BadCount);
+            }
             let condition;
             (count, condition) = split_count(rest)?;
             filter = read_filter(condition, fields, symbols)?;

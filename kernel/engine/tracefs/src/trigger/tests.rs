@@ -187,6 +187,8 @@ fn bad_lines_are_refused() {
         ("traceon if", TriggerError::NoIf),
         ("traceon:1x", TriggerError::BadCount),
         ("traceon:18446744073709551616", TriggerError::BadCount),
+        ("enable_event:a:b:", TriggerError::BadCount),
+        ("disable_hist:a:b: if u8 == 1", TriggerError::BadCount),
         ("enable_event", TriggerError::NoParameter),
         ("enable_event:kprobes", TriggerError::NoParameter),
         ("enable_event:kprobes:", TriggerError::NoParameter),

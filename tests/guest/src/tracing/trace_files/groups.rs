@@ -187,6 +187,9 @@ fn a_trigger_starts_and_stops_the_histograms_of_another_event() {
     assert_eq!(hits(), [2, 3, 1]);
 
     for line in [
+        "!enable_hist:kprobes:nothing",
+        "!disable_event:kprobes:nothing",
+        "enable_hist:kprobes:b:",
         "enable_hist:kprobes:nothing",
         "enable_hist:kprobes",
         "enable_hist",
