@@ -10,7 +10,7 @@ use kernel::{
 
 use super::{clean_up, echo, exists, on_cpu, reading::define, show};
 
-/// The text of a file, without the lines of tasks that this test does not know.
+/// The line of a task in a file.
 fn line_of(file: &str, pid: i32) -> Option<String> {
     let text = show(file);
     let start = format!("{pid} ");
