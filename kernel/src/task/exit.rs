@@ -1,7 +1,7 @@
 //! The end of a task.
 
 use super::{process, scheduler};
-use crate::{task, uprobes::registry};
+use crate::{task, trace::follow, uprobes::registry};
 use abi::WaitStatus;
 
 /// Ends the running task; its parent gets `code`, encoded as a [`WaitStatus`]. Interrupts on, no
@@ -14,6 +14,7 @@ use abi::WaitStatus;
 #[inline(never)]
 pub extern "C" fn do_exit(code: i64) -> ! {
     let task = task::current();
+    follow::ends(task.pid());
     task.process.release();
     // The space is not loaded any more when its last reference goes.
     drop(task.set_user_space(None));

@@ -1,7 +1,7 @@
 //! Making a process out of another.
 
 use super::{Task, process, scheduler};
-use crate::{arch::PtRegs, errno::Errno, mm::uaccess, task, uprobes::registry};
+use crate::{arch::PtRegs, errno::Errno, mm::uaccess, task, trace::follow, uprobes::registry};
 use abi::{clone, signal};
 use alloc::sync::Arc;
 use core::hint::black_box;
@@ -72,6 +72,7 @@ fn fork(
         uaccess::put_user(parent_tid, &pid)?;
     }
     process::add(child.clone(), parent.clone())?;
+    follow::forked(parent.pid(), pid);
     // SAFETY: (1) by `into_raw`.
     unsafe { wake_up_new_task(Arc::into_raw(child)) };
     Ok(pid)

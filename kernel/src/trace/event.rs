@@ -81,6 +81,11 @@ pub struct Event {
     switch: Shared<AtomicU64>,
     /// How many triggers of other events have the switch.
     pub switch_users: usize,
+    /// The histograms that do not count, a bit each ([`ActiveTrigger::bit`]). Hits look at it while
+    /// there are triggers that change it.
+    paused: Shared<AtomicU64>,
+    /// How many such triggers there are.
+    paused_users: usize,
     next_trigger: u32,
 }
 
@@ -91,7 +96,8 @@ pub struct ActiveTrigger {
     name: String,
     /// The slot of one that acts on something else than a histogram.
     pub slot: Option<Taken>,
-    pub paused: bool,
+    /// The bit of a histogram in the word that says which of them do not count. 0: it is none.
+    bit: u64,
 }
 
 /// The parts that a program has.
@@ -193,6 +199,8 @@ impl Event {
             maps: Vec::new(),
             switch: Shared::try_new(AtomicU64::new(0))?,
             switch_users: 0,
+            paused: Shared::try_new(AtomicU64::new(0))?,
+            paused_users: 0,
             next_trigger: 0,
         })
     }
@@ -205,7 +213,13 @@ impl Event {
 
     /// Whether hits are to do anything.
     pub fn is_wanted(&self) -> bool {
-        self.enabled || !self.triggers.is_empty() || self.switch_users > 0
+        self.enabled || self.is_watched_by_triggers()
+    }
+
+    /// Whether it has triggers, or those of others have something of it. Linux calls that soft
+    /// mode.
+    const fn is_watched_by_triggers(&self) -> bool {
+        !self.triggers.is_empty() || self.switch_users > 0 || self.paused_users > 0
     }
 
     /// Whether it is one of the kernel's own.
@@ -295,7 +309,19 @@ impl Event {
         let is_after = |active: &&ActiveTrigger| active.trigger.action.is_after_the_record();
         for active in self.triggers.iter().filter(|active| !is_after(active)) {
             match &active.trigger.action {
-                Action::Hist(_) if active.paused && extent == Extent::Now => {}
+                Action::Hist(hist) if self.paused_users > 0 || extent == Extent::Largest => {
+                    let end = program.builder.label();
+                    let paused = core::ptr::from_ref(&*self.paused).addr() as i64;
+                    program
+                        .builder
+                        .set(Reg::R0, paused)
+                        .load(Reg::R0, Reg::R0, 0, Size::B8)
+                        .alu(AluOp::And, Reg::R0, active.bit as i32)
+                        .branch(Condition::NotEqual, Reg::R0, 0, end);
+                    program.count(hist, &active.name)?;
+                    program.builder.place(end);
+                }
+                Action::Hist(_) if self.is_paused(active) => {}
                 Action::Hist(hist) => program.count(hist, &active.name)?,
                 _ => {
                     let end = active.act(&mut program)?;
@@ -353,11 +379,19 @@ impl Event {
         let (Ok(name), Ok(())) = (name, self.triggers.try_reserve(1)) else {
             return (Err(Errno::ENOMEM), Some(trigger));
         };
+        let bit = match trigger.action {
+            Action::Hist(_) => self.free_bit(),
+            _ => Some(0),
+        };
+        let Some(bit) = bit else {
+            return (Err(Errno::EINVAL), Some(trigger));
+        };
+        self.set_paused(bit, paused);
         self.triggers.push(ActiveTrigger {
             trigger,
             name,
             slot,
-            paused,
+            bit,
         });
         let result = self.apply_growth();
         let back = match result {
@@ -399,10 +433,52 @@ impl Event {
     /// # Errors
     /// The same as [`Event::apply`].
     pub fn pause(&mut self, index: usize, paused: bool) -> Result<(), Errno> {
-        let old = core::mem::replace(&mut self.triggers[index].paused, paused);
+        let active = &self.triggers[index];
+        let (bit, old) = (active.bit, self.is_paused(active));
+        self.set_paused(bit, paused);
         let result = self.apply();
         if result.is_err() {
-            self.triggers[index].paused = old;
+            self.set_paused(bit, old);
+        }
+        result
+    }
+
+    /// A bit that no histogram has. None: all are in use. A program compares with 31 bits.
+    fn free_bit(&self) -> Option<u64> {
+        let is_free = |bit: &u64| self.triggers.iter().all(|active| active.bit != *bit);
+        (0..31).map(|at| 1 << at).find(is_free)
+    }
+
+    fn is_paused(&self, active: &ActiveTrigger) -> bool {
+        self.paused.load(Ordering::Relaxed) & active.bit != 0
+    }
+
+    fn set_paused(&self, bit: u64, paused: bool) {
+        match paused {
+            true => self.paused.fetch_or(bit, Ordering::Relaxed),
+            false => self.paused.fetch_and(!bit, Ordering::Relaxed),
+        };
+    }
+
+    /// The word that says which histograms do not count, for triggers that change it: of all at
+    /// once.
+    pub fn paused_word(&self) -> &Shared<AtomicU64> {
+        &self.paused
+    }
+
+    /// One more trigger changes that word, or one less.
+    ///
+    /// # Errors
+    /// The same as [`Event::apply`].
+    pub fn share_paused(&mut self, more: bool) -> Result<(), Errno> {
+        let before = self.paused_users;
+        self.paused_users = match more {
+            true => before + 1,
+            false => before.saturating_sub(1),
+        };
+        let result = self.apply();
+        if more && result.is_err() {
+            self.paused_users = before;
         }
         result
     }
@@ -457,7 +533,7 @@ impl Event {
 
     /// The content of `enable`.
     pub fn enabled_text(&self) -> &'static str {
-        match (self.is_recorded(), self.switch_users > 0) {
+        match (self.is_recorded(), self.is_watched_by_triggers()) {
             (false, false) => "0",
             (true, false) => "1",
             (false, true) => "0*",
@@ -491,7 +567,7 @@ impl Event {
         for active in &self.triggers {
             let left = active.slot.as_ref().and_then(Taken::left);
             let missed = active.slot.as_ref().map_or(0, Taken::missed);
-            let line = active.trigger.line(left, active.paused, missed);
+            let line = active.trigger.line(left, self.is_paused(active), missed);
             writeln!(out, "{line}")?;
         }
         Ok(())
@@ -513,7 +589,7 @@ impl Event {
             is_first = false;
             let table = self.table(hist, &active.name)?;
             table.write(
-                active.paused,
+                self.is_paused(active),
                 &KernelSymbols,
                 &StackNames(self, active),
                 out,

@@ -26,7 +26,7 @@ use tracefs::{
     line::stack,
     record::Layout,
     refusal::{Reason, Refusal},
-    trigger::{Action, Change, Line, LogSource, Trigger, TriggerError, WatchReason},
+    trigger::{Action, Change, Line, LogSource, Switched, Trigger, TriggerError, WatchReason},
 };
 
 use super::{
@@ -227,6 +227,19 @@ impl Events {
         self.list.iter().map(|entry| (&entry.name, &entry.event))
     }
 
+    /// Visits all events, by name, with the log of errors, until a visit fails.
+    ///
+    /// # Errors
+    /// Those of the visit.
+    pub fn for_each(
+        &mut self,
+        mut visit: impl FnMut(&Name, &mut Event, &mut ErrorLog) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let (list, errors) = (&mut self.list, &mut self.errors);
+        list.iter_mut()
+            .try_for_each(|entry| visit(&entry.name, &mut entry.event, errors))
+    }
+
     /// Obeys the commands that were written to `file`, one by one. The first one that is refused
     /// ends it; those before it stay.
     ///
@@ -425,12 +438,13 @@ impl Events {
         result
     }
 
-    /// Whether the events that `select` chooses are on: `0`, `1`, or `X` if some are.
+    /// Whether the events that `select` chooses are on: `0`, `1`, or `X` if some are. As on Linux,
+    /// one that triggers keep is on.
     pub fn enabled(&self, select: impl Fn(&Name) -> bool) -> char {
         let mut states = self
             .iter()
             .filter(|(name, _)| select(name))
-            .map(|(_, event)| event.is_recorded());
+            .map(|(_, event)| event.is_wanted());
         match states.next() {
             None => '0',
             Some(first) if !states.all(|state| state == first) => 'X',
@@ -456,7 +470,13 @@ impl Events {
             Err(error) => return Err(self.refuse_trigger(name, text, error)),
         };
         match change {
-            Change::None => Ok(()),
+            Change::None => match &trigger.action {
+                // A name that was mistyped is told, as on Linux.
+                Action::SetEvent { group, event, .. } if !self.has(group, event) => {
+                    Err(Errno::EINVAL)
+                }
+                _ => Ok(()),
+            },
             Change::Add { paused } => {
                 if let Err(reason) = self.check_watch(&trigger) {
                     let error = TriggerError::watch(reason, text);
@@ -514,24 +534,28 @@ impl Events {
             Action::TraceOff => Taken::new(Deed::TraceOff, count, Other::default()),
             Action::SetEvent {
                 enable,
+                switched,
                 group,
                 event,
             } => {
                 let other = self.called(group, event).ok_or(Errno::EINVAL)?;
-                other.share_switch(true)?;
-                let deed = match enable {
-                    true => Deed::EnableEvent,
-                    false => Deed::DisableEvent,
+                let (deed, switch) = match switched {
+                    Switched::Records => {
+                        other.share_switch(true)?;
+                        let deeds = [Deed::DisableEvent, Deed::EnableEvent];
+                        (deeds[usize::from(*enable)], other.switch())
+                    }
+                    Switched::Histograms => {
+                        other.share_paused(true)?;
+                        let deeds = [Deed::DisableHist, Deed::EnableHist];
+                        (deeds[usize::from(*enable)], other.paused_word())
+                    }
                 };
-                let switch = Some(other.switch().clone());
-                Taken::new(
-                    deed,
-                    count,
-                    Other {
-                        switch,
-                        watch: None,
-                    },
-                )
+                let other = Other {
+                    switch: Some(switch.clone()),
+                    watch: None,
+                };
+                Taken::new(deed, count, other)
             }
             Action::AimWatch {
                 set,
@@ -604,14 +628,22 @@ impl Events {
         if trigger.action == Action::Snapshot {
             TRACING.buffer.disarm();
         }
-        let other = match &trigger.action {
-            Action::SetEvent { group, event, .. } => self.called(group, event),
-            Action::AimWatch { event, .. } => self.called(DEFAULT_WATCH_GROUP, event),
-            _ => None,
+        let (other, switched) = match &trigger.action {
+            Action::SetEvent {
+                switched,
+                group,
+                event,
+                ..
+            } => (self.called(group, event), *switched),
+            Action::AimWatch { event, .. } => {
+                (self.called(DEFAULT_WATCH_GROUP, event), Switched::Records)
+            }
+            _ => return Ok(()),
         };
-        match other {
-            Some(other) => other.share_switch(false),
-            None => Ok(()),
+        match (other, switched) {
+            (Some(other), Switched::Records) => other.share_switch(false),
+            (Some(other), Switched::Histograms) => other.share_paused(false),
+            (None, _) => Ok(()),
         }
     }
 

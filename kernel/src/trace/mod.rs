@@ -12,6 +12,7 @@
 //! | [`sources`] | events of the kernel's own |
 //! | [`tracers`] | the tracers of all functions: their entries, and their calls |
 //! | [`files`], [`output`] | the files below `/sys/kernel/tracing`; lines of `trace` |
+//! | [`follow`] | children of tasks in a set are in it, too |
 //! | [`sleep`] | durations of calls without the time in which their task is switched out |
 //! | [`stacks`] | call stacks as text |
 //! | [`touched`] | the functions that tracing has been on |
@@ -29,6 +30,7 @@ pub mod dump_requests;
 pub mod event;
 pub mod events;
 pub mod files;
+pub mod follow;
 pub mod names;
 pub mod output;
 pub mod program;

@@ -6,7 +6,10 @@
 #![forbid(unsafe_code)]
 
 use alloc::{string::String, vec::Vec};
-use core::fmt::{self, Write};
+use core::{
+    fmt::{self, Write},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 use fallible::{Text, written};
 use tracefs::{
@@ -28,6 +31,18 @@ use crate::{
     task::{Pid, comms},
     time,
 };
+
+/// Lines tell the thread groups of tasks.
+pub static SHOWS_GROUPS: AtomicBool = AtomicBool::new(false);
+
+/// Where records were overwritten, a line tells where those of each other CPU begin.
+pub static TELLS_STARTS: AtomicBool = AtomicBool::new(true);
+
+/// The thread group of a task: its own, because no task shares one. 0 for an idle task, which has
+/// none.
+const fn group_of(pid: Pid) -> i32 {
+    pid
+}
 
 /// The forms of what stands in front of a record's text.
 #[derive(Clone, Copy)]
@@ -55,6 +70,9 @@ pub struct Printer {
     interrupt: Option<u64>,
     layouts: Layouts,
     comms: Vec<(Pid, String)>,
+    shows_groups: bool,
+    /// The CPUs of whose records there was one, a bit each, if lines tell that. None: they do not.
+    started: Option<u64>,
     symbols: CachedSymbols,
     /// The line that is being made. It is written at once, because its many pieces are short.
     line: Text,
@@ -77,6 +95,8 @@ impl Printer {
             interrupt: Some(tracers::interrupt_function()),
             layouts: EVENTS.lock().layouts()?,
             comms: Vec::new(),
+            shows_groups: SHOWS_GROUPS.load(Relaxed),
+            started: None,
             symbols: CachedSymbols::empty(),
             line: Text::new(),
         })
@@ -153,9 +173,17 @@ impl Printer {
         let comm = name_of(pid, &mut self.comms)?;
         let origin = Origin {
             comm,
+            group: self.shows_groups.then_some(group_of(pid)),
             cpu: cpu as u32,
             time_ns,
         };
+        let started = self.started.map(|started| (started, started | 1 << cpu));
+        if let Some((before, now)) = started
+            && before != 0
+            && before != now
+        {
+            line::write_start(cpu as u32, &mut self.line)?;
+        }
         let mark = match form {
             Form::Full => {
                 line::write_prefix(record, &origin, &mut self.line)?;
@@ -170,6 +198,7 @@ impl Printer {
         write_record(id, record, &mut self.layouts, &self.symbols, &mut self.line)?;
         self.line.write_char('\n')?;
         out.write_str(&self.line)?;
+        self.started = started.map(|(_, now)| now);
         Ok(mark)
     }
 
@@ -231,13 +260,20 @@ impl Printer {
 
     /// Writes the head of the tracer.
     fn head(&mut self, unread: u64, written: u64, out: &mut dyn Write) -> fmt::Result {
+        let head = line::Head {
+            tracer: self.kind.name(),
+            entries: unread,
+            written,
+            cpus: smp::online_cpus(),
+            with_groups: self.shows_groups,
+        };
         match self.kind {
             TracerKind::Graph => {
                 self.line.clear();
                 self.writer(|writer, text| writer.head(text))?;
                 out.write_str(&self.line)
             }
-            kind => line::write_header(kind.name(), unread, written, smp::online_cpus(), out),
+            TracerKind::Nop | TracerKind::Function => line::write_header(&head, out),
         }?;
         line::write_missed(self.missed, out)
     }
@@ -314,6 +350,21 @@ fn name_of(pid: Pid, known: &mut Vec<(Pid, String)>) -> Result<&str, fmt::Error>
     Ok(&known[at].1)
 }
 
+/// Writes the numbers and names of the tasks that are known; with `of_groups`, the numbers of their
+/// thread groups in place of the names.
+///
+/// # Errors
+/// That of `out`, and ENOMEM.
+pub fn show_tasks(of_groups: bool, out: &mut dyn Write) -> Result<(), Errno> {
+    for (pid, comm) in comms::known()? {
+        match of_groups {
+            true => writeln!(out, "{pid} {}", group_of(pid))?,
+            false => writeln!(out, "{pid} {comm}")?,
+        }
+    }
+    Ok(())
+}
+
 /// Writes the text of `trace`, of all CPUs or of one.
 ///
 /// # Errors
@@ -366,6 +417,10 @@ fn show_records(
 ) -> Result<(), Errno> {
     let mut calls = CallLines::new()?;
     let mut result = Ok(());
+    let overwritten = |cpu| TRACING.buffer.stats_of(cpu, which).overwritten > 0;
+    if TELLS_STARTS.load(Relaxed) && (0..smp::possible_cpus()).any(overwritten) {
+        printer.started = Some(0);
+    }
     TRACING.buffer.view(which, cpu, |item| {
         result = printer.print(&item, &mut calls, out);
         result.is_ok()

@@ -9,7 +9,7 @@ use core::fmt::Write;
 use fallible::{push, try_vec};
 use trace_agent::tasks::Tasks;
 
-use crate::errno::Errno;
+use crate::{errno::Errno, task::Pid};
 
 /// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +79,37 @@ impl TaskSet {
     pub fn change(&mut self, word: &str) -> Result<(), Errno> {
         let number = word.parse::<i32>().ok();
         let number = number.and_then(|number| u32::try_from(number).ok());
-        let number = number.ok_or(Errno::EINVAL)?;
+        self.add(number.ok_or(Errno::EINVAL)?)
+    }
+
+    /// Adds a child, if its parent is in the set. Returns whether it is.
+    ///
+    /// # Errors
+    /// As [`TaskSet::change`].
+    pub fn inherit(&mut self, parent: Pid, child: Pid) -> Result<bool, Errno> {
+        let is_there = self.numbers.contains(&parent.unsigned_abs());
+        if is_there {
+            self.add(child.unsigned_abs())?;
+        }
+        Ok(is_there)
+    }
+
+    /// Takes a number out, unless it is the last one. Returns whether it was there.
+    pub fn leave(&mut self, task: Pid) -> bool {
+        let place = self
+            .numbers
+            .iter()
+            .position(|number| *number == task.unsigned_abs());
+        match place.filter(|_| self.numbers.len() > 1) {
+            Some(at) => {
+                self.numbers.remove(at);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn add(&mut self, number: u32) -> Result<(), Errno> {
         if self.numbers.contains(&number) {
             return Ok(());
         }

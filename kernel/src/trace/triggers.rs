@@ -53,6 +53,9 @@ pub enum Deed {
     ClearWatch,
     /// A watch is aimed at nothing, if it is aimed at the value.
     ClearWatchAt,
+    /// The histograms of another event count.
+    EnableHist,
+    DisableHist,
 }
 
 struct Slot {
@@ -60,8 +63,8 @@ struct Slot {
     deed: AtomicU64,
     /// How often it still acts.
     left: AtomicU64,
-    /// The switch of another event, which [`Taken`] keeps alive. Null if recording as a whole is
-    /// switched.
+    /// The switch of another event, or the word of its histograms, which [`Taken`] keeps alive.
+    /// Null if recording as a whole is switched.
     switch: AtomicPtr<AtomicU64>,
     /// The watch of another event, which [`Taken`] keeps alive, or null.
     watch: AtomicPtr<WatchPlace>,
@@ -103,7 +106,7 @@ pub struct Taken {
 /// What a slot leads to.
 #[derive(Default)]
 pub struct Other {
-    /// The switch of another event.
+    /// The switch of another event, or the word of its histograms.
     pub switch: Option<Shared<AtomicU64>>,
     /// The watch of that event.
     pub watch: Option<Shared<WatchPlace>>,
@@ -194,6 +197,10 @@ pub(super) fn act(number: u64, value: u64) -> u64 {
         ask(None);
     } else if deed == Deed::CpuDump as u64 {
         ask(Some(percpu::cpu_id()));
+    } else if let Some(paused) = switch {
+        // All of them, a bit each.
+        let none = deed == Deed::EnableHist as u64;
+        paused.store(if none { 0 } else { u64::MAX }, Relaxed);
     }
     1
 }

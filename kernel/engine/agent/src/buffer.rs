@@ -22,6 +22,7 @@
 //! # Contexts
 //! Task context, may sleep.
 
+mod chosen_cpus;
 mod item;
 
 use alloc::{
@@ -129,7 +130,8 @@ pub struct Totals {
     pub unread: u64,
     /// Not written, because there was no room for them.
     pub dropped: u64,
-    /// Not begun, because recording was off, or paused while the rings were changed.
+    /// Not begun, because recording was off, or paused while the rings were changed, or the CPU was
+    /// left out.
     pub off: u64,
 }
 
@@ -297,6 +299,7 @@ impl<A: Agent> Rings<A> {
             // SAFETY: empty rings, which live until they are taken away again; null is none. No
             // record is being written.
             unsafe {
+                chosen_cpus::prepare::<A>(cpu, [Some(owned), others.get(cpu)]);
                 held.set_spare(other);
                 held.set_live(owned.start());
             }
@@ -333,8 +336,12 @@ impl<A: Agent> Rings<A> {
         if self.others.is_empty() {
             let others = others_of(&self.rings, self.pages, self.mode)?;
             for (cpu, owned) in others.iter().enumerate() {
-                // SAFETY: an empty ring, which lives until it is taken away again.
-                unsafe { hold::<A>(cpu).set_spare(owned.start()) };
+                // SAFETY: an empty ring, which lives until it is taken away again. Nothing has
+                // written to it.
+                unsafe {
+                    chosen_cpus::prepare::<A>(cpu, [Some(owned), None]);
+                    hold::<A>(cpu).set_spare(owned.start());
+                }
             }
             self.others = others;
         }

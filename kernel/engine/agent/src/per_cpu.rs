@@ -10,7 +10,7 @@
 
 use core::{
     mem::offset_of,
-    sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed},
 };
 
 use trace_ring::spare::Spare;
@@ -41,10 +41,14 @@ pub struct PerCpu {
     spare: Spare,
     /// Loads of programs that found no memory.
     pub(crate) bad_loads: AtomicU64,
-    /// Records that were not begun, because recording was off, or paused while rings change.
+    /// Records that were not begun, because recording was off here or everywhere, or paused while
+    /// rings change.
     pub(crate) records_off: AtomicU64,
     /// The address that the watchpoint watches whose program runs; 0: none runs.
     pub(crate) watched: AtomicU64,
+    /// The CPU begins no records:
+    /// see [`Buffers::choose_cpus`](crate::buffer::Buffers::choose_cpus).
+    pub(crate) left_out: AtomicBool,
     /// Counters of programs: see [`crate::counters`].
     counters: [AtomicU64; COUNTERS],
 }
@@ -70,6 +74,7 @@ impl PerCpu {
             bad_loads: AtomicU64::new(0),
             records_off: AtomicU64::new(0),
             watched: AtomicU64::new(0),
+            left_out: AtomicBool::new(false),
             counters: [const { AtomicU64::new(0) }; COUNTERS],
         }
     }

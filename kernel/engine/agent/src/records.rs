@@ -25,6 +25,8 @@
 //!     worth no instruction more: it marks the record as complete, does not find it at the live
 //!     ring's end of what is published, and leaves that to `Ring::settle`. So it is if
 //!     `trace_publish_slowly` finds another ring than the routine did: no record is busy there.
+//! RECORD-4. A CPU that is left out begins no records. Its rings are at the end of a page then, so
+//!     each record takes the slow functions, which ask.
 //! RECORD-2. They are routines in the sense of [`bpf_compiler::Routine`]:
 //!     they change `rax`, `rcx`, `rdx`, `rsi`, `rdi` and the flags.
 //!
@@ -308,7 +310,8 @@ fn count_off<A: Agent>() {
 /// counts.
 #[inline(always)]
 fn reserve<A: Agent>(size: u64, room: u64) -> *mut u8 {
-    if A::tracing().recording.reasons() != 0 {
+    let is_left_out = A::this_cpu_tracing().left_out.load(Relaxed);
+    if is_left_out || A::tracing().recording.reasons() != 0 {
         count_off::<A>();
         return null_mut();
     }

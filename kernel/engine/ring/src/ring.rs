@@ -373,6 +373,28 @@ impl<'m> Ring<'m> {
             .store(writing.reserved.load(Relaxed), Release);
     }
 
+    /// Ends the page that is written to. So the next record opens a page, which its writer does in
+    /// [`Self::reserve`] only, and not by what it may do itself of that.
+    ///
+    /// # Safety
+    /// No record of the ring is being written, and none will be before this is over.
+    pub unsafe fn end_page(self) {
+        let writing = &self.header().writing;
+        let at = Position(writing.reserved.load(Relaxed));
+        let used = at.offset() & (PAGE_BYTES as u32 - 1);
+        if used == 0 {
+            return;
+        }
+        let rest = PAGE_BYTES as u32 - used;
+        // SAFETY: in the page, because a page ends at a multiple of its size.
+        let word = unsafe { self.word(at.offset()) };
+        word.store(u64::from(rest) << 8 | state::PADDING, Relaxed);
+        let end = Position::new(at.sequence(), at.offset() + rest).0;
+        writing.reserved.store(end, Relaxed);
+        // Release as in `finish`.
+        writing.committed.store(end, Release);
+    }
+
     /// Moves `committed` on from `last` to `reserved`, unless a nested writer has moved it.
     #[cold]
     #[inline(never)]

@@ -42,9 +42,10 @@ pub const DEFAULT_GROUP: &str = "kprobes";
 pub const DEFAULT_USER_GROUP: &str = "uprobes";
 /// The group of a watch that names none.
 pub const DEFAULT_WATCH_GROUP: &str = "wprobes";
-/// The name of the file beside the groups, and beside the events of a group. None of them can have
-/// it.
-const FILE_NAME: &str = "enable";
+/// The name of the file beside the groups. None of them can have it.
+const FILE_BESIDE_GROUPS: &str = "enable";
+/// The names of the files beside the events of a group. None of them can have one.
+const FILES_BESIDE_EVENTS: [&str; 2] = ["enable", "filter"];
 /// The most bytes of a group's or an event's name.
 pub const MOST_NAME_BYTES: usize = 63;
 /// The most arguments of an event.
@@ -458,7 +459,7 @@ fn parse_name(text: &str) -> Result<Names<'_>, (Reason, usize)> {
         if !group.starts_with(is_good) || !group.chars().all(|c| is_good(c) || c.is_ascii_digit()) {
             return Err((Reason::BadGroupName, 0));
         }
-        if group == FILE_NAME {
+        if group == FILE_BESIDE_GROUPS {
             return Err((Reason::NameOfFile, 0));
         }
     }
@@ -467,7 +468,7 @@ fn parse_name(text: &str) -> Result<Names<'_>, (Reason, usize)> {
         "" => Err((Reason::NoEventName, start)),
         event if event.len() > MOST_NAME_BYTES => Err((Reason::EventTooLong, start)),
         event if !is_identifier(event) => Err((Reason::BadEventName, start)),
-        FILE_NAME => Err((Reason::NameOfFile, start)),
+        event if FILES_BESIDE_EVENTS.contains(&event) => Err((Reason::NameOfFile, start)),
         event => Ok((group, Some(event))),
     }
 }

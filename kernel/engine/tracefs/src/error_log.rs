@@ -12,6 +12,7 @@
 use crate::{
     commands::{BadLine, Words},
     definition::{File, ProbePlace},
+    filter::FilterError,
     refusal::Refusal,
 };
 use alloc::{collections::VecDeque, string::String};
@@ -54,6 +55,12 @@ impl ErrorLog {
         Self {
             entries: VecDeque::new(),
         }
+    }
+
+    /// Adds an entry: at `time_ns` since the boot, the filter `text` was refused.
+    pub fn add_refused_filter(&mut self, time_ns: u64, error: &FilterError, text: &str) {
+        let (reason, location) = (error.reason.text(), FilterError::LOCATION);
+        self.add(time_ns, location, &reason, &text, error.column);
     }
 
     /// Adds an entry: at `time_ns` since the boot, `source` refused `command` because of `text`,

@@ -44,6 +44,14 @@ pub use tasks::of_tasks;
 
 use crate::field::{Element, Field, FieldKind, Width};
 
+/// The text of the file `filter` of a group, which has no filter of its own.
+pub const GROUP_TEXT: &str = "\
+### global filter ###
+# Use this to set filters for multiple events.
+# Only events with the given fields will be affected.
+# If no events are modified, an error message will be displayed here
+";
+
 /// The thing that a test looks at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {

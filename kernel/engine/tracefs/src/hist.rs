@@ -70,6 +70,8 @@ pub enum Source {
     Comm,
     /// The call stack. Only a key.
     Stack,
+    /// The hits. Only a value, in another form than the hit count that each row has.
+    HitCount,
 }
 
 impl Source {
@@ -80,6 +82,7 @@ impl Source {
             Self::Cpu => "common_cpu",
             Self::Comm => "common_comm",
             Self::Stack => "common_stacktrace",
+            Self::HitCount => "hitcount",
         }
     }
 
@@ -88,7 +91,7 @@ impl Source {
         match self {
             Self::Field(field) => field.is_string(),
             Self::Comm => true,
-            Self::Cpu | Self::Stack => false,
+            Self::Cpu | Self::Stack | Self::HitCount => false,
         }
     }
 
@@ -103,6 +106,7 @@ impl Source {
                 Element::String => None,
             },
             Self::Cpu => Some((Width::W32, false)),
+            Self::HitCount => Some((Width::W64, false)),
             Self::Comm | Self::Stack => None,
         }
     }
@@ -125,6 +129,10 @@ pub enum Modifier {
     Log2,
     /// Ranges of this many numbers.
     Buckets(u64),
+    /// The part of the sum over all rows.
+    Percent,
+    /// A bar that is as long as the sum is, beside the largest one of all rows.
+    Graph,
 }
 
 impl fmt::Display for Modifier {
@@ -137,6 +145,8 @@ impl fmt::Display for Modifier {
             Self::ExecName => ".execname",
             Self::Syscall => ".syscall",
             Self::Log2 => ".log2",
+            Self::Percent => ".percent",
+            Self::Graph => ".graph",
             Self::Buckets(size) => return write!(f, ".buckets={size}"),
         })
     }
@@ -198,6 +208,8 @@ pub struct Hist {
     pub size: u32,
     /// Shown only: each histogram has a table of its own.
     pub name: Option<String>,
+    /// The hit count is not shown.
+    pub without_hits: bool,
     pub order: Order,
     pub filter: Option<Filter>,
 }
@@ -303,7 +315,10 @@ impl Hist {
 
     /// Whether both can share a table.
     pub fn is_compatible(&self, other: &Self) -> bool {
-        self.keys == other.keys && self.values == other.values && self.sort == other.sort
+        self.keys == other.keys
+            && self.values == other.values
+            && self.sort == other.sort
+            && self.without_hits == other.without_hits
     }
 
     /// Its line, as `trigger` and `hist` files show it, without a newline.
@@ -327,6 +342,7 @@ impl fmt::Display for Line<'_> {
             sort,
             size,
             name,
+            without_hits,
             filter,
             ..
         } = self.hist;
@@ -338,9 +354,15 @@ impl fmt::Display for Line<'_> {
         for (index, key) in keys.iter().enumerate() {
             write!(f, "{}{key}", if index == 0 { "" } else { "," })?;
         }
-        f.write_str(":vals=hitcount")?;
+        f.write_str(":vals=")?;
+        let mut comma = "";
+        if !without_hits {
+            f.write_str("hitcount")?;
+            comma = ",";
+        }
         for value in values {
-            write!(f, ",{value}")?;
+            write!(f, "{comma}{value}")?;
+            comma = ",";
         }
         f.write_str(":sort=")?;
         for (index, Sort { by, descending }) in sort.iter().enumerate() {
@@ -353,6 +375,9 @@ impl fmt::Display for Line<'_> {
             f.write_str(if *descending { ".descending" } else { "" })?;
         }
         write!(f, ":size={size}")?;
+        if *without_hits {
+            f.write_str(":nohitcount")?;
+        }
         if let Some(filter) = filter {
             write!(f, " if {}", filter.text())?;
         }

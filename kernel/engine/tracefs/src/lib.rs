@@ -22,6 +22,7 @@ extern crate std;
 
 pub mod commands;
 pub mod compile;
+pub mod cpu_mask;
 pub mod definition;
 mod digits;
 pub mod error_log;

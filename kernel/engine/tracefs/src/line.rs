@@ -76,6 +76,8 @@ pub mod function {
 pub struct Origin<'a> {
     /// The name of the task; `<...>` if it is not known.
     pub comm: &'a str,
+    /// The number of its thread group, 0 if it is not known. None: the lines have no column for it.
+    pub group: Option<i32>,
     /// The CPU.
     pub cpu: u32,
     /// Nanoseconds since the boot.
@@ -103,9 +105,15 @@ pub fn write_prefix(record: &[u8], origin: &Origin<'_>, out: &mut dyn Write) -> 
     // The same for all events: type 2, flags 1, preemption count 1, pid 4.
     let byte = |at: usize| record.get(at).copied().unwrap_or(0);
     let pid = i32::from_le_bytes([byte(4), byte(5), byte(6), byte(7)]);
-    let Origin { comm, cpu, time_ns } = origin;
-    // Room for the largest numbers: 12 + 2 + 10 + 8 + 14 + 1 + 6 + 2 letters, and for the name.
-    let mut text = Ascii::<80>::new();
+    let Origin {
+        comm,
+        group,
+        cpu,
+        time_ns,
+    } = origin;
+    // Room for the largest numbers: 12 + 14 + 2 + 10 + 8 + 14 + 1 + 6 + 2 letters, and for the
+    // name.
+    let mut text = Ascii::<96>::new();
     if comm.is_ascii() && comm.len() <= COMM_LETTERS {
         // In halves, each of which is one store.
         let blanks = COMM_LETTERS - comm.len();
@@ -120,6 +128,15 @@ pub fn write_prefix(record: &[u8], origin: &Origin<'_>, out: &mut dyn Write) -> 
     text.push_signed(pid.into());
     // The number and the blanks after it have 7 letters at least.
     text.pad_to(number_at + 8);
+    match *group {
+        None => {}
+        Some(0) => text.push(b" (-------)"),
+        Some(group) => {
+            text.push(b" (");
+            text.push_decimal(group.unsigned_abs().into(), b' ', 7);
+            text.push(b")");
+        }
+    }
     text.push(b" [");
     text.push_decimal((*cpu).into(), b'0', 3);
     text.push(b"] ");
@@ -359,21 +376,51 @@ pub fn write_traced(
     writeln!(out, "{name} ({users}){registers}         ")
 }
 
-/// Writes the head of `trace`: the number of records that are there and that were written, and the
-/// number of CPUs.
-pub fn write_header(
-    tracer: &str,
-    entries: u64,
-    written: u64,
-    cpus: usize,
-    out: &mut dyn Write,
-) -> fmt::Result {
+/// What the head of `trace` says.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'a> {
+    /// The name of the tracer.
+    pub tracer: &'a str,
+    /// How many records are there.
+    pub entries: u64,
+    /// How many were written.
+    pub written: u64,
+    /// How many CPUs there are.
+    pub cpus: usize,
+    /// Whether the lines have a column for [`Origin::group`].
+    pub with_groups: bool,
+}
+
+/// Writes the head of `trace`.
+pub fn write_header(head: &Head<'_>, out: &mut dyn Write) -> fmt::Result {
+    let Head {
+        tracer,
+        entries,
+        written,
+        cpus,
+        with_groups,
+    } = head;
     write!(
         out,
         "# tracer: {tracer}\n\
          #\n\
          # entries-in-buffer/entries-written: {entries}/{written}   #P:{cpus}\n\
-         #\n\
+         #\n"
+    )?;
+    out.write_str(match with_groups {
+        true => {
+            "\
+         #                                          _-----=> irqs-off/BH-disabled\n\
+         #                                         / _----=> need-resched\n\
+         #                                        | / _---=> hardirq/softirq\n\
+         #                                        || / _--=> preempt-depth\n\
+         #                                        ||| / _-=> migrate-disable\n\
+         #                                        |||| /     delay\n\
+         #           TASK-PID       TGID    CPU#  |||||  TIMESTAMP  FUNCTION\n\
+         #              | |           |       |   |||||     |         |\n"
+        }
+        false => {
+            "\
          #                                _-----=> irqs-off/BH-disabled\n\
          #                               / _----=> need-resched\n\
          #                              | / _---=> hardirq/softirq\n\
@@ -382,7 +429,16 @@ pub fn write_header(
          #                              |||| /     delay\n\
          #           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION\n\
          #              | |         |   |||||     |         |\n"
-    )
+        }
+    })
+}
+
+/// Writes the line before the first record of a CPU whose earlier records may be gone.
+///
+/// # Errors
+/// That of `out`.
+pub fn write_start(cpu: u32, out: &mut dyn Write) -> fmt::Result {
+    writeln!(out, "##### CPU {cpu} buffer started ####")
 }
 
 /// Writes the text of `snapshot`, or of the file of one CPU, that has no records: whether there is

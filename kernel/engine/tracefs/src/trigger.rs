@@ -3,6 +3,7 @@
 //! ```text
 //! traceoff:1 if common_pid == 12          stop tracing at the first such hit
 //! enable_event:kprobes:read_ret           let another event record from the first hit on
+//! enable_hist:kprobes:read_ret            let its histograms count from there on
 //! hist:keys=common_pid                    count
 //! set_wprobe:file:address                 watch the object that the hit has found
 //! !traceoff                               take the trigger away
@@ -15,8 +16,8 @@
 //!
 //! # Rules
 //! TRIGGER-1. An event has at most one trigger of a kind ([`Trigger::same_place`]): `traceon` and
-//!     `traceoff` are one kind, and `enable_event` and `disable_event` of one event are one.
-//!     Histograms differ if [`Hist::is_same`] says no.
+//!     `traceoff` are one kind, `enable_event` and `disable_event` of one event are one, and
+//!     `enable_hist` and `disable_hist` of one are. Histograms differ if [`Hist::is_same`] says no.
 //! TRIGGER-2. `!` takes away the trigger of the kind, whatever its count and filter are. Nothing
 //!     happens if there is none, because scripts take away what an opening for writing took
 //!     already.
@@ -49,6 +50,8 @@ pub enum Command {
     StackTrace,
     EnableEvent,
     DisableEvent,
+    EnableHist,
+    DisableHist,
     SetWprobe,
     ClearWprobe,
     Hist,
@@ -56,13 +59,15 @@ pub enum Command {
 
 impl Command {
     /// All of them, in the order in which an empty file lists them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::TraceOn,
         Self::TraceOff,
         Self::Snapshot,
         Self::StackTrace,
         Self::EnableEvent,
         Self::DisableEvent,
+        Self::EnableHist,
+        Self::DisableHist,
         Self::SetWprobe,
         Self::ClearWprobe,
         Self::Hist,
@@ -77,6 +82,8 @@ impl Command {
             Self::StackTrace => "stacktrace",
             Self::EnableEvent => "enable_event",
             Self::DisableEvent => "disable_event",
+            Self::EnableHist => "enable_hist",
+            Self::DisableHist => "disable_hist",
             Self::SetWprobe => "set_wprobe",
             Self::ClearWprobe => "clear_wprobe",
             Self::Hist => "hist",
@@ -105,6 +112,8 @@ pub const README: &str = r#"      trigger		- If set, a command to perform when e
 	   trigger: traceon, traceoff
 	            enable_event:<system>:<event>
 	            disable_event:<system>:<event>
+	            enable_hist:<system>:<event>
+	            disable_hist:<system>:<event>
 	            set_wprobe:<wprobe>:<field>[+|-<offset>]
 	            clear_wprobe:<wprobe>[:<field>[+|-<offset>]]
 		    stacktrace
@@ -126,6 +135,7 @@ pub const README: &str = r#"      trigger		- If set, a command to perform when e
 	            [:size=#entries]
 	            [:pause][:continue][:clear]
 	            [:name=histname1]
+	            [:nohitcount]
 	            [if <filter>]
 	    common_stacktrace, common_cpu, common_comm and the fields of the
 	      event can be keys; hitcount is always a value.
@@ -137,9 +147,26 @@ pub const README: &str = r#"      trigger		- If set, a command to perform when e
 	            .syscall    display a syscall id as a syscall name
 	            .log2       display log2 value rather than raw number
 	            .buckets=size  display values in groups of size rather than raw number
-	    A value can have .hex, a sort field .descending.
+	    Modifiers of a value, of hitcount, too:
+	            .hex        display a number as a hex value
+	            .percent    display a number of percentage value
+	            .graph      display a bar-graph of a value
+	    A sort field can have .descending.
+	    The 'nohitcount' (or NOHC) parameter will suppress display of
+	      raw hitcount in the histogram.
+	    The enable_hist and disable_hist triggers start and stop the
+	      histograms of another event.
 	    The table is read in events/<system>/<event>/hist
 "#;
+
+/// What a trigger turns on or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switched {
+    /// That hits are recorded.
+    Records,
+    /// That hits are counted by the event's histograms.
+    Histograms,
+}
 
 /// The act of a trigger.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,9 +175,10 @@ pub enum Action {
     TraceOff,
     Snapshot,
     StackTrace,
-    /// Lets another event record, or stops it.
+    /// Lets another event record, or its histograms count, or stops that.
     SetEvent {
         enable: bool,
+        switched: Switched,
         group: String,
         event: String,
     },
@@ -172,8 +200,14 @@ impl Action {
             Self::TraceOff => Command::TraceOff,
             Self::Snapshot => Command::Snapshot,
             Self::StackTrace => Command::StackTrace,
-            Self::SetEvent { enable: true, .. } => Command::EnableEvent,
-            Self::SetEvent { enable: false, .. } => Command::DisableEvent,
+            Self::SetEvent {
+                enable, switched, ..
+            } => match (switched, enable) {
+                (Switched::Records, true) => Command::EnableEvent,
+                (Switched::Records, false) => Command::DisableEvent,
+                (Switched::Histograms, true) => Command::EnableHist,
+                (Switched::Histograms, false) => Command::DisableHist,
+            },
             Self::AimWatch { set: true, .. } => Command::SetWprobe,
             Self::AimWatch { set: false, .. } => Command::ClearWprobe,
             Self::Hist(_) => Command::Hist,
@@ -206,13 +240,19 @@ impl Trigger {
             | (Action::Snapshot, Action::Snapshot)
             | (Action::StackTrace, Action::StackTrace) => true,
             (
-                Action::SetEvent { group, event, .. },
                 Action::SetEvent {
+                    switched,
+                    group,
+                    event,
+                    ..
+                },
+                Action::SetEvent {
+                    switched: other_switched,
                     group: other_group,
                     event: other_event,
                     ..
                 },
-            ) => group == other_group && event == other_event,
+            ) => (switched, group, event) == (other_switched, other_group, other_event),
             (
                 Action::AimWatch { set, event, .. },
                 Action::AimWatch {
@@ -468,8 +508,10 @@ impl Line {
             Command::TraceOff => (Action::TraceOff, rest),
             Command::Snapshot => (Action::Snapshot, rest),
             Command::StackTrace => (Action::StackTrace, rest),
-            Command::EnableEvent => set_event(true, rest)?,
-            Command::DisableEvent => set_event(false, rest)?,
+            Command::EnableEvent => set_event(true, Switched::Records, rest)?,
+            Command::DisableEvent => set_event(false, Switched::Records, rest)?,
+            Command::EnableHist => set_event(true, Switched::Histograms, rest)?,
+            Command::DisableHist => set_event(false, Switched::Histograms, rest)?,
             Command::SetWprobe => watch::parse(true, line, rest, fields)?,
             Command::ClearWprobe => watch::parse(false, line, rest, fields)?,
             Command::Hist => {
@@ -492,6 +534,13 @@ impl Line {
         // The trigger to take away is known by its kind, so the file's `:unlimited` needs no
         // reading.
         if !remove {
+            // As in Linux, a colon after these names needs a count.
+            let ends_in_colon = text.split_whitespace().next().is_some_and(|word| {
+                matches!(action, Action::SetEvent { .. }) && word.ends_with(':')
+            });
+            if ends_in_colon {
+                return Err(TriggerError::BadCount);
+            }
             let condition;
             (count, condition) = split_count(rest)?;
             filter = read_filter(condition, fields, symbols)?;
@@ -540,7 +589,7 @@ impl Line {
 }
 
 /// Reads `GROUP:EVENT`. The rest begins with the count, if there is one.
-fn set_event(enable: bool, text: &str) -> Result<(Action, &str), TriggerError> {
+fn set_event(enable: bool, switched: Switched, text: &str) -> Result<(Action, &str), TriggerError> {
     let names = &text[..text.find([' ', '\t']).unwrap_or(text.len())];
     let (group, rest) = names.split_once(':').ok_or(TriggerError::NoParameter)?;
     let event = &rest[..rest.find(':').unwrap_or(rest.len())];
@@ -550,6 +599,7 @@ fn set_event(enable: bool, text: &str) -> Result<(Action, &str), TriggerError> {
     let left = &text[group.len() + 1 + event.len()..];
     let action = Action::SetEvent {
         enable,
+        switched,
         group: copied(group)?,
         event: copied(event)?,
     };

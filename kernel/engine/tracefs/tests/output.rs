@@ -11,7 +11,7 @@ use tracefs::{
     definition::{Definition, File},
     fetch::Grammar,
     line::{
-        DELAY_MARK_FROM_END, Origin, flags, state, write_event, write_frames, write_function,
+        DELAY_MARK_FROM_END, Head, Origin, flags, state, write_event, write_frames, write_function,
         write_header, write_lost, write_mark, write_prefix, write_short_prefix, write_traced,
     },
     readme,
@@ -39,6 +39,7 @@ fn line(layout: &Layout, after_common: &[u8]) -> String {
     record.extend(after_common);
     let origin = Origin {
         comm: "bash",
+        group: None,
         cpu: 2,
         time_ns: 12_345_677_500,
     };
@@ -163,6 +164,7 @@ fn state_has_a_letter_for_each_flag() {
 fn long_names_and_late_times_widen_the_line() {
     let origin = Origin {
         comm: "a_name_of_20_letters",
+        group: None,
         cpu: 1234,
         time_ns: 123_456_789_000_000,
     };
@@ -179,7 +181,14 @@ fn long_names_and_late_times_widen_the_line() {
 #[test]
 fn columns_of_the_header_stand_over_the_line() {
     let mut header = String::new();
-    write_header("nop", 3, 5, 2, &mut header).unwrap();
+    let mut head = Head {
+        tracer: "nop",
+        entries: 3,
+        written: 5,
+        cpus: 2,
+        with_groups: false,
+    };
+    write_header(&head, &mut header).unwrap();
     let lines: Vec<_> = header.lines().collect();
     assert_eq!(lines[0], "# tracer: nop");
     assert_eq!(lines[2], "# entries-in-buffer/entries-written: 3/5   #P:2");
@@ -188,6 +197,36 @@ fn columns_of_the_header_stand_over_the_line() {
     let legend = lines[lines.len() - 2];
     assert_eq!(legend.find("CPU#"), text.find("[002]"));
     assert_eq!(legend.find("|||||"), text.find("d..2."));
+
+    head.with_groups = true;
+    header.clear();
+    write_header(&head, &mut header).unwrap();
+    assert_eq!(
+        header.lines().nth_back(1),
+        Some("#           TASK-PID       TGID    CPU#  |||||  TIMESTAMP  FUNCTION")
+    );
+    for (group, shown) in [
+        (
+            0,
+            "            bash-1234    (-------) [002] d..2.    12.345678: ",
+        ),
+        (
+            1234,
+            "            bash-1234    (   1234) [002] d..2.    12.345678: ",
+        ),
+    ] {
+        let mut record = vec![12, 3, flags::IRQS_OFF, 2];
+        record.extend(1234_i32.to_le_bytes());
+        let origin = Origin {
+            comm: "bash",
+            group: Some(group),
+            cpu: 2,
+            time_ns: 12_345_677_500,
+        };
+        let mut out = String::new();
+        write_prefix(&record, &origin, &mut out).unwrap();
+        assert_eq!(out, shown);
+    }
 }
 
 #[test]
@@ -255,6 +294,7 @@ fn stack_is_shown_as_linux_shows_it() {
     }
     let origin = Origin {
         comm: "bash",
+        group: None,
         cpu: 2,
         time_ns: 12_345_678_000,
     };
@@ -273,7 +313,12 @@ fn a_dumped_line_begins_as_on_linux() {
     // Interrupts off, in an interrupt, preemption off once, task 7.
     let record = [1, 0, 0x09, 1, 7, 0, 0, 0];
     let shown = |comm, cpu, time_ns| {
-        let origin = Origin { comm, cpu, time_ns };
+        let origin = Origin {
+            comm,
+            group: None,
+            cpu,
+            time_ns,
+        };
         let mut text = String::new();
         write_short_prefix(&record, &origin, &mut text).unwrap();
         assert_eq!(text.as_bytes()[text.len() - DELAY_MARK_FROM_END], b' ');

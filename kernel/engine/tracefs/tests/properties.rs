@@ -63,7 +63,7 @@ proptest! {
     #[test]
     fn no_record_panics(line in line(), record in proptest::collection::vec(any::<u8>(), 0..80)) {
         if let Some(Command::Create(definition)) = parse(&line) {
-            let origin = Origin { comm: "x", cpu: 0, time_ns: u64::MAX };
+            let origin = Origin { comm: "x", group: None, cpu: 0, time_ns: u64::MAX };
             let mut out = String::new();
             let layout = Layout::of(&definition).unwrap();
             write_prefix(&record, &origin, &mut out).unwrap();

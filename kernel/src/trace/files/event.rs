@@ -29,6 +29,7 @@ use crate::{
     },
     time::ktime_get,
     trace::{
+        event::Event,
         events::{EVENTS, Events, Name, Watcher},
         names::KernelSymbols,
         shared::Shared,
@@ -118,28 +119,11 @@ impl VirtualFile for EventFile {
             EventFileKind::Enable => event.enable(switch(data)?),
             EventFileKind::Filter => {
                 let text = text(data)?;
-                let request = filter::Request::parse(text, &event.layout.fields, &KernelSymbols);
-                let error = match request {
-                    Ok(request) => {
-                        let set = event.set_filter(match request {
-                            filter::Request::Clear => None,
-                            filter::Request::Set(filter) => Some(filter),
-                        });
-                        match set {
-                            Ok(()) => {
-                                event.refused_filter = None;
-                                return Ok(());
-                            }
-                            Err(Errno::EINVAL) => FilterError::TOO_LARGE,
-                            Err(errno) => return Err(errno),
-                        }
-                    }
-                    Err(error) => error,
+                let Some(error) = set_filter(event, text)? else {
+                    return Ok(());
                 };
                 event.refused_filter = written(&error.shown(text)).ok();
-                let (now, reason) = (ktime_get(), error.reason.text());
-                let location = FilterError::LOCATION;
-                (events.errors).add(now, location, &reason, &text, error.column);
+                events.errors.add_refused_filter(ktime_get(), &error, text);
                 Err(Errno::from_code(error.errno()).unwrap_or(Errno::EINVAL))
             }
             EventFileKind::Trigger => {
@@ -156,10 +140,43 @@ impl VirtualFile for EventFile {
     }
 }
 
-/// The file `enable` of a group. Without events there is no group, and it says ENODEV.
+/// Sets or clears the filter of an event, as `text` says. Returns why the text is refused; then the
+/// old filter stays.
+///
+/// # Errors
+/// ENOMEM, and that of a probe that is refused.
+fn set_filter(event: &mut Event, text: &str) -> Result<Option<FilterError>, Errno> {
+    let filter = match filter::Request::parse(text, &event.layout.fields, &KernelSymbols) {
+        Ok(filter::Request::Clear) => None,
+        Ok(filter::Request::Set(filter)) => Some(filter),
+        Err(error) => return Ok(Some(error)),
+    };
+    match event.set_filter(filter) {
+        Ok(()) => {
+            event.refused_filter = None;
+            Ok(None)
+        }
+        Err(Errno::EINVAL) => Ok(Some(FilterError::TOO_LARGE)),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// A file of a group. Without events there is no group, and it says ENODEV.
 struct GroupFile {
     group: String,
+    kind: GroupFileKind,
 }
+
+#[derive(Clone, Copy)]
+enum GroupFileKind {
+    Enable,
+    Filter,
+}
+
+const GROUP_FILES: [(&str, GroupFileKind); 2] = [
+    ("enable", GroupFileKind::Enable),
+    ("filter", GroupFileKind::Filter),
+];
 
 impl GroupFile {
     fn has(&self, (group, _): &Name) -> bool {
@@ -176,13 +193,32 @@ impl GroupFile {
 
 impl VirtualFile for GroupFile {
     fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
-        let enabled = self.events()?.enabled(|name| self.has(name));
-        Ok(writeln!(out, "{enabled}")?)
+        let events = self.events()?;
+        match self.kind {
+            GroupFileKind::Enable => writeln!(out, "{}", events.enabled(|name| self.has(name)))?,
+            GroupFileKind::Filter => out.write_str(filter::GROUP_TEXT)?,
+        }
+        Ok(())
     }
 
+    /// A filter is set or cleared for each event that it fits. As on Linux, those that it does not
+    /// fit have a message, and the write succeeds.
     fn store(&self, data: &[u8]) -> Result<(), Errno> {
-        let enabled = switch(data)?;
-        self.events()?.enable(enabled, |name| self.has(name))
+        if let GroupFileKind::Enable = self.kind {
+            let enabled = switch(data)?;
+            return self.events()?.enable(enabled, |name| self.has(name));
+        }
+        let text = text(data)?;
+        let mut events = self.events()?;
+        events.for_each(|name, event, errors| {
+            if !self.has(name) || set_filter(event, text)?.is_none() {
+                return Ok(());
+            }
+            let error = FilterError::BAD_GROUP_FILTER;
+            event.refused_filter = written(&error.shown(text)).ok();
+            errors.add_refused_filter(ktime_get(), &error, text);
+            Ok(())
+        })
     }
 }
 
@@ -204,9 +240,11 @@ fn create_files(name: &Name, id: u16, with_group: bool) -> Result<(), Errno> {
     let shared = Shared::try_new((own(&name.0)?, own(&name.1)?))?;
     for root in ROOTS {
         if with_group {
-            let path = Path::of(format_args!("{root}/events/{}/enable", name.0))?;
-            let group = own(&name.0)?;
-            pseudo::create(path.text(), READ | WRITE, GroupFile { group })?;
+            for (file, kind) in GROUP_FILES {
+                let path = Path::of(format_args!("{root}/events/{}/{file}", name.0))?;
+                let group = own(&name.0)?;
+                pseudo::create(path.text(), READ | WRITE, GroupFile { group, kind })?;
+            }
         }
         for (file, permissions, kind) in EVENT_FILES {
             let path = Path::of(format_args!("{root}/events/{}/{}/{file}", name.0, name.1))?;

@@ -4,16 +4,17 @@
 //!   README, available_events, available_filter_functions, available_tracers
 //!   kprobe_events, uprobe_events, dynamic_events, kprobe_profile, uprobe_profile, error_log
 //!   set_event, set_event_pid, set_event_notrace_pid
-//!   trace, trace_pipe, trace_marker, snapshot, tracing_on, buffer_size_kb, current_tracer
-//!   trace_clock, trace_options
+//!   trace, trace_pipe, trace_marker, snapshot, tracing_on, buffer_size_kb, buffer_total_size_kb
+//!   current_tracer, trace_clock, trace_options, tracing_cpumask
+//!   saved_cmdlines, saved_cmdlines_size, saved_tgids
 //!   set_ftrace_filter, set_ftrace_notrace, set_graph_function, set_graph_notrace
 //!   set_ftrace_pid, set_ftrace_notrace_pid, enabled_functions, touched_functions
 //!   max_graph_depth, tracing_thresh
 //!   function_profile_enabled, trace_stat/functionN
-//!   options/{overwrite, pause-on-trace, stacktrace, func_stack_trace, func-args, funcgraph-…,
-//!            sleep-time}
+//!   options/{overwrite, pause-on-trace, annotate, record-tgid, stacktrace, event-fork,
+//!            function-fork, func_stack_trace, func-args, funcgraph-…, sleep-time, graph-time}
 //!   per_cpu/cpuN/{trace, trace_pipe, snapshot, stats}
-//!   events/enable, events/GROUP/enable
+//!   events/enable, events/GROUP/{enable, filter}
 //!   events/GROUP/EVENT/{enable, filter, format, hist, id, profile, trigger}
 //! ```
 //!
@@ -42,9 +43,16 @@ mod paths;
 mod tracer;
 
 use alloc::format;
-use core::{fmt::Write, sync::atomic::Ordering};
+use core::{
+    fmt::Write,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
-use tracefs::{definition::File, graph, readme, trigger};
+use tracefs::{
+    cpu_mask::{CpuMask, CpuMaskError},
+    definition::File,
+    graph, readme, trigger,
+};
 
 use self::{
     buffer::PAUSE_ON_TRACE,
@@ -58,8 +66,9 @@ use super::{
     buffer::MOST_KIB,
     event::Event,
     events::{EVENTS, Name},
-    names, sleep,
-    tracers::{Switch, TRACERS},
+    follow, names, output, sleep,
+    tasks::TaskUser,
+    tracers::{Switch, TRACERS, Times},
 };
 use crate::{
     arch::smp,
@@ -70,6 +79,7 @@ use crate::{
         user_space::KERNEL_RESERVE,
     },
     pr_err,
+    task::comms,
 };
 
 /// Name, permissions and functions of the files that are there once.
@@ -135,7 +145,7 @@ static FILES: &[(&str, u32, Functions)] = &[
     (
         "set_event",
         READ | WRITE,
-        Functions::shows(|out| show_names(Event::is_recorded, out))
+        Functions::shows(|out| show_names(Event::is_wanted, out))
             .stores(set_event)
             .truncates(|| EVENTS.lock().enable(false, |_| true))
             .of_lines(),
@@ -162,6 +172,49 @@ static FILES: &[(&str, u32, Functions)] = &[
             .stores(|data| resize(number(data)?)),
     ),
     (
+        "buffer_total_size_kb",
+        READ,
+        Functions::shows(|out| {
+            let kib = TRACING.buffer.size_kib() * smp::possible_cpus();
+            Ok(writeln!(out, "{kib}")?)
+        }),
+    ),
+    (
+        "saved_cmdlines",
+        READ,
+        Functions::shows(|out| output::show_tasks(false, out)),
+    ),
+    (
+        "saved_cmdlines_size",
+        READ | WRITE,
+        Functions::shows(|out| Ok(writeln!(out, "{}", comms::places())?)).stores(|data| {
+            match number(data)? {
+                count @ 1..=comms::MOST_PLACES => Ok(comms::set_places(count)?),
+                _ => Err(Errno::EINVAL),
+            }
+        }),
+    ),
+    (
+        "saved_tgids",
+        READ,
+        Functions::shows(|out| match KEEPS_GROUPS.load(Ordering::Relaxed) {
+            true => output::show_tasks(true, out),
+            false => Ok(()),
+        }),
+    ),
+    (
+        "tracing_cpumask",
+        READ | WRITE,
+        Functions::shows(|out| Ok(writeln!(out, "{}", chosen_cpus())?)).stores(|data| {
+            let mask = CpuMask::parse(data, smp::possible_cpus()).map_err(|error| match error {
+                CpuMaskError::NoNumber => Errno::EINVAL,
+                CpuMaskError::TooLarge => Errno::EOVERFLOW,
+            })?;
+            (TRACING.buffer).choose_cpus(|cpu| mask.bits & 1 << cpu != 0);
+            Ok(())
+        }),
+    ),
+    (
         "trace_clock",
         READ | WRITE,
         Functions::shows(|out| Ok(writeln!(out, "[local]")?)).stores(|data| only("local", data)),
@@ -178,6 +231,17 @@ static FILES: &[(&str, u32, Functions)] = &[
             .stores(|data| EVENTS.lock().enable(switch(data)?, |_| true)),
     ),
 ];
+
+/// The CPUs that begin records.
+fn chosen_cpus() -> CpuMask {
+    let cpus = smp::possible_cpus();
+    let chosen = (0..cpus).filter(|cpu| TRACING.buffer.is_chosen(*cpu));
+    let bits = chosen.fold(0, |bits, cpu| bits | 1 << cpu);
+    CpuMask { bits, cpus }
+}
+
+/// The option `record-tgid` has been on since the boot.
+static KEEPS_GROUPS: AtomicBool = AtomicBool::new(false);
 
 /// A file of definitions.
 const fn definitions(
@@ -227,6 +291,19 @@ macro_rules! switch_option {
     };
 }
 
+/// The option that has sets of tasks follow their children.
+macro_rules! fork_option {
+    ($user:ident) => {
+        TraceOption {
+            get: || follow::is_on(TaskUser::$user),
+            set: |on| {
+                follow::set(TaskUser::$user, on);
+                Ok(())
+            },
+        }
+    };
+}
+
 /// Their names, which are those of files in `options`, too.
 static OPTIONS: &[(&str, TraceOption)] = &[
     (
@@ -250,12 +327,45 @@ static OPTIONS: &[(&str, TraceOption)] = &[
         },
     ),
     (
+        "annotate",
+        TraceOption {
+            get: || output::TELLS_STARTS.load(Ordering::Relaxed),
+            set: |on| {
+                output::TELLS_STARTS.store(on, Ordering::Relaxed);
+                Ok(())
+            },
+        },
+    ),
+    (
+        "record-tgid",
+        TraceOption {
+            get: || output::SHOWS_GROUPS.load(Ordering::Relaxed),
+            set: |on| {
+                output::SHOWS_GROUPS.store(on, Ordering::Relaxed);
+                KEEPS_GROUPS.fetch_or(on, Ordering::Relaxed);
+                Ok(())
+            },
+        },
+    ),
+    (
         "stacktrace",
         TraceOption {
             get: || EVENTS.lock().with_stacks(),
             set: |on| EVENTS.lock().set_stacks(on),
         },
     ),
+    (
+        "graph-time",
+        TraceOption {
+            get: || TRACERS.lock().times() == Times::WithInner,
+            set: |on| {
+                let times = if on { Times::WithInner } else { Times::Own };
+                TRACERS.lock().set_times(times)
+            },
+        },
+    ),
+    ("event-fork", fork_option!(Events)),
+    ("function-fork", fork_option!(Tracers)),
     (
         "sleep-time",
         TraceOption {

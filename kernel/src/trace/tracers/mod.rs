@@ -40,6 +40,7 @@ use tracefs::{graph::Options, line, line::function, profile::write_head};
 use self::{commands::Command, profile::Profile};
 pub use self::{
     commands::CommandWord,
+    profile::Times,
     set::{FunctionSet, Which},
 };
 use super::{
@@ -137,6 +138,7 @@ pub struct Tracers {
     switches: [bool; Switch::COUNT],
     /// The last one; none: there never was one.
     profile: Option<Profile>,
+    times: Times,
     /// The least duration of a call that is recorded, in microseconds.
     least_us: u64,
     /// The calls that the tracer had missed when its probes were last exchanged.
@@ -151,6 +153,7 @@ pub static TRACERS: Mutex<Tracers> = Mutex::new(Tracers {
     commands: Vec::new(),
     switches: Switch::DEFAULT,
     profile: None,
+    times: Times::WithInner,
     least_us: 0,
     missed_before: 0,
 });
@@ -327,12 +330,34 @@ impl Tracers {
             (true, false) => {
                 let functions = self.chosen(TracerKind::Function)?.roots;
                 let mut touched = touched::reserve(functions.len())?;
-                let profile = self.profile.insert(Profile::start(functions)?);
+                let profile = self.profile.insert(Profile::start(functions, self.times)?);
                 touched.add(profile.functions());
             }
             (false, true) => self.profile.iter_mut().for_each(Profile::stop),
             (true, true) | (false, false) => {}
         }
+        Ok(())
+    }
+
+    /// What the times of a profile have in them.
+    pub const fn times(&self) -> Times {
+        self.times
+    }
+
+    /// Sets that. It counts at once.
+    ///
+    /// # Errors
+    /// ENOMEM; nothing has changed then. The errno of a probe that is refused; the profile is off
+    /// then.
+    pub fn set_times(&mut self, times: Times) -> Result<(), Errno> {
+        if times == self.times {
+            return Ok(());
+        }
+        match &mut self.profile {
+            Some(profile) if profile.is_on() => profile.change(times)?,
+            _ => {}
+        }
+        self.times = times;
         Ok(())
     }
 

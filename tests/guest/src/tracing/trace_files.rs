@@ -4,15 +4,22 @@
 //! of the files that are read in [`reading`], those of call stacks in [`triggers`], those of the
 //! second buffer in [`snapshots`], those of dumps in [`dumps`], those of tracers of all functions
 //! in [`tracers`], [`choices`], [`commands`], [`durations`] and [`traced_registers`], events of
-//! programs in [`programs`], and watches in [`watches`]. In [`scripts`] are the steps of scripts
-//! that others run.
+//! programs in [`programs`], and watches in [`watches`]. What is told of tasks and where CPUs begin
+//! is in [`names_of_tasks`], and which CPUs record in [`chosen_cpus`]. Files of groups of events
+//! are in [`groups`], and sets that follow tasks in [`children`]. All of them are met by chance in
+//! [`walk`]. In [`scripts`] are the steps of
+//! scripts that others run.
 
 mod arguments;
+mod children;
 mod choices;
+mod chosen_cpus;
 mod commands;
 mod definitions;
 mod dumps;
 mod durations;
+mod groups;
+mod names_of_tasks;
 mod programs;
 mod reading;
 mod scripts;
@@ -20,6 +27,7 @@ mod snapshots;
 mod traced_registers;
 mod tracers;
 mod triggers;
+mod walk;
 mod watches;
 
 use abi::open;

@@ -85,6 +85,37 @@ fn a_page_that_has_room_for_a_word_alone_is_padded() {
 }
 
 #[test]
+fn a_page_that_is_ended_takes_no_more_records() {
+    for pages in 1..=2 {
+        let world = World::new(pages, Mode::Overwrite, 0);
+        let end_page = || {
+            // SAFETY: no record is being written.
+            unsafe { world.ring.end_page() };
+            let stats = world.ring.stats();
+            // A second time it is at the end already.
+            // SAFETY: as above.
+            unsafe { world.ring.end_page() };
+            assert_eq!(world.ring.stats(), stats);
+        };
+        end_page();
+        assert_eq!(shown(&world), []);
+        world.write(0, End::Commit);
+        end_page();
+        assert_eq!(shown(&world), [0]);
+        world.write(0, End::Commit);
+        world.write(8, End::Commit);
+        // The last page of the ring may have been the one with the first record.
+        assert_eq!(shown(&world).last_chunk(), Some(&[1, 2]));
+        world.ring.reset();
+        end_page();
+        assert_eq!(shown(&world), []);
+        world.write(0, End::Commit);
+        assert_eq!(shown(&world), [3]);
+        world.close_books();
+    }
+}
+
+#[test]
 fn overwriting_takes_the_oldest_page_and_stopping_the_newest_records() {
     let half = MAX_PAYLOAD / 2 - 8;
     let world = World::new(2, Mode::Overwrite, 0);

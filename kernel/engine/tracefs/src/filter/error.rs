@@ -30,6 +30,8 @@ pub enum FilterReason {
     InvalidValue,
     FunctionNotFound,
     NoFilter,
+    /// A filter for a whole group that does not fit one of its events.
+    BadGroupFilter,
     OutOfMemory,
 }
 
@@ -53,6 +55,7 @@ impl FilterReason {
             Self::InvalidValue => "Invalid value (did you forget quotes)?",
             Self::FunctionNotFound => "Function not found",
             Self::NoFilter => "No filter found",
+            Self::BadGroupFilter => "Couldn't find or set field in one of a subsystem's events",
             Self::OutOfMemory => "No memory is left",
         }
     }
@@ -77,6 +80,7 @@ impl FilterReason {
             Self::InvalidValue => "write a number, or a text in quotes",
             Self::FunctionNotFound => "kallsyms lists the functions",
             Self::NoFilter => "write a test, or 0 to keep all",
+            Self::BadGroupFilter => "the event's own filter file says what is wrong with it",
             Self::OutOfMemory => "delete events or shrink buffers",
         }
     }
@@ -97,6 +101,9 @@ impl FilterError {
 
     /// The event's program would be too large. The owner of the event finds that out.
     pub const TOO_LARGE: Self = Self::new(FilterReason::TooManyTerms, 0);
+
+    /// A filter for a whole group does not fit the event.
+    pub const BAD_GROUP_FILTER: Self = Self::new(FilterReason::BadGroupFilter, 0);
 
     /// The errno of the write.
     pub const fn errno(self) -> i32 {

@@ -262,6 +262,10 @@ impl Emitter<'_, '_> {
                 load_number(self.builder, field, self.frame.value, self.load)?;
                 self.frame.value
             }
+            Source::HitCount => {
+                self.builder.mov(Reg::R0, 1);
+                return Ok(Reg::R0);
+            }
             Source::Comm | Source::Stack => return Err(CompileError::Mismatch),
         };
         let Some((width, signed)) = column.source.number() else {

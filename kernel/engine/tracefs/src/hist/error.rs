@@ -24,6 +24,8 @@ pub enum HistReason {
     TooManySortFields,
     BadSortField,
     StringOperand,
+    /// `nohitcount` without another value.
+    NoValueBesideHits,
     // Linux refuses these without a message.
     /// There is no `keys=`.
     NoKeys,
@@ -57,6 +59,7 @@ impl HistReason {
             Self::TooManySortFields => "Too many sort fields (Max = 2)",
             Self::BadSortField => "Sort field must be a key or a val",
             Self::StringOperand => "String type can not be an operand in expression",
+            Self::NoValueBesideHits => "Non-hitcount value is required for 'nohitcount'",
             Self::NoKeys => "No keys; write keys=FIELD",
             Self::TooManyKeys => "Too many keys (Max = 3)",
             Self::TooManyValues => "Too many vals (Max = 2 besides hitcount)",
@@ -65,7 +68,7 @@ impl HistReason {
             Self::OnlyInRecords => "This field is known only in a record",
             Self::NotSupported => "Variables, expressions and actions are not supported",
             Self::UnknownPart => {
-                "Unknown part; there are keys vals sort size name pause cont clear"
+                "Unknown part; there are keys vals sort size name nohitcount pause cont clear"
             }
             Self::TooLarge => "The event has too many histograms; take one away with ! first",
             Self::OutOfMemory => "No memory is left; delete events or shrink buffers",
@@ -75,7 +78,7 @@ impl HistReason {
     /// The errno of the write.
     pub const fn errno(self) -> i32 {
         match self {
-            Self::NoneToContinueOrClear => errno::ENOENT,
+            Self::NoneToContinueOrClear | Self::NoValueBesideHits => errno::ENOENT,
             Self::OutOfMemory => errno::ENOMEM,
             Self::Exists => errno::EEXIST,
             _ => errno::EINVAL,

@@ -106,12 +106,16 @@ impl Hist {
             }
             push(&mut values, value(word, fields)?)?;
         }
+        if parts.without_hits && values.is_empty() {
+            return Err(HistError::new(Reason::NoValueBesideHits, 0));
+        }
         let mut hist = Self {
             keys: Vec::new(),
             values,
             sort: Vec::new(),
             size: parts.size,
             name: parts.name.map(copied).transpose()?,
+            without_hits: parts.without_hits,
             order: parts.order,
             filter: None,
         };
@@ -221,6 +225,7 @@ struct Parts<'a> {
     sort: Option<Word<'a>>,
     size: u32,
     name: Option<&'a str>,
+    without_hits: bool,
     order: Order,
 }
 
@@ -232,10 +237,15 @@ impl<'a> Parts<'a> {
             sort: None,
             size: Hist::DEFAULT_SIZE,
             name: None,
+            without_hits: false,
             order: Order::New,
         };
         for word in line.split(':') {
             let Some((name, value)) = word.split_once('=') else {
+                if matches!(word.text, "nohitcount" | "NOHC") {
+                    parts.without_hits = true;
+                    continue;
+                }
                 parts.order = match word.text {
                     "pause" => Order::Pause,
                     "cont" | "continue" => Order::Continue,
@@ -318,21 +328,22 @@ fn value(word: Word<'_>, fields: &[Field]) -> Result<Column, HistError> {
     if matches!(word.text, "stacktrace" | "common_stacktrace") {
         return word.error(Reason::StringOperand);
     }
-    let (source, modifier) = column(word, fields)?;
+    let (source, modifier) = match word.split_once('.') {
+        Some((name, modifier)) if name.text == "hitcount" => (Source::HitCount, Some(modifier)),
+        _ => column(word, fields)?,
+    };
     if source.is_text() {
         return word.error(Reason::StringOperand);
     }
-    match modifier {
-        None => Ok(Column {
-            source,
-            modifier: Modifier::None,
-        }),
-        Some(Word { text: "hex", .. }) => Ok(Column {
-            source,
-            modifier: Modifier::Hex,
-        }),
-        Some(_) => word.error(Reason::BadModifier),
-    }
+    let modifier = match modifier.map(|word| word.text) {
+        None => Modifier::None,
+        Some("hex") => Modifier::Hex,
+        // As in Linux, whatever follows.
+        Some(text) if text.starts_with("percent") => Modifier::Percent,
+        Some(text) if text.starts_with("graph") => Modifier::Graph,
+        Some(_) => return word.error(Reason::BadModifier),
+    };
+    Ok(Column { source, modifier })
 }
 
 /// The source of a key or value, and the text after the first dot.

@@ -198,8 +198,9 @@ impl<'a> Table<'a> {
     ) -> fmt::Result {
         let line = self.hist.line(paused);
         write!(out, "# event histogram\n#\n# trigger info: {line}\n#\n\n")?;
+        let totals = core::array::from_fn(|index| Total::of(&self.rows, index));
         for row in &self.rows {
-            self.write_row(row, symbols, names, out)?;
+            self.write_row(row, &totals, symbols, names, out)?;
         }
         let (hits, entries, dropped) = (self.hits(), self.rows.len(), self.dropped);
         writeln!(
@@ -211,6 +212,7 @@ impl<'a> Table<'a> {
     fn write_row(
         &self,
         row: &Row,
+        totals: &[Total; Hist::MOST_VALUES],
         symbols: &dyn Symbols,
         names: &dyn Names,
         out: &mut dyn Write,
@@ -235,16 +237,70 @@ impl<'a> Table<'a> {
             }
         }
         out.write_str(if ends_line { "}" } else { " }" })?;
-        write!(out, " hitcount: {:>10}", row.hits)?;
-        for (value, sum) in self.hist.values.iter().zip(row.sums) {
-            write!(out, "  {}: ", value.source.name())?;
+        if !self.hist.without_hits {
+            write!(out, " hitcount: {:>10}", row.hits)?;
+        }
+        for ((value, sum), total) in self.hist.values.iter().zip(row.sums).zip(totals) {
+            let name = value.source.name();
             match value.modifier {
-                Modifier::Hex => write!(out, "{sum:>10x}")?,
-                _ => write!(out, "{sum:>10}")?,
+                Modifier::Hex => write!(out, "  {name}: {sum:>10x}")?,
+                Modifier::Percent => match part_of(sum, total.sum) {
+                    Some(part) => {
+                        write!(out, "  {name} (%): {:>3}.{:02}", part / 100, part % 100)?;
+                    }
+                    None => write!(out, "  {name} (%):[ERROR]")?,
+                },
+                Modifier::Graph => {
+                    write!(out, "  {name}: ")?;
+                    write_bar(part_of(sum, total.most), out)?;
+                }
+                _ => write!(out, "  {name}: {sum:>10}")?,
             }
         }
         out.write_char('\n')
     }
+}
+
+/// What is known of a value of all rows.
+struct Total {
+    sum: u64,
+    most: u64,
+}
+
+impl Total {
+    fn of(rows: &[Row], index: usize) -> Self {
+        let sums = || rows.iter().map(|row| row.sums[index]);
+        Self {
+            sum: sums().fold(0, u64::wrapping_add),
+            most: sums().max().unwrap_or(0),
+        }
+    }
+}
+
+/// How many ten-thousandths of `total` a number is. None, as in Linux: the total has passed the
+/// largest number, and began anew.
+fn part_of(value: u64, total: u64) -> Option<u32> {
+    let part = match value.checked_mul(10000) {
+        Some(many) => many.checked_div(total),
+        None => value.checked_div(total / 10000),
+    };
+    match part {
+        Some(part) => Some(part as u32),
+        None => (value == 0).then_some(0),
+    }
+}
+
+/// Writes a bar for so many ten-thousandths of its column.
+fn write_bar(part: Option<u32>, out: &mut dyn Write) -> fmt::Result {
+    const LETTERS: usize = 20;
+    let Some(part) = part else {
+        return write!(out, "{:>LETTERS$}", "[ERROR]");
+    };
+    let bar = part as usize * LETTERS / 10000;
+    for at in 0..LETTERS {
+        out.write_char(if at < bar { '#' } else { ' ' })?;
+    }
+    Ok(())
 }
 
 fn compare(
@@ -289,7 +345,8 @@ fn write_key(
     }
     let number = row.number(place);
     match key.modifier {
-        Modifier::None => write!(out, "{number:>10}"),
+        // A key has no percentage and no bar.
+        Modifier::None | Modifier::Percent | Modifier::Graph => write!(out, "{number:>10}"),
         Modifier::Hex => write!(out, "{number:x}"),
         Modifier::Symbol => {
             write!(out, "[{number:x}] ")?;

@@ -122,6 +122,16 @@ fn lines_print_as_linux_prints_them_and_read_again() {
             "hist:keys=u8.syscall,s32.sym-offset:vals=hitcount:\
              sort=u8.syscall.descending,s32.sym-offset:size=2048 [active]",
         ),
+        (
+            "hist:keys=u8:vals=bytes_req.percent,hitcount.graph:sort=bytes_req.descending",
+            "hist:keys=u8:vals=hitcount,bytes_req.percent,hitcount.graph:\
+             sort=bytes_req.percent.descending:size=2048 [active]",
+        ),
+        (
+            "hist:keys=u8:NOHC:vals=hitcount,bytes_req.graph,hitcount.percentage",
+            "hist:keys=u8:vals=bytes_req.graph,hitcount.percent:sort=hitcount:size=2048:\
+             nohitcount [active]",
+        ),
     ] {
         let hist = parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
         assert_eq!(hist.line(false).to_string(), line);
@@ -383,6 +393,42 @@ fn each_modifier_prints_as_in_linux() {
 }
 
 #[test]
+fn values_are_shown_as_parts_and_bars() {
+    let hist = parse("hist:keys=u8:vals=bytes_req.percent,hitcount.graph:sort=u8").unwrap();
+    let row = |key: u64, hits: u64, bytes: u64| {
+        let value = entry(hits, &[&u64::to_le_bytes(bytes), &u64::to_le_bytes(hits)]);
+        (key.to_le_bytes().to_vec(), value)
+    };
+    let text = shown(&hist, &[row(1, 3, 1), row(2, 20, 2), row(3, 1, 0)], 0);
+    let rows: Vec<&str> = text.lines().filter(|line| line.starts_with('{')).collect();
+    assert_eq!(
+        rows,
+        [
+            "{ u8:          1 } hitcount:          3  bytes_req (%):  33.33  \
+             hitcount: ###                 ",
+            "{ u8:          2 } hitcount:         20  bytes_req (%):  66.66  \
+             hitcount: ####################",
+            "{ u8:          3 } hitcount:          1  bytes_req (%):   0.00  \
+             hitcount: #                   ",
+        ]
+    );
+
+    let hist = parse("hist:keys=u8:vals=bytes_req.graph,bytes_alloc.percent:nohitcount").unwrap();
+    let value = entry(1, &[&[0; 8], &u64::to_le_bytes(u64::MAX)]);
+    let text = shown(&hist, &[(vec![1, 0, 0, 0, 0, 0, 0, 0], value)], 0);
+    assert!(text.contains(
+        "{ u8:          1 }  bytes_req:                       bytes_alloc (%): 100.00\n"
+    ));
+
+    // A sum that has begun anew.
+    let hist = parse("hist:keys=u8:vals=bytes_req.percent,bytes_req.graph").unwrap();
+    let half = u64::to_le_bytes(1 << 63);
+    let halves = [1_u64, 2].map(|key| (key.to_le_bytes().to_vec(), entry(1, &[&half, &half])));
+    let text = shown(&hist, &halves, 0);
+    assert!(text.contains("  bytes_req (%):[ERROR]  bytes_req: ####################\n"));
+}
+
+#[test]
 fn stacks_have_a_line_for_each_frame() {
     let hist = parse("hist:keys=stacktrace").unwrap();
     let text = shown(&hist, &[(7_u64.to_le_bytes().into(), entry(3, &[]))], 0);
@@ -520,6 +566,7 @@ impl Sample {
             Source::Cpu => self.cpu.into(),
             Source::Comm => return char::from(b'a' + self.pid as u8).to_string(),
             Source::Stack => 0,
+            Source::HitCount => 1,
         };
         match column.modifier {
             // The least power of two that is not below the number.
@@ -575,7 +622,14 @@ const KEYS: [&str; 15] = [
 
 fn hist() -> impl Strategy<Value = Hist> {
     let keys = prop::sample::subsequence(&KEYS[..], 1..=3);
-    let values = prop::sample::subsequence(&["s16", "bytes_req", "bytes_alloc", "cpu"][..], 0..=2);
+    let values = [
+        "s16",
+        "bytes_req.percent",
+        "bytes_alloc",
+        "cpu",
+        "hitcount.graph",
+    ];
+    let values = prop::sample::subsequence(values.to_vec(), 0..=2);
     let filter = prop::sample::select(&["", " if u8 > 1", " if name ~ \"*a*\""][..]);
     (keys, values, filter).prop_map(|(keys, values, filter)| {
         let values = [&["hitcount"][..], &values].concat().join(",");
@@ -619,7 +673,9 @@ fn table<'a>(hist: &'a Hist, machine: &TestMachine, maps: Maps) -> Table<'a> {
 proptest! {
     #[test]
     fn shown_lines_read_as_the_same(hist in hist(), by in 0..8_usize, descending: bool) {
-        let columns: Vec<&Column> = hist.keys.iter().chain(&hist.values).collect();
+        // The name of the hits means the count that each row has.
+        let values = hist.values.iter().filter(|value| value.source != Source::HitCount);
+        let columns: Vec<&Column> = hist.keys.iter().chain(values).collect();
         let column = columns[by % columns.len()];
         let line = hist.line(true).to_string();
         let direction = if descending { ".descending" } else { "" };

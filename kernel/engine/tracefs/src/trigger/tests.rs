@@ -54,6 +54,11 @@ fn lines_print_as_linux_prints_them_and_read_again() {
             "disable_event:a:b if u8 == 2",
             "disable_event:a:b:unlimited if u8 == 2",
         ),
+        ("enable_hist:a:b", "enable_hist:a:b:unlimited"),
+        (
+            "disable_hist:a:b:2 if u8 == 2",
+            "disable_hist:a:b:count=2 if u8 == 2",
+        ),
         (
             "set_wprobe:watch:object",
             "set_wprobe:watch:object+0:unlimited",
@@ -123,8 +128,8 @@ fn empty_file_lists_the_commands() {
     assert_eq!(
         Available(&Command::ALL).to_string(),
         "# Available triggers:\n\
-         # traceon traceoff snapshot stacktrace enable_event disable_event set_wprobe \
-         clear_wprobe hist\n"
+         # traceon traceoff snapshot stacktrace enable_event disable_event enable_hist \
+         disable_hist set_wprobe clear_wprobe hist\n"
     );
 }
 
@@ -133,21 +138,23 @@ fn what_the_readme_lists_works() {
     for command in Command::ALL {
         assert!(README.contains(command.name()), "{command:?}");
     }
-    let modifiers = README
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix('.'));
-    for modifier in modifiers.filter_map(|line| line.split_whitespace().next()) {
-        let modifier = modifier.replace("=size", "=10");
-        assert!(
-            parse(&format!("hist:keys=common_pid.{modifier}")).is_ok(),
-            "{modifier}"
-        );
+    let (of_keys, of_values) = README.split_once("Modifiers of a value").unwrap();
+    for (part, beginning, count) in [
+        (of_keys, "hist:keys=common_pid", 7),
+        (of_values, "hist:keys=common_pid:vals=hitcount", 3),
+    ] {
+        let lines = part.lines();
+        let modifiers = lines.filter_map(|line| line.trim().strip_prefix('.'));
+        let modifiers = modifiers.filter_map(|line| line.split_whitespace().next());
+        for modifier in modifiers.clone() {
+            let modifier = modifier.replace("=size", "=10");
+            assert!(
+                parse(&format!("{beginning}.{modifier}")).is_ok(),
+                "{modifier}"
+            );
+        }
+        assert_eq!(modifiers.count(), count, "the test sees each modifier");
     }
-    assert_eq!(
-        README.matches("display").count(),
-        7,
-        "the test sees each modifier"
-    );
     for part in [
         "values=u8",
         "sort=common_pid",
@@ -155,8 +162,9 @@ fn what_the_readme_lists_works() {
         "pause",
         "continue",
         "name=x",
+        "nohitcount:vals=u8",
     ] {
-        let name = part.split('=').next().unwrap();
+        let name = part.split(['=', ':']).next().unwrap();
         assert!(README.contains(&format!("[:{name}")), "{part}");
         assert!(
             parse(&format!("hist:keys=common_pid:{part} if u8 == 1")).is_ok(),
@@ -179,6 +187,8 @@ fn bad_lines_are_refused() {
         ("traceon if", TriggerError::NoIf),
         ("traceon:1x", TriggerError::BadCount),
         ("traceon:18446744073709551616", TriggerError::BadCount),
+        ("enable_event:a:b:", TriggerError::BadCount),
+        ("disable_hist:a:b: if u8 == 1", TriggerError::BadCount),
         ("enable_event", TriggerError::NoParameter),
         ("enable_event:kprobes", TriggerError::NoParameter),
         ("enable_event:kprobes:", TriggerError::NoParameter),

@@ -16,7 +16,7 @@ use kernel::{
 };
 use x86_64::instructions::interrupts;
 
-fn define(line: &str) {
+pub(super) fn define(line: &str) {
     append(line, "kprobe_events").unwrap();
     echo("1", "events/kprobes/enable").unwrap();
 }

@@ -123,6 +123,7 @@ pub(super) fn end() {
     clean_up();
 }
 
+/// Calls all functions of the chain.
 pub(super) fn call(number: u64) {
     assert_eq!(tracer_caller(number), 4 * number + 31);
 }

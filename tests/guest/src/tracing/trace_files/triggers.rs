@@ -52,8 +52,8 @@ fn a_stack_is_recorded_behind_its_hit_as_often_as_the_trigger_says() {
     assert_eq!(
         show(TRIGGER),
         "# Available triggers:\n\
-         # traceon traceoff snapshot stacktrace enable_event disable_event set_wprobe \
-         clear_wprobe hist\n"
+         # traceon traceoff snapshot stacktrace enable_event disable_event enable_hist \
+         disable_hist set_wprobe clear_wprobe hist\n"
     );
     echo("stacktrace:2 if number > 4", TRIGGER).unwrap();
     assert_eq!(show(TRIGGER), "stacktrace:count=2 if number > 4\n");
