@@ -23,7 +23,7 @@ use trace_language::{
 use super::{Holds, Val, Values, composite, variable};
 use crate::{
     Lowered, names,
-    number::{Counted, Kind, Space},
+    number::{Counted, Kind, Number, Space},
     types::type_name,
 };
 
@@ -313,7 +313,14 @@ pub(super) fn cast_like(
         (Like::Number(Kind::Literal), _) => {
             let counted = values.as_number(value, span)?;
             super::arithmetic::check_arithmetic(&counted.kind, span)?;
+            // As a number of the text, one below zero would tell the sign that it takes.
+            let number = Number::Extended {
+                number: Box::new(counted.number),
+                bytes: 8,
+                signed: true,
+            };
             return Ok(Val::Number(Counted {
+                number,
                 kind: Kind::Literal,
                 ..counted
             }));
