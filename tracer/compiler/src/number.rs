@@ -477,7 +477,10 @@ impl Kind {
             Self::Integer { signed: false, .. } => Shape::Unsigned(8),
             Self::Boolean => Shape::Flag,
             Self::Character => Shape::Character,
-            Self::Pointer { .. } => Shape::Address,
+            Self::Pointer { to, space } => Shape::Address {
+                to: *to,
+                is_user: *space == Space::User,
+            },
             Self::Symbol { with_offset } => Shape::Symbol {
                 with_offset: *with_offset,
             },
@@ -504,7 +507,13 @@ impl Kind {
             Shape::Boolean => (Self::Boolean, 1, false),
             Shape::Flag => (Self::Boolean, 8, false),
             Shape::Character => (Self::Character, 4, false),
-            Shape::Address => (Self::ADDRESS, 8, false),
+            Shape::Address { to, is_user } => {
+                let space = match is_user {
+                    true => Space::User,
+                    false => Space::Kernel,
+                };
+                (Self::Pointer { to: *to, space }, 8, false)
+            }
             Shape::Symbol { with_offset } => (
                 Self::Symbol {
                     with_offset: *with_offset,

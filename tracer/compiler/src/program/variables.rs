@@ -317,6 +317,23 @@ impl Program<'_, '_> {
                         "cast it to the pointer's type, or use another variable",
                     ));
                 }
+                if let (
+                    Kind::Pointer { to, space },
+                    Kind::Pointer {
+                        to: new,
+                        space: new_space,
+                    },
+                ) = (kind, &counted.kind)
+                {
+                    let types = self.values().types();
+                    let is_other = match (to, new) {
+                        (Some(a), Some(b)) => a != b && types.describe(*a) != types.describe(*b),
+                        _ => false,
+                    };
+                    if is_other || space != new_space {
+                        return Err(other_pointer(name, is_other, span));
+                    }
+                }
                 if kind.takes_others() {
                     let new = self.values().shape(&Val::Number(counted.clone()), false);
                     let made = identity(self.values(), &variable.name, variable.made_at);
@@ -445,6 +462,19 @@ fn check_fits(kind: &Kind, counted: &Counted, span: Span) -> Lowered<()> {
         format!("the variable is of type {letter}{bits}, which has no {exact}"),
         format!("give it a larger type, or say that it is to be cut: ({letter}{bits})value"),
     ))
+}
+
+/// What a variable of a pointer was given would be read as what that pointer leads to.
+fn other_pointer(name: &Name, is_other: bool, span: Span) -> Diagnostic {
+    let leads = match is_other {
+        true => "to another type than this pointer",
+        false => "into other memory than this pointer: the kernel's, or that of a program",
+    };
+    Diagnostic::new(
+        span,
+        format!("`${}` leads {leads}", name.text),
+        "use another variable, or keep both as numbers: (uint64)pointer",
+    )
 }
 
 fn other_type(name: &Name, shape: &Shape, new: &Shape, span: Span) -> Diagnostic {

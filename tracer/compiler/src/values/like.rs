@@ -23,7 +23,7 @@ use trace_language::{
 use super::{Holds, Val, Values, composite, variable};
 use crate::{
     Lowered, names,
-    number::{Counted, Kind, Number, Space},
+    number::{Counted, Kind, Number},
     types::type_name,
 };
 
@@ -399,11 +399,6 @@ fn is_string(of: &TypeName) -> bool {
 fn like_shape(mut shape: Shape) -> Like {
     shape.settle();
     match Kind::stored(&shape) {
-        // A pointer is stored as an address of nothing in particular.
-        Some((Kind::Pointer { .. }, ..)) => Like::Number(Kind::Pointer {
-            to: None,
-            space: Space::Kernel,
-        }),
         Some((kind, ..)) => Like::Number(kind),
         None if shape.is_text() => Like::Text(shape.bytes()),
         None => Like::Made(shape),

@@ -23,8 +23,8 @@ impl Values<'_, '_> {
         let number = self.tables.map(&map.name);
         let class = self.tables.maps[number as usize].class.clone();
         let key = self.key(number, map)?;
-        // If it is not known yet, it is a number for now.
-        let class = class.unwrap_or(Class::Plain(Shape::Unsigned(8)));
+        // If it is not known yet, it is for now what can become anything.
+        let class = class.unwrap_or(Class::Plain(Shape::Literal));
         self.value_of(number, &class, key, map)
     }
 
