@@ -444,6 +444,35 @@ impl Kind {
         matches!(self, Self::Literal | Self::Integer { signed: true, .. })
     }
 
+    /// The kind of what is one of two integers, of which a constant may be a number of the text:
+    /// the narrowest that has both, and signed if one of them is. None: one is no integer.
+    pub(crate) fn either(
+        (a, a_constant): (&Self, Option<u64>),
+        (b, b_constant): (&Self, Option<u64>),
+    ) -> Option<Self> {
+        let (a, b) = match (a, b) {
+            (Self::Integer { bytes, signed }, Self::Literal) => {
+                ((*bytes, *signed), of_text(b_constant, *signed))
+            }
+            (Self::Literal, Self::Integer { bytes, signed }) => {
+                (of_text(a_constant, *signed), (*bytes, *signed))
+            }
+            (
+                Self::Integer { bytes, signed },
+                Self::Integer {
+                    bytes: others,
+                    signed: is_other_signed,
+                },
+            ) => ((*bytes, *signed), (*others, *is_other_signed)),
+            _ => return None,
+        };
+        let (bytes, signed) = match (a, b) {
+            ((a, true), (b, false)) | ((b, false), (a, true)) => (a.max(2 * b).min(8), true),
+            ((a, signed), (b, _)) => (a.max(b), signed),
+        };
+        Some(Self::Integer { bytes, signed })
+    }
+
     /// Bytes and sign of integers that have less than 8.
     pub(crate) const fn narrow(&self) -> Option<(u8, bool)> {
         match *self {
@@ -524,6 +553,18 @@ impl Kind {
             _ => return None,
         })
     }
+}
+
+/// The least bytes of a number of the text beside one that is signed or not. Nothing tells them of
+/// one that is calculated.
+fn of_text(constant: Option<u64>, signed: bool) -> (u8, bool) {
+    let Some(constant) = constant else {
+        return (8, signed);
+    };
+    let signed = signed || constant.cast_signed() < 0;
+    let bytes = [1, 2, 4].into_iter();
+    let mut bytes = bytes.filter(|bytes| extend(constant, *bytes, signed) == constant);
+    (bytes.next().unwrap_or(8), signed)
 }
 
 /// A number, and when there is one.

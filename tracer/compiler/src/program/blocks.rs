@@ -18,7 +18,8 @@ use super::Program;
 use crate::{
     Lowered,
     functions::{self, Role},
-    values::{Holds, Val},
+    number::Kind,
+    values::{Holds, Val, literal},
 };
 
 /// The expressions of a statement that are calculated before it, in their order.
@@ -124,9 +125,7 @@ impl Program<'_, '_> {
                     self.statement(statement);
                 }
                 let made = match value {
-                    Some(value) => self
-                        .value_for(value)
-                        .and_then(|new| self.declare_hidden(&name, new, value.span)),
+                    Some(value) => self.end_of_block(&name, value),
                     None => Err(no_value(span)),
                 };
                 // The value outlives the variables of the block.
@@ -135,14 +134,13 @@ impl Program<'_, '_> {
                 if let Some(outer) = scopes.last_mut() {
                     outer.extend(kept.filter(|kept| kept.name == name.text));
                 }
-                made?;
-                *expression = variable(name);
+                *expression = made?;
                 Ok(())
             }
             ExpressionKind::OrElse { value, otherwise } => {
                 let name = self.hidden(span);
                 let new = self.value_for(value)?;
-                self.declare(&name, new, true, value.span)?;
+                self.declare_hidden(&name, new, value.span)?;
                 let known = variable(name);
                 *expression = self.choose(&known, &known, otherwise, span)?;
                 Ok(())
@@ -190,6 +188,21 @@ impl Program<'_, '_> {
         }
     }
 
+    /// What stands for a block that ends with this value.
+    fn end_of_block(&mut self, name: &Name, value: &Expression) -> Lowered<Expression> {
+        if is_effect(value) {
+            return Err(no_value(value.span));
+        }
+        let value = self.without_blocks_in(value)?;
+        // A number of the text stays one.
+        if literal::constant(&value)?.is_some() {
+            return Ok(value);
+        }
+        let new = self.code.value(&value)?;
+        self.declare_hidden(name, new, value.span)?;
+        Ok(variable(name.clone()))
+    }
+
     /// The value of an expression that may have blocks.
     fn value_for(&mut self, expression: &Expression) -> Lowered<Val> {
         if is_effect(expression) {
@@ -213,13 +226,33 @@ impl Program<'_, '_> {
         let (no, end) = (self.code.asm.label(), self.code.asm.label());
         self.code.branch_on(&test, false, no);
         let value = self.value_for(then)?;
+        let kind = self.integer(&value, then.span);
         self.declare(&name, value, true, then.span)?;
         self.code.asm.jump(end);
         self.code.asm.place(no);
         let value = self.value_for(otherwise)?;
+        let other = self.integer(&value, otherwise.span);
         self.assign_variable(&name, value, otherwise.span)?;
         self.code.asm.place(end);
+        // Nothing else is assigned to it, so it is as narrow as both are.
+        if let (Some((a, a_constant)), Some((b, b_constant))) = (kind, other)
+            && let Some(kind) = Kind::either((&a, a_constant), (&b, b_constant))
+            && kind.narrow().is_some()
+        {
+            let made = self.values().scopes.iter_mut().flatten();
+            for made in made.filter(|made| made.name == name.text) {
+                made.holds = Holds::Number(kind.clone());
+            }
+        }
         Ok(variable(name))
+    }
+
+    /// The kind of a value that is a number, and its value if the text has it.
+    fn integer(&mut self, value: &Val, span: Span) -> Option<(Kind, Option<u64>)> {
+        match self.values().simplified(value.clone(), span) {
+            Val::Number(counted) => Some((counted.kind, counted.number.constant())),
+            _ => None,
+        }
     }
 
     /// A block, or a choice between effects, as a statement. False: it is neither.

@@ -20,7 +20,7 @@ use trace_language::{
     },
 };
 
-use super::{Holds, Val, Values, composite, variable};
+use super::{Holds, Val, Values, composite, literal, variable};
 use crate::{
     Lowered, names,
     number::{Counted, Kind, Number},
@@ -112,12 +112,65 @@ pub(crate) fn like(values: &mut Values<'_, '_>, of: &Expression) -> Lowered<Like
                 )),
             }
         }
+        // Their blocks are statements, which are not made.
+        ExpressionKind::Ternary {
+            then, otherwise, ..
+        } if of.has_block() => like_either(values, then, otherwise, of.span),
+        ExpressionKind::OrElse { value, otherwise } => {
+            like_either(values, value, otherwise, of.span)
+        }
         ExpressionKind::Map(map) => like_map(values, map, of),
         ExpressionKind::Variable(name) if is_unset(values, name) => {
             Err(variable::no_value(name, of.span, &[]))
         }
         _ => like_value(values, of),
     }
+}
+
+/// That of one of two values.
+fn like_either(
+    values: &mut Values<'_, '_>,
+    then: &Expression,
+    otherwise: &Expression,
+    span: Span,
+) -> Lowered<Like> {
+    let mut told = |of: &Expression| {
+        let like = like(values, of)?;
+        let constant = match &like {
+            Like::Number(Kind::Integer { .. }) => literal::constant(of)?,
+            _ => None,
+        };
+        Ok(match constant {
+            Some(_) => (Like::Number(Kind::Literal), constant),
+            None => (like, None),
+        })
+    };
+    let (then, then_constant) = told(then)?;
+    let (otherwise, other_constant) = told(otherwise)?;
+    let merged = match (&then, &otherwise) {
+        (Like::Number(a), Like::Number(b)) => {
+            let kind = values.either((a, then_constant), (b, other_constant));
+            Some(Like::Number(match kind {
+                Kind::Literal => values.tables.open_kind(),
+                kind => kind,
+            }))
+        }
+        (Like::Text(a), Like::Text(b)) => Some(Like::Text(*a.max(b))),
+        (Like::Object(a), Like::Object(b)) if a == b => Some(then.clone()),
+        (Like::Made(a), Like::Made(b)) => {
+            let mut both = a.clone();
+            both.merge(b).map(|_| Like::Made(both))
+        }
+        _ => None,
+    };
+    merged.ok_or_else(|| {
+        let (then, otherwise) = (like_name(values, &then), like_name(values, &otherwise));
+        Diagnostic::new(
+            span,
+            format!("this is {then} or {otherwise}"),
+            "give both sides of it the same types",
+        )
+    })
 }
 
 /// Whether a variable was declared, and nothing tells yet what it holds.

@@ -99,3 +99,20 @@ pub(super) fn value_of(number: i128) -> Val {
     };
     Val::number(Number::Constant(number as u64), kind)
 }
+
+/// The number of the text that an expression is, also at the end of a block, if it has a sign in 64
+/// bits.
+///
+/// # Errors
+/// As [`exact`].
+pub(crate) fn constant(of: &Expression) -> Lowered<Option<u64>> {
+    if let ExpressionKind::Block {
+        value: Some(value), ..
+    } = &of.kind
+    {
+        return constant(value);
+    }
+    let number = exact(of)?;
+    let number = number.and_then(|number| i64::try_from(number).ok());
+    Ok(number.map(i64::cast_unsigned))
+}

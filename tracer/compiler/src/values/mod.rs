@@ -20,7 +20,7 @@ mod field;
 mod index;
 mod library;
 pub(crate) mod like;
-mod literal;
+pub(crate) mod literal;
 mod map;
 mod named;
 pub(crate) mod pointer;
