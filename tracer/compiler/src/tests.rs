@@ -17,6 +17,7 @@ mod portable;
 mod rendering;
 mod series;
 mod settings;
+mod typeinfo;
 mod types_of;
 mod user;
 mod values;

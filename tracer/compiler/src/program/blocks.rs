@@ -220,6 +220,9 @@ impl Program<'_, '_> {
         otherwise: &Expression,
         span: Span,
     ) -> Lowered<Expression> {
+        if let Some(holds) = literal::decided(self.values(), condition)? {
+            return self.without_blocks_in(if holds { then } else { otherwise });
+        }
         let name = self.hidden(span);
         let condition = self.without_blocks_in(condition)?;
         let test = self.code.test(&condition)?;
@@ -279,6 +282,10 @@ impl Program<'_, '_> {
                     (false, false) => return Ok(false),
                     (true, false) => return Err(no_value(then.span)),
                     (false, true) => return Err(no_value(otherwise.span)),
+                }
+                if let Some(holds) = literal::decided(self.values(), condition)? {
+                    self.effect(if holds { then } else { otherwise })?;
+                    return Ok(true);
                 }
                 let condition = self.without_blocks_in(condition)?;
                 let test = self.code.test(&condition)?;

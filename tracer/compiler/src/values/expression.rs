@@ -196,6 +196,9 @@ impl Values<'_, '_> {
         otherwise: &Expression,
         span: Span,
     ) -> Lowered<Val> {
+        if let Some(holds) = literal::decided(self, condition)? {
+            return self.value(if holds { then } else { otherwise });
+        }
         let test = self.test(condition)?;
         let then_value = self.value(then)?;
         let other_value = self.value(otherwise)?;
@@ -213,7 +216,7 @@ impl Values<'_, '_> {
             check_arithmetic(&a.kind, then.span)?;
             check_arithmetic(&b.kind, otherwise.span)?;
         }
-        let kind = self.either(
+        let kind = self.tables.either(
             (&a.kind, a.number.constant()),
             (&b.kind, b.number.constant()),
         );
@@ -229,24 +232,6 @@ impl Values<'_, '_> {
             kind,
             present,
         }))
-    }
-
-    /// The kind of one of two numbers, by the kinds of both and their values, if the text has them.
-    pub(crate) fn either(&mut self, a: (&Kind, Option<u64>), b: (&Kind, Option<u64>)) -> Kind {
-        if let Some(kind) = Kind::either(a, b) {
-            return kind;
-        }
-        match (a.0, b.0) {
-            (a, b) if a == b => a.clone(),
-            (Kind::Literal, other) | (other, Kind::Literal) => match other {
-                // What holds the truth may be a number, when all that it is given is known.
-                Kind::Boolean => self.tables.open_kind(),
-                Kind::Character => Kind::SIGNED,
-                other => other.clone(),
-            },
-            (a, b) if a.is_signed() || b.is_signed() => Kind::SIGNED,
-            _ => Kind::UNSIGNED,
-        }
     }
 
     fn cast(&mut self, to: &TypeName, operand: &Expression) -> Lowered<Val> {

@@ -112,6 +112,13 @@ pub(crate) fn like(values: &mut Values<'_, '_>, of: &Expression) -> Lowered<Like
                 )),
             }
         }
+        ExpressionKind::Ternary {
+            condition,
+            then,
+            otherwise,
+        } if let Some(holds) = literal::decided(values, condition)? => {
+            like(values, if holds { then } else { otherwise })
+        }
         // Their blocks are statements, which are not made.
         ExpressionKind::Ternary {
             then, otherwise, ..
@@ -149,7 +156,9 @@ fn like_either(
     let (otherwise, other_constant) = told(otherwise)?;
     let merged = match (&then, &otherwise) {
         (Like::Number(a), Like::Number(b)) => {
-            let kind = values.either((a, then_constant), (b, other_constant));
+            let kind = values
+                .tables
+                .either((a, then_constant), (b, other_constant));
             Some(Like::Number(match kind {
                 Kind::Literal => values.tables.open_kind(),
                 kind => kind,
@@ -223,14 +232,7 @@ fn like_map(values: &mut Values<'_, '_>, map: &MapName, of: &Expression) -> Lowe
     let known = values.tables.maps.iter();
     let mut known = known.filter(|known| known.name.as_deref() == Some(&*map.name.text));
     let Some(known) = known.next().filter(|known| known.class.is_some()) else {
-        return Err(Diagnostic::new(
-            map.span,
-            format!(
-                "nothing is assigned to `@{}`, so it has no type",
-                map.name.text
-            ),
-            "assign to it somewhere in the program, or write the type itself",
-        ));
+        return Err(not_assigned(map));
     };
     let keys = known.keys.as_deref().unwrap_or_default();
     if !map.keys.is_empty() || keys.is_empty() {
@@ -241,6 +243,18 @@ fn like_map(values: &mut Values<'_, '_>, map: &MapName, of: &Expression) -> Lowe
         keys => Shape::Tuple(keys.into()),
     };
     Ok(like_shape(shape))
+}
+
+/// Refuses a map of which nothing is known.
+pub(super) fn not_assigned(map: &MapName) -> Diagnostic {
+    Diagnostic::new(
+        map.span,
+        format!(
+            "nothing is assigned to `@{}`, so it has no type",
+            map.name.text
+        ),
+        "assign to it somewhere in the program, or write the type itself",
+    )
 }
 
 /// That of a value itself.

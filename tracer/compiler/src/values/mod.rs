@@ -27,6 +27,7 @@ pub(crate) mod pointer;
 mod scalar;
 mod sizes;
 mod text;
+mod typeinfo;
 mod variable;
 pub(crate) mod words;
 
