@@ -301,25 +301,61 @@ impl Number {
 
     /// Whether it changes something when it is calculated.
     pub(crate) fn has_effect(&self) -> bool {
+        self.any(&|part| {
+            matches!(
+                part,
+                Self::Step { .. }
+                    | Self::ElementStep { .. }
+                    | Self::Deleted { .. }
+                    | Self::Found { .. }
+            )
+        })
+    }
+
+    /// Whether it may be another one when it is calculated again in the same hit, or do something
+    /// again: also a map may change meanwhile, and its key is calculated each time.
+    pub(crate) fn is_fickle(&self) -> bool {
+        self.has_effect()
+            || self.any(&|part| {
+                matches!(
+                    part,
+                    Self::Random
+                        | Self::Nanoseconds { .. }
+                        | Self::Elapsed { .. }
+                        | Self::Keys { .. }
+                        | Self::Element { .. }
+                        | Self::OfCpus { .. }
+                        | Self::HasKey { .. }
+                )
+            })
+    }
+
+    /// Whether it is the same each time in a hit. Memory of others may change at any moment.
+    pub(crate) fn is_steady(&self) -> bool {
+        let reads = |part: &Self| matches!(part, Self::Load { .. } | Self::TextLength { .. });
+        !self.is_fickle() && !self.any(&reads)
+    }
+
+    /// Whether it, or a number that it is calculated from, is a wanted one.
+    fn any(&self, wanted: &dyn Fn(&Self) -> bool) -> bool {
+        if wanted(self) {
+            return true;
+        }
         match self {
-            Self::Step { .. }
-            | Self::ElementStep { .. }
-            | Self::Deleted { .. }
-            | Self::Found { .. } => true,
-            Self::Alu(_, left, right) => left.has_effect() || right.has_effect(),
+            Self::Alu(_, left, right) => left.any(wanted) || right.any(wanted),
             Self::Select {
                 test,
                 then,
                 otherwise,
-            } => test.has_effect() || then.has_effect() || otherwise.has_effect(),
-            Self::Test(test) => test.has_effect(),
+            } => test.any(wanted) || then.any(wanted) || otherwise.any(wanted),
+            Self::Test(test) => test.any(wanted),
             Self::Load { address: of, .. }
             | Self::Extended { number: of, .. }
             | Self::Swapped { number: of, .. }
             | Self::Kept { number: of, .. }
             | Self::Frames { number: of, .. }
-            | Self::OwnElement { index: of, .. } => of.has_effect(),
-            Self::TextLength { address, most } => address.has_effect() || most.has_effect(),
+            | Self::OwnElement { index: of, .. } => of.any(wanted),
+            Self::TextLength { address, most } => address.any(wanted) || most.any(wanted),
             _ => false,
         }
     }
@@ -371,16 +407,14 @@ impl Test {
         }
     }
 
-    /// See [`Number::has_effect`].
-    fn has_effect(&self) -> bool {
+    /// Whether a number that it compares, or that one is calculated from, is a wanted one.
+    fn any(&self, wanted: &dyn Fn(&Number) -> bool) -> bool {
         match self {
             Self::Constant(_) | Self::Text(_) => false,
-            Self::NotZero(number) => number.has_effect(),
-            Self::Compare(_, left, right) => left.has_effect() || right.has_effect(),
-            Self::And(left, right) | Self::Or(left, right) => {
-                left.has_effect() || right.has_effect()
-            }
-            Self::Not(test) => test.has_effect(),
+            Self::NotZero(number) => number.any(wanted),
+            Self::Compare(_, left, right) => left.any(wanted) || right.any(wanted),
+            Self::And(left, right) | Self::Or(left, right) => left.any(wanted) || right.any(wanted),
+            Self::Not(test) => test.any(wanted),
         }
     }
 

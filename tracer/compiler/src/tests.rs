@@ -12,6 +12,7 @@ mod macros;
 mod maps;
 mod messages;
 mod named;
+mod once;
 mod pointers;
 mod portable;
 mod rendering;

@@ -50,7 +50,8 @@ fn types_have_names() {
     world.hit(&write_hit());
     assert_eq!(
         world.out,
-        "{ .base_type = pointer, .full_type = kernel::fs::File * }\nkernel::fs::File\nstring\nenum\n"
+        "{ .base_type = pointer, .full_type = kernel::fs::File * }\n\
+         kernel::fs::File\nstring\nenum\n"
     );
 }
 

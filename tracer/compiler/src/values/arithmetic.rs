@@ -41,7 +41,10 @@ impl Values<'_, '_> {
                             space,
                         },
                     present,
-                }) => Ok(Val::Object(Object::in_memory(to, (space, number), present))),
+                }) => {
+                    let number = composite::steady_address(self, number, span);
+                    Ok(Val::Object(Object::in_memory(to, (space, number), present)))
+                }
                 Val::Number(Counted {
                     kind: Kind::Boolean | Kind::Character,
                     ..
@@ -303,13 +306,13 @@ fn compare(
         |kind: &Kind, number: &Number| kind.is_signed() && !is_small_literal(kind, number);
     let (a_negative, b_negative) = (may_be_negative(a_kind, &a), may_be_negative(b_kind, &b));
     // The number whose sign is asked for is calculated there, and used again.
-    let mut kept = |number: Number| match number.has_effect() {
-        true => {
+    let mut kept = |number: Number| match number.is_steady() {
+        false => {
             let place = values.memory.take_for_good(8);
             let number = Box::new(number);
             (Number::Kept { number, place }, Number::Own(place))
         }
-        false => (number.clone(), number),
+        true => (number.clone(), number),
     };
     let (a, b, plain) = match (a_negative, b_negative) {
         (true, _) => {

@@ -134,9 +134,10 @@ pub(crate) fn part(values: &mut Values<'_, '_>, value: &Val, name: &Name) -> Low
     }
 }
 
-/// A number that may be calculated several times: one with an effect is calculated before.
+/// A number that may be calculated several times: one that may be another each time is calculated
+/// before.
 pub(crate) fn once(values: &mut Values<'_, '_>, counted: Counted, span: Span) -> Counted {
-    if !counted.number.has_effect() {
+    if counted.number.is_steady() {
         return counted;
     }
     let kind = counted.kind.clone();
@@ -151,6 +152,35 @@ pub(crate) fn once(values: &mut Values<'_, '_>, counted: Counted, span: Span) ->
         kind,
         present,
     }
+}
+
+/// An address that may be read from several times: see [`once`].
+pub(crate) fn steady_address(values: &mut Values<'_, '_>, address: Number, span: Span) -> Number {
+    match address.is_fickle() {
+        true => {
+            let kind = Kind::UNSIGNED;
+            let present = Test::Constant(true);
+            let number = address;
+            let counted = Counted {
+                number,
+                kind,
+                present,
+            };
+            once(values, counted, span).number
+        }
+        false => address,
+    }
+}
+
+/// A condition that is asked for several times.
+pub(crate) fn steady_test(values: &mut Values<'_, '_>, test: Test, span: Span) -> Test {
+    let number = Number::test(test);
+    let counted = Counted {
+        number,
+        kind: Kind::Boolean,
+        present: Test::Constant(true),
+    };
+    Test::not_zero(once(values, counted, span).number)
 }
 
 /// `value[index]` of a value that is at hand. None: it is not composite, and no text.

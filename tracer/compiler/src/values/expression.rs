@@ -220,12 +220,14 @@ impl Values<'_, '_> {
             (&a.kind, a.number.constant()),
             (&b.kind, b.number.constant()),
         );
-        let present = match (&a.present, &b.present) {
-            (Test::Constant(true), Test::Constant(true)) => Test::Constant(true),
-            _ => test
-                .clone()
-                .and(a.present)
-                .or(test.clone().negated().and(b.present)),
+        let (test, present) = match (&a.present, &b.present) {
+            (Test::Constant(true), Test::Constant(true)) => (test, Test::Constant(true)),
+            _ => {
+                let test = composite::steady_test(self, test, span);
+                let present = test.clone().and(a.present);
+                let present = present.or(test.clone().negated().and(b.present));
+                (test, present)
+            }
         };
         Ok(Val::Number(Counted {
             number: Number::select(test, a.number, b.number),

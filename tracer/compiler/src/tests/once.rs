@@ -1,0 +1,78 @@
+//! What is calculated once in a hit: a time, a map that changes, a step, where they are used again.
+//!
+//! In the machine here each `nsecs` is later than the one before, by 2 nanoseconds.
+
+use bpf::context::Register::{Di, Si};
+
+use super::{
+    values::{with_file, write_hit},
+    world::{Hit, World},
+};
+
+/// What a block prints. The first argument is 3.
+fn printed(block: &str) -> String {
+    let mut world = World::new(&format!("kprobe:vfs_write {{ {block} }}"));
+    world.hit(&Hit {
+        registers: vec![(Di, 3), (Si, u64::MAX)],
+        ..Hit::default()
+    });
+    core::mem::take(&mut world.out)
+}
+
+#[test]
+fn a_time_is_the_same_in_all_of_a_comparison() {
+    // Below zero at first, and 1 if it is read again.
+    let first = "(int64)(nsecs - 2001)";
+    assert_eq!(
+        printed(&format!("print(({first} > arg0, {first} < arg0));")),
+        printed(
+            "$t = (int64)(nsecs - 2001); $u = (int64)(nsecs - 2001); print(($t > arg0, $u < arg0));"
+        )
+    );
+    assert_eq!(printed("print((int64)(nsecs - 2001) >= arg0);"), "false\n");
+    assert_eq!(printed("print(arg0 <= (int64)(nsecs - 2001));"), "false\n");
+}
+
+#[test]
+fn a_key_is_stepped_once_in_a_comparison() {
+    assert_eq!(
+        printed("@m[0] = (int64)-1; $i = 0; print(@m[$i++] < arg0); print($i); clear(@m);"),
+        "true\n1\n"
+    );
+    assert_eq!(
+        printed("@m[0] = (int64)5; $i = 0; print(@m[$i++] < arg0); print($i); clear(@m);"),
+        "false\n1\n"
+    );
+}
+
+#[test]
+fn an_index_is_the_same_for_the_limit_and_the_element() {
+    // The first one is inside, the next one would be outside.
+    assert_eq!(
+        printed("$a = (uint8[4])0x04030201; print($a[nsecs == 2000 ? 0 : 9]);"),
+        "1\n"
+    );
+    assert_eq!(
+        printed("@i = 1; $a = (uint8[4])0x04030201; print($a[@i++]); print(@i);"),
+        "2\n@i: 2\n"
+    );
+}
+
+#[test]
+fn a_text_behind_an_address_is_read_from_one_place() {
+    let mut world = with_file(
+        "kprobe:vfs_write { $p = (File *)((uint64)args.file + (nsecs == 2000 ? 0 : 8)); \
+         print($p.name); \
+         $s = \"text\"; \
+         $s = ((File *)((uint64)args.file + (nsecs % 4 == 2 ? 0 : 8))).name; print($s); \
+         @p = args.file; print(@p.name); print((*@p).name); \
+         $q = args.file; $n = (*$q++).name; print($n); print($q == args.file + 1); }",
+        "a name",
+    );
+    world.hit(&write_hit());
+    let lines: Vec<_> = world.out.lines().collect();
+    assert_eq!(
+        lines,
+        ["a name", "a name", "a name", "a name", "a name", "true"]
+    );
+}
