@@ -19,7 +19,7 @@ use crate::{
     Lowered,
     functions::{self, Role},
     number::Kind,
-    values::{Holds, Val, literal},
+    values::{Holds, Val, Variable, close_scope, literal},
 };
 
 /// The expressions of a statement that are calculated before it, in their order.
@@ -129,10 +129,10 @@ impl Program<'_, '_> {
                     None => Err(no_value(span)),
                 };
                 // The value outlives the variables of the block.
-                let scopes = &mut self.values().scopes;
-                let kept = scopes.pop().and_then(|mut scope| scope.pop());
-                if let Some(outer) = scopes.last_mut() {
-                    outer.extend(kept.filter(|kept| kept.name == name.text));
+                let scope = close_scope(self.values()).unwrap_or_default();
+                let kept = scope.into_iter().filter(Variable::is_hidden);
+                if let Some(outer) = self.values().scopes.last_mut() {
+                    outer.extend(kept);
                 }
                 *expression = made?;
                 Ok(())
@@ -193,9 +193,24 @@ impl Program<'_, '_> {
         if is_effect(value) {
             return Err(no_value(value.span));
         }
-        let value = self.without_blocks_in(value)?;
+        let mut value = self.without_blocks_in(value)?;
         // A number of the text stays one.
         if literal::constant(&value)?.is_some() {
+            return Ok(value);
+        }
+        // What is gathered is a value that the block has calculated.
+        if let ExpressionKind::Call { name, arguments } = &mut value.kind
+            && functions::is_aggregation(&name.text)
+        {
+            for argument in arguments {
+                let is_text = matches!(argument.kind, ExpressionKind::String(_));
+                if !is_text && literal::constant(argument)?.is_none() {
+                    let name = self.hidden(argument.span);
+                    let new = self.code.value(argument)?;
+                    self.declare_hidden(&name, new, argument.span)?;
+                    *argument = variable(name);
+                }
+            }
             return Ok(value);
         }
         let new = self.code.value(&value)?;
@@ -267,7 +282,7 @@ impl Program<'_, '_> {
                     self.statement(statement);
                 }
                 let done = value.as_deref().map_or(Ok(()), |value| self.effect(value));
-                self.values().scopes.pop();
+                close_scope(self.values());
                 done.map(|()| true)
             }
             ExpressionKind::Ternary {

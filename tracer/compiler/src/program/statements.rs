@@ -23,7 +23,7 @@ use super::Program;
 use crate::{
     Lowered, functions, names,
     number::{Counted, Number, Test},
-    values::{Holds, Val, literal},
+    values::{Holds, Val, close_scope, literal},
 };
 
 impl Program<'_, '_> {
@@ -202,7 +202,7 @@ impl Program<'_, '_> {
             for statement in &arm.body.statements {
                 self.statement(statement);
             }
-            self.values().scopes.pop();
+            close_scope(self.values());
             self.code.asm.jump(end);
             self.code.asm.place(next);
         }

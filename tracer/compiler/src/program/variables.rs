@@ -23,7 +23,7 @@ use crate::{
     object::{At, Object},
     tables::Unset,
     values::{
-        Holds, Val, Variable, identity, is_hidden,
+        Holds, Home, Val, Variable, identity, is_hidden,
         like::{self, Like},
     },
 };
@@ -74,18 +74,19 @@ impl Program<'_, '_> {
                 (place, Holds::Stored(shape))
             }
         };
+        let depth = self.values().scopes.len();
         let variable = Variable {
             name: name.text.clone(),
             place,
             holds,
             made_at: name.span.start,
             limit: None,
+            home: match own_block || depth == 1 {
+                true => Home::Own,
+                false => Home::Inner(depth),
+            },
         };
-        let scope = if own_block {
-            self.values().scopes.len() - 1
-        } else {
-            0
-        };
+        let scope = if own_block { depth - 1 } else { 0 };
         self.values().scopes[scope].push(variable);
         Ok(())
     }
@@ -96,10 +97,11 @@ impl Program<'_, '_> {
     }
 
     /// Refuses a declaration of a name that is a variable's already: which one a reader meant is
-    /// easily mistaken.
+    /// easily mistaken. One that a block has made which is left may have another beside it.
     pub(crate) fn check_new(&mut self, name: &Name) -> Lowered<()> {
         match self.values().find(&name.text) {
             None => Ok(()),
+            Some(known) if known.home == Home::Left => Ok(()),
             Some(_) => Err(Diagnostic::new(
                 name.span,
                 format!("there is a variable `${}` already", name.text),
@@ -177,6 +179,7 @@ impl Program<'_, '_> {
                     holds: Holds::Nothing,
                     made_at: name.span.start,
                     limit: None,
+                    home: Home::Own,
                 };
                 self.values()
                     .scopes

@@ -333,3 +333,52 @@ fn the_type_of_a_choice_with_blocks_is_that_of_both_sides() {
         "1800\n16\ntrue\n"
     );
 }
+
+#[test]
+fn a_let_may_take_the_name_of_a_variable_that_a_block_has_made() {
+    assert_eq!(
+        printed("if (true) { $x = 1; } if (true) { let $x; if ($x) { $x = 5; } print($x); }"),
+        "0\n"
+    );
+    assert_eq!(
+        printed(
+            "@a[1] = 1; if (1) { $x = 1; print($x); } for ($kv : @a) { $x = 2; print($x); } \
+             let $x = \"text\"; if (true) { $x = \"other\"; } print($x); clear(@a);"
+        ),
+        "1\n2\nother\n"
+    );
+    // Here the block has not ended, or the variable is that of the clause.
+    for text in [
+        "if (true) { $x = 1; let $x = 2; }",
+        "if (true) { $x = 1; if (true) { let $x = 2; } }",
+        "$x = 1; if (true) { $x = 2; } let $x = 3;",
+        "let $x = 1; if (true) { let $x = 2; }",
+    ] {
+        let refused = compiled_with(
+            &format!("begin {{ {text} }}"),
+            &Fake::new(),
+            &Options::default(),
+        );
+        let Err(said) = refused else {
+            panic!("{text} compiles");
+        };
+        assert!(said.contains("there is a variable `$x` already"), "{said}");
+    }
+}
+
+#[test]
+fn a_block_may_end_with_what_a_map_gathers() {
+    let all = |text: &str| {
+        let mut world = World::new(&format!("begin {{ {text} }}"));
+        world.tick();
+        world.maps().trim_end().to_owned()
+    };
+    assert_eq!(all("@ = { let $a = 100; avg($a) };"), "@: 100");
+    assert_eq!(
+        all("$k = 1; @m[$k] = { $k = 2; let $a = 7; $b = -$a; sum($b * 2) };"),
+        "@m[1]: -14"
+    );
+    assert_eq!(all("@c = { $x = 1; count() };"), "@c: 1");
+    let steps = all("@h = { $v = 25; lhist($v, 0, 100, 10) };");
+    assert!(steps.contains("[20, 30)               1 |@"), "{steps}");
+}

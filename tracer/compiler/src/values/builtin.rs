@@ -17,8 +17,8 @@ use trace_language::{
 };
 
 use super::{
-    COMM_BYTES, Copied, Holds, SiteKind, UserMoment, Val, Values, Variable, identity, library,
-    sizes, text::MOST_TEXT, typeinfo, words,
+    COMM_BYTES, Copied, Holds, Home, SiteKind, UserMoment, Val, Values, Variable, identity,
+    library, sizes, text::MOST_TEXT, typeinfo, words,
 };
 use crate::{
     Lowered,
@@ -495,6 +495,7 @@ fn find(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
                 holds,
                 made_at: to.span.start,
                 limit: None,
+                home: Home::Own,
             });
             (place, true)
         }
