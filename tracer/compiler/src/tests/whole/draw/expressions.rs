@@ -406,7 +406,16 @@ impl Draw<'_> {
 
     /// What a function of the library makes of a number or an array.
     fn of_library(&mut self, of: &Type, height: u32) -> Option<Kind> {
-        match self.below(3) {
+        match self.below(5) {
+            3 if *of == Type::Unsigned => Some(memory::measured(self, height)),
+            3 | 4 if self.is() => {
+                let like = self.a_type(1);
+                let like = Box::new(self.make(&like, 0));
+                let a = Box::new(self.make(of, height));
+                let b = Box::new(self.make(of, height));
+                Some(Kind::ByType(like, a, b))
+            }
+            4 if *of == Type::Unsigned && maps::has_time(self) => Some(Kind::Nanoseconds),
             0 if *of == Type::Unsigned => {
                 let bits = self.random.of(&[16, 32, 64]);
                 let is_signed = self.is();
@@ -494,6 +503,14 @@ impl Draw<'_> {
         match self.below(10) {
             0 | 1 => Kind::Comm,
             2 if self.has_arguments => Kind::TextAt(TEXT_ARGUMENT, None),
+            3 if self.has_arguments && height > 0 && self.is() => {
+                let value = Box::new(self.make(&Type::Unsigned, height - 1));
+                let few = Expr {
+                    of: Type::Unsigned,
+                    kind: Kind::Binary("%", value, Box::new(number(20))),
+                };
+                Kind::TextUpTo(TEXT_ARGUMENT, Box::new(few))
+            }
             3 if self.has_arguments => Kind::TextAt(TEXT_ARGUMENT, Some(1 + self.below(20))),
             4 if height > 0 && self.is() => {
                 let a = Box::new(self.text_value(height - 1));
@@ -673,10 +690,7 @@ fn is_bare_map(expr: &Expr) -> bool {
 
 /// The expression and all of its parts.
 fn parts(of: Expr, into: &mut Vec<Expr>) {
-    let is_inside = matches!(of.kind, Kind::Part(..) | Kind::PartAt(..) | Kind::Field(..));
     match &of.of {
-        // There it is an address of nothing in particular.
-        Type::Pointer(_) if is_inside => return,
         Type::Tuple(types) => {
             for (number, part) in types.iter().enumerate() {
                 let part = part.clone();

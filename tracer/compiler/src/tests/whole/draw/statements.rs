@@ -192,11 +192,8 @@ impl Draw<'_> {
         {
             variable.name = name;
             how = match of {
-                Type::Signed | Type::Unsigned | Type::Truth | Type::Text | Type::Pointer(_)
-                    if self.is() =>
-                {
-                    Let::Typed
-                }
+                Type::Tuple(_) | Type::Record(_) => Let::Plain,
+                _ if self.is() => Let::Typed,
                 _ => Let::Plain,
             };
             if how == Let::Typed && of.is_number() && of != Type::Truth && self.is() {
@@ -323,7 +320,16 @@ impl Draw<'_> {
                 Statement::If(self.condition(1), vec![end], None)
             }
             17 if site.may_return && self.one_in(3) => {
-                Statement::If(self.condition(1), vec![Statement::Return], None)
+                let end = match self.below(4) {
+                    0 => Statement::Exit(None),
+                    1 => Statement::Exit(Some(self.below(200) as u8)),
+                    _ => Statement::Return,
+                };
+                Statement::If(self.condition(1), vec![end], None)
+            }
+            18 if self.one_in(4) => printed::joined(self),
+            19 if site.over_maps && self.is() => {
+                return loops::each_until(self).into_iter().collect();
             }
             14..20 => return self.assign(height),
             20..=24 => {
