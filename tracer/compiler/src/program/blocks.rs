@@ -3,7 +3,7 @@
 //! A value is described without an instruction, but a block is statements. So the blocks of a
 //! statement are made before it: each leaves its value in a variable of its own, which stands for
 //! it in the statement. A block that runs only sometimes (in a choice, or after `&&` and `||`) gets
-//! a branch.
+//! a branch, and so does a step there.
 //!
 //! BLOCKS-1. What stands before a block in a statement is calculated before it.
 
@@ -11,7 +11,10 @@ use alloc::{boxed::Box, format, vec::Vec};
 
 use trace_language::{
     Diagnostic,
-    tree::{Binary, Expression, ExpressionKind, Name, Span, Statement, StatementKind, Unary},
+    tree::{
+        Binary, Expression, ExpressionKind, Map as MapName, Name, Span, Statement, StatementKind,
+        Unary,
+    },
 };
 
 use super::Program;
@@ -50,7 +53,7 @@ impl Program<'_, '_> {
     pub(crate) fn without_blocks(&mut self, statement: &Statement) -> Lowered<Option<Statement>> {
         let mut new = statement.clone();
         let mut all = expressions(&mut new);
-        if !all.iter().any(|expression| expression.has_block()) {
+        if !all.iter().any(|expression| needs_statements(expression)) {
             return Ok(None);
         }
         self.take_out(&mut all)?;
@@ -71,24 +74,28 @@ impl Program<'_, '_> {
                 break;
             };
             self.take_out_of(this)?;
-            if rest.iter().any(|later| later.has_block()) {
-                self.keep(this)?;
+            if rest.iter().any(|later| needs_statements(later)) {
+                self.keep(this, may_change)?;
             }
         }
         Ok(())
     }
 
-    /// Calculates an expression now, if a block after it could change it.
-    fn keep(&mut self, this: &mut Expression) -> Lowered<()> {
+    /// Calculates an expression now, if it could change later; of a tuple or a record, such parts.
+    fn keep(
+        &mut self,
+        this: &mut Expression,
+        could_change: fn(&Expression) -> bool,
+    ) -> Lowered<()> {
         if matches!(
             this.kind,
             ExpressionKind::Tuple(_) | ExpressionKind::Record(_)
         ) {
             // Its numbers of the text stay what they are.
             let mut parts = this.parts_mut().into_iter();
-            return parts.try_for_each(|part| self.keep(part));
+            return parts.try_for_each(|part| self.keep(part, could_change));
         }
-        if may_change(this) {
+        if could_change(this) {
             let value = self.code.value(this)?;
             let name = self.hidden(this.span);
             self.declare_hidden(&name, value, this.span)?;
@@ -112,7 +119,7 @@ impl Program<'_, '_> {
     }
 
     fn take_out_of(&mut self, expression: &mut Expression) -> Lowered<()> {
-        if !expression.has_block() {
+        if !needs_statements(expression) {
             return Ok(());
         }
         self.values().check_room(expression.span)?;
@@ -149,7 +156,7 @@ impl Program<'_, '_> {
                 condition,
                 then,
                 otherwise,
-            } if then.has_block() || otherwise.has_block() => {
+            } if is_statements(then) || is_statements(otherwise) => {
                 *expression = self.choose(condition, then, otherwise, span)?;
                 Ok(())
             }
@@ -157,7 +164,7 @@ impl Program<'_, '_> {
                 operation: operation @ (Binary::And | Binary::Or),
                 left,
                 right,
-            } if right.has_block() => {
+            } if is_statements(right) => {
                 let truth = |is| Expression {
                     kind: ExpressionKind::Boolean(is),
                     span,
@@ -244,12 +251,12 @@ impl Program<'_, '_> {
         let (no, end) = (self.code.asm.label(), self.code.asm.label());
         self.code.branch_on(&test, false, no);
         let value = self.value_for(then)?;
-        let kind = self.integer(&value, then.span);
+        let kind = integer(self, &value, then.span);
         self.declare(&name, value, true, then.span)?;
         self.code.asm.jump(end);
         self.code.asm.place(no);
         let value = self.value_for(otherwise)?;
-        let other = self.integer(&value, otherwise.span);
+        let other = integer(self, &value, otherwise.span);
         self.assign_variable(&name, value, otherwise.span)?;
         self.code.asm.place(end);
         // Nothing else is assigned to it, so it is as narrow as both are.
@@ -263,14 +270,6 @@ impl Program<'_, '_> {
             }
         }
         Ok(variable(name))
-    }
-
-    /// The kind of a value that is a number, and its value if the text has it.
-    fn integer(&mut self, value: &Val, span: Span) -> Option<(Kind, Option<u64>)> {
-        match self.values().simplified(value.clone(), span) {
-            Val::Number(counted) => Some((counted.kind, counted.number.constant())),
-            _ => None,
-        }
     }
 
     /// A block, or a choice between effects, as a statement. False: it is neither.
@@ -334,6 +333,23 @@ impl Program<'_, '_> {
     }
 }
 
+/// A map with variables in place of keys that would be others if they were calculated again.
+pub(crate) fn with_kept_keys(program: &mut Program<'_, '_>, map: &MapName) -> Lowered<MapName> {
+    let mut map = map.clone();
+    for key in &mut map.keys {
+        program.keep(key, is_fickle)?;
+    }
+    Ok(map)
+}
+
+/// The kind of a value that is a number, and its value if the text has it.
+fn integer(program: &mut Program<'_, '_>, value: &Val, span: Span) -> Option<(Kind, Option<u64>)> {
+    match program.values().simplified(value.clone(), span) {
+        Val::Number(counted) => Some((counted.kind, counted.number.constant())),
+        _ => None,
+    }
+}
+
 fn variable(name: Name) -> Expression {
     Expression {
         kind: ExpressionKind::Variable(name.text),
@@ -347,6 +363,57 @@ fn may_change(expression: &Expression) -> bool {
         ExpressionKind::Variable(_) | ExpressionKind::Map(_) | ExpressionKind::Step { .. } => true,
         _ => expression.parts().into_iter().any(may_change),
     }
+}
+
+/// Whether an expression is calculated by a branch of its own where it is only sometimes: what it
+/// steps may be calculated before the statement.
+fn is_statements(expression: &Expression) -> bool {
+    expression.has_block() || steps(expression)
+}
+
+/// Whether an expression has a block, or a part that is stepped only sometimes.
+fn needs_statements(expression: &Expression) -> bool {
+    let is_choice = match &expression.kind {
+        ExpressionKind::Ternary {
+            then, otherwise, ..
+        } => steps(then) || steps(otherwise),
+        ExpressionKind::Binary {
+            operation: Binary::And | Binary::Or,
+            right,
+            ..
+        } => steps(right),
+        _ => false,
+    };
+    let has_choice = || {
+        let mut parts = expression.parts().into_iter();
+        !expression.is_measure() && parts.any(needs_statements)
+    };
+    is_choice || expression.has_block() || has_choice()
+}
+
+/// Whether an expression may be another value each time that it is calculated, or do something.
+fn is_fickle(expression: &Expression) -> bool {
+    let is_it = match &expression.kind {
+        ExpressionKind::Step { .. } | ExpressionKind::Map(_) => true,
+        ExpressionKind::Name(word)
+        | ExpressionKind::Call {
+            name: Name { text: word, .. },
+            ..
+        } => {
+            matches!(
+                &**word,
+                "nsecs" | "elapsed" | "rand" | "delete" | "find" | "len"
+            )
+        }
+        _ => false,
+    };
+    is_it || !expression.is_measure() && expression.parts().into_iter().any(is_fickle)
+}
+
+/// Whether a variable or an entry is stepped in an expression.
+fn steps(expression: &Expression) -> bool {
+    let is_step = matches!(expression.kind, ExpressionKind::Step { .. });
+    is_step || !expression.is_measure() && expression.parts().into_iter().any(steps)
 }
 
 fn is_whole_map(expression: &Expression) -> bool {

@@ -76,3 +76,91 @@ fn a_text_behind_an_address_is_read_from_one_place() {
         ["a name", "a name", "a name", "a name", "a name", "true"]
     );
 }
+
+/// As in C: of a choice, and after `&&` and `||`, only what is meant is calculated.
+#[test]
+fn a_step_in_an_index_is_made_only_where_it_is_asked_for() {
+    for (value, steps) in [
+        ("arg0 > 5 ? $a[$i++] : 7", 0),
+        ("arg0 > 1 ? $a[$i++] : 7", 1),
+        ("arg0 > 5 && $a[$i++] == 1", 0),
+        ("arg0 > 1 && $a[$i++] == 1", 1),
+        ("arg0 > 1 || $a[$i++] == 1", 0),
+        ("arg0 > 5 || $a[++$i] == 1", 1),
+        ("arg0 > 5 ? *(uint8 *)(arg0 + $i++) : 7", 0),
+        ("arg0 > 5 ? $s[$i++] : 7", 0),
+        ("arg0 > 5 ? @m[$i++] : 7", 0),
+        ("arg0 > 5 ? -1 < @m[$i++] : false", 0),
+        ("arg0 > 5 ?: (bool)$a[$i++]", 1),
+        ("arg0 > 1 ?: (bool)$a[$i++]", 0),
+        ("$a[arg0 > 5 ? $i++ : 1]", 0),
+        ("arg0 > 5 ? $i++ : 7", 0),
+    ] {
+        assert_eq!(
+            printed(&format!(
+                "$a = (uint8[4])0x04030201; $s = \"text\"; $i = 0; @m[0] = 5; clear(@m); \
+                 $x = {value}; print($i);"
+            )),
+            format!("{steps}\n"),
+            "{value}"
+        );
+    }
+}
+
+#[test]
+fn the_key_of_an_entry_is_calculated_once() {
+    for (statements, shown) in [
+        (
+            "@a[1] = avg(10); @a[2] = avg(33); @a[2] = avg(7); print((uint64)@a[$i++]);",
+            "10\n2\n",
+        ),
+        (
+            "@a[1] = min(10); @a[2] = min(33); print((uint64)@a[$i++]);",
+            "10\n2\n",
+        ),
+        (
+            "@a[1] = max(10); @a[2] = max(33); print((uint64)@a[$i++]);",
+            "10\n2\n",
+        ),
+        (
+            "@a[1, (1, \"x\")] = avg(4); print((uint64)@a[$i++, (1, \"x\")]);",
+            "4\n2\n",
+        ),
+        (
+            "@a[1] = 10; @a[2] = 33; @a[$i++] *= 2; print(@a[1]);",
+            "20\n2\n",
+        ),
+        (
+            "@a[1] = 10; @a[2] = 33; @a[$i++] += 2; print(@a[1]);",
+            "12\n2\n",
+        ),
+        (
+            "@a[1] = 10; @a[2] = 33; @a[$i++]++; print(@a[1]);",
+            "11\n2\n",
+        ),
+        (
+            "@a[1] = (1, 10); @a[2] = (2, 33); print(@a[$i++].1);",
+            "10\n2\n",
+        ),
+        (
+            "@a[1] = \"x\"; @a[2] = \"y\"; print(@a[$i++] == \"x\");",
+            "true\n2\n",
+        ),
+        ("@a[1] = 5; print(has_key(@a, $i++));", "true\n2\n"),
+        (
+            "@a[1] = 5; $v = 0; print(find(@a, $i++, $v)); print($v);",
+            "true\n5\n2\n",
+        ),
+        ("@a[1] = hist(5); delete(@a[$i++]); @a[9] = hist(1);", "2\n"),
+        (
+            "@a[1] = 5; @k = 1; @a[@k++] -= 3; print((@a[1], @k));",
+            "(2, 2)\n1\n",
+        ),
+    ] {
+        assert_eq!(
+            printed(&format!("$i = 1; {statements} print($i); clear(@a);")),
+            shown,
+            "{statements}"
+        );
+    }
+}

@@ -172,6 +172,25 @@ pub(crate) fn steady_address(values: &mut Values<'_, '_>, address: Number, span:
     }
 }
 
+/// A key that is looked up several times.
+pub(crate) fn steady(values: &mut Values<'_, '_>, value: Val, span: Span) -> Val {
+    match value {
+        Val::Number(counted) if counted.number.is_fickle() => {
+            Val::Number(once(values, counted, span))
+        }
+        Val::Tuple(items) => {
+            let items = items.into_iter();
+            Val::Tuple(items.map(|item| steady(values, item, span)).collect())
+        }
+        Val::Record(fields) => {
+            let fields = fields.into_iter();
+            let fields = fields.map(|(name, value)| (name, steady(values, value, span)));
+            Val::Record(fields.collect())
+        }
+        value => value,
+    }
+}
+
 /// A condition that is asked for several times.
 pub(crate) fn steady_test(values: &mut Values<'_, '_>, test: Test, span: Span) -> Test {
     let number = Number::test(test);
