@@ -142,6 +142,19 @@ impl Draw<'_> {
         let kind = match self.below(20) {
             0 => return self.leaf(of),
             18 | 19 => memory::read_number(self, of, lower),
+            17 if self.has_maps
+                && let Some(stepper) = self.steppers.pop() =>
+            {
+                let kind = Kind::Step(stepper, self.is(), self.is());
+                let step = Expr {
+                    of: Type::Unsigned,
+                    kind,
+                };
+                return match *of {
+                    Type::Signed => cast(of, step),
+                    _ => step,
+                };
+            }
             16 => match self.of_library(of, lower) {
                 Some(kind) => kind,
                 None => return self.calculated(of, lower),
@@ -254,6 +267,8 @@ impl Draw<'_> {
             return None;
         }
         let mut given = Vec::new();
+        // An argument stands wherever its name does.
+        let steppers = core::mem::take(&mut self.steppers);
         for parameter in &called.parameters {
             given.push(match parameter {
                 Parameter::Value(of) => Argument::Value(self.make(of, height)),
@@ -277,6 +292,7 @@ impl Draw<'_> {
                 }
             });
         }
+        self.steppers = steppers;
         // Two names of one variable are not drawn.
         let ids = given.iter().filter_map(|argument| match argument {
             Argument::Variable(variable) => Some(variable.id),

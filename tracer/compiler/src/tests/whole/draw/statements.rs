@@ -7,7 +7,7 @@ use super::{
     super::tree::{
         Clause, Cut, Expr, Kind, Let, Macro, Map, Parameter, Place, Statement, Type, Variable,
     },
-    Draw, OPERATORS, Site, loops, maps, memory, named, number, printed,
+    Draw, OPERATORS, Site, cast, loops, maps, memory, named, number, printed,
 };
 
 impl Draw<'_> {
@@ -122,16 +122,31 @@ impl Draw<'_> {
             false => None,
         };
         self.scopes.push(Vec::new());
+        let mut steppers = Vec::new();
+        for _ in 0..self.below(3) {
+            let mut stepper = self.new_variable(Type::Unsigned);
+            stepper.name = format!("$s{}", stepper.id);
+            steppers.push(stepper);
+        }
+        self.steppers = steppers.clone();
         self.room = 2 + self.below(6) as u32;
         let most = 2 + self.below(5);
-        let mut body = self.statements(site, most);
+        let mut body: Vec<Statement> = steppers
+            .iter()
+            .map(|stepper| {
+                let first = cast(&Type::Unsigned, number(self.small()));
+                Statement::Assign(Let::No, stepper.clone(), first)
+            })
+            .collect();
+        body.extend(self.statements(site, most));
         self.room = 2 + self.below(3) as u32;
         self.has_result |= place.has_return();
         let mut at_return = match place.has_return() {
             true => self.statements(site, 4),
             false => Vec::new(),
         };
-        let all = self.visible();
+        self.steppers.clear();
+        let all = [self.visible(), steppers].concat();
         self.place = None;
         let last = if place.has_return() {
             &mut at_return
