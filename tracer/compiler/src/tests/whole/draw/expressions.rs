@@ -520,7 +520,16 @@ impl Draw<'_> {
             0 | 1 => Kind::Comm,
             2 if self.has_arguments => Kind::TextAt(TEXT_ARGUMENT, None),
             3 if self.has_arguments && height > 0 && self.is() => {
-                let value = Box::new(self.make(&Type::Unsigned, height - 1));
+                // A number of the text may be more than the room of a text.
+                let known = Box::new(self.make(&Type::Unsigned, height - 1));
+                let argument = Box::new(Expr {
+                    of: Type::Unsigned,
+                    kind: Kind::Argument(0),
+                });
+                let value = Box::new(Expr {
+                    of: Type::Unsigned,
+                    kind: Kind::Binary("+", argument, known),
+                });
                 let few = Expr {
                     of: Type::Unsigned,
                     kind: Kind::Binary("%", value, Box::new(number(20))),
