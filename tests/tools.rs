@@ -59,7 +59,10 @@ fn workload() -> &'static Answers {
         ];
         // What the kernel's own words are.
         let parents = "kretprobe:sys_getppid { \
-                       printf(\"%d has parent %d %d %d\\n\", pid, ppid, retval, curtask.pid); }";
+                       printf(\"%d has parent %d %d %d\\n\", pid, ppid, retval, curtask.pid); \
+                       $ticks = nsecs / 4000000; $later = jiffies; \
+                       printf(\"%d ticks %s\\n\", pid, \
+                       $ticks <= $later && $later <= nsecs / 4000000); }";
         Answers::of(&[&programs(&names, parents), "workload"])
     });
     &ANSWERS
@@ -70,6 +73,15 @@ fn ppid_is_what_the_kernel_answers() {
     let lines = workload().lines("").into_iter();
     let lines = lines.filter(|line| line.contains(" has parent "));
     let expected = of_children(|pid, _| format!("{pid} has parent {WORKLOAD} {WORKLOAD} {pid}"));
+    assert_eq!(lines.collect::<Vec<_>>(), expected);
+}
+
+/// Of 4 ms each.
+#[test]
+fn jiffies_are_the_ticks_of_the_timer() {
+    let lines = workload().lines("").into_iter();
+    let lines = lines.filter(|line| line.contains(" ticks "));
+    let expected = of_children(|pid, _| format!("{pid} ticks true"));
     assert_eq!(lines.collect::<Vec<_>>(), expected);
 }
 

@@ -4,7 +4,7 @@ use regex::Regex;
 use trace_compiler::EventTable;
 
 /// The rules: a name, and what a text has that falls under it.
-const RULES: [(&str, &str); 11] = [
+const RULES: [(&str, &str); 10] = [
     (
         "counters, asynchronous watchpoints, iterators: kinds that this kernel has not",
         r"(?x) (?: ^ | [\s,};/] ) (?: software | hardware | asyncwatchpoint | iter | [sh] | aw
@@ -27,10 +27,6 @@ const RULES: [(&str, &str); 11] = [
         r"\b(?:struct|union|enum)\b|\#\s*include|\btypedef\b",
     ),
     ("imports", r#"\bimport\s+""#),
-    (
-        "code that runs while bpftrace compiles: comptime",
-        r"\bcomptime\b",
-    ),
     ("functions in BPF: fn", r"(?:^|[};\n]\s*)fn\s+\w+\s*\("),
     (
         "network addresses, groups of processes, shells, and what changes the kernel",
@@ -51,7 +47,7 @@ const RULES: [(&str, &str); 11] = [
 ];
 
 /// Why a text that is an error there is right here: a reason, and what such a text has.
-const REASONS: [(&str, &str); 9] = [
+const REASONS: [(&str, &str); 10] = [
     ("`%r` shows any value here", r"%r"),
     ("bounds of a loop are any expressions", r"\d\+1"),
     (
@@ -65,6 +61,10 @@ const REASONS: [(&str, &str); 9] = [
     (
         "an entry of a histogram can be printed",
         r"print\(@x\[1\]\)",
+    ),
+    (
+        "what holds numbers has 64 bits here, so no choice by its type changes that",
+        r"comptime \(typeinfo\(.*\.(?:full|base)_type ==",
     ),
     ("a row of a histogram may be below zero", r"lhist\(-10"),
     (

@@ -4,12 +4,23 @@ use std::{fs, path::Path};
 
 use anyhow::{Context, Result};
 use debug_info::DebugInfo;
+use trace_compiler::Missing;
+use trace_interface::script::Attachment;
 
 use crate::{
     groups::Groups,
     rules::Rules,
-    world::{AnyKernel, Outcome, Renamed, compiled},
+    world::{AnyKernel, Outcome, Renamed, compiled, compiled_with},
 };
+
+/// Whether it sees what the kernel does.
+fn is_of_code(attachment: &Attachment) -> bool {
+    let is_alone = matches!(
+        attachment,
+        Attachment::Begin { .. } | Attachment::End { .. } | Attachment::Interval { .. }
+    );
+    !is_alone
+}
 
 /// Compiles the tools, for a real kernel, too, if there is one, and prints the figures.
 pub fn hold(checkout: &Path, kernel: Option<&Path>) -> Result<()> {
@@ -24,7 +35,8 @@ pub fn hold(checkout: &Path, kernel: Option<&Path>) -> Result<()> {
     }
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "bt"));
     paths.sort();
-    let (mut refused, mut unchanged, mut renamed) = (Groups::default(), Vec::new(), 0);
+    let (mut refused, mut renamed) = (Groups::default(), 0);
+    let (mut unchanged, mut in_part) = (Vec::new(), Vec::new());
     for path in &paths {
         let text = fs::read_to_string(path)?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -35,6 +47,12 @@ pub fn hold(checkout: &Path, kernel: Option<&Path>) -> Result<()> {
         match with_some {
             Outcome::Taken(_) => renamed += 1,
             Outcome::Refused { message, .. } => refused.add(&message, &name, ""),
+        }
+        if let Some(kernel) = &kernel
+            && let Outcome::Taken(taken) = compiled_with(&text, &[], kernel, Missing::Ignored)
+            && taken.script.attachments.iter().any(is_of_code)
+        {
+            in_part.push(name.clone().into_owned());
         }
         if let Some(kernel) = &kernel
             && let Outcome::Taken(_) = compiled(&text, &[], kernel)
@@ -49,6 +67,11 @@ pub fn hold(checkout: &Path, kernel: Option<&Path>) -> Result<()> {
     refused.print(true);
     if kernel.is_some() {
         println!("\nUnchanged: {}: {}", unchanged.len(), unchanged.join(", "));
+        println!(
+            "\nWithout the probes that find no place: {}: {}",
+            in_part.len(),
+            in_part.join(", ")
+        );
     }
     Ok(())
 }

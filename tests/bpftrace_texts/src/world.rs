@@ -6,8 +6,8 @@
 use std::{cell::RefCell, collections::BTreeMap, panic, rc::Rc};
 
 use script_world::{Form, Hit, PLACE, World};
-use trace_answers::{Symbol, Symbolize};
-use trace_compiler::{Compiled, Options, compile};
+use trace_answers::{Event, Symbol, Symbolize};
+use trace_compiler::{Compiled, Missing, Options, compile};
 use trace_interface::{
     script::Attachment,
     symbols::{
@@ -19,6 +19,14 @@ use trace_language::{Diagnostic, parse_with};
 
 /// How often each probe is hit in a run, and each interval comes.
 const ROUNDS: u64 = 10;
+/// The time between two ticks.
+const TICK_NS: u64 = 4_000_000;
+/// The same in a kernel that is asked for many.
+const FASTEST_TICK_NS: u64 = 1_000_000;
+/// Where the words of a program that is executed are: their addresses, which null ends, and each of
+/// them.
+const WORDS: u64 = 0x50_0000;
+const WORD: u64 = 0x100;
 /// The bytes of each function.
 const BYTES: u64 = 0x100;
 
@@ -110,7 +118,17 @@ impl Kernel for AnyKernel {
     }
 
     fn global(&self, path: &str) -> Result<Variable, Unavailable> {
-        Err(unavailable(path))
+        // The kernel's word `jiffies` asks for it.
+        match path.ends_with("::TICK_NS") {
+            true => Ok(Variable {
+                type_id: TypeId(0),
+                pieces: vec![Piece {
+                    bytes: 8,
+                    source: Source::Value(Expression::Constant(TICK_NS)),
+                }],
+            }),
+            false => Err(unavailable(path)),
+        }
     }
 
     fn nearest(&self, _: &str) -> Vec<String> {
@@ -130,6 +148,16 @@ pub enum Outcome {
 
 /// Compiles a text.
 pub fn compiled(text: &str, arguments: &[&str], kernel: &dyn Kernel) -> Outcome {
+    compiled_with(text, arguments, kernel, Missing::Refused)
+}
+
+/// Compiles a text, of which probes without a place are treated so.
+pub fn compiled_with(
+    text: &str,
+    arguments: &[&str],
+    kernel: &dyn Kernel,
+    missing_probes: Missing,
+) -> Outcome {
     let refused = |mistakes: Vec<Diagnostic>, parsed| Outcome::Refused {
         message: mistakes
             .first()
@@ -141,7 +169,12 @@ pub fn compiled(text: &str, arguments: &[&str], kernel: &dyn Kernel) -> Outcome 
             Ok(tree) => tree,
             Err(mistakes) => return refused(mistakes, false),
         };
-        match compile(&tree, kernel, &Options::default()) {
+        let options = Options {
+            tick_nanoseconds: FASTEST_TICK_NS,
+            missing_probes,
+            ..Options::default()
+        };
+        match compile(&tree, kernel, &options) {
             Ok(compiled) => Outcome::Taken(Box::new(compiled)),
             Err(mistakes) => refused(mistakes, true),
         }
@@ -153,32 +186,54 @@ pub fn compiled(text: &str, arguments: &[&str], kernel: &dyn Kernel) -> Outcome 
 }
 
 /// What a program prints, with the maps at its end, in a form; None if the interpreter objects to
-/// it.
-pub fn printed(compiled: Compiled, kernel: &AnyKernel, form: Option<Form>) -> Option<String> {
+/// it. `words` are those of a program that is executed at each hit.
+pub fn printed(
+    compiled: Compiled,
+    kernel: &AnyKernel,
+    form: Option<Form>,
+    words: &[&str],
+) -> Option<String> {
     let all = || {
         let Compiled { script, view, .. } = compiled;
+        let probes = script.attachments.len();
         let mut world = World::new(&script, view, Box::new(kernel.clone()));
+        world.comm = *b"bpftrace\0\0\0\0\0\0\0\0";
         world.form = form;
+        if let Some(form) = form {
+            let begun = Event::Started {
+                places: probes as u64,
+            };
+            world.out = form(&begun, "", &world.presentation, kernel);
+        }
+        let addresses = (1..).map(|word| WORDS + WORD * word).take(words.len());
+        let list = addresses.clone().chain([0]).flat_map(u64::to_le_bytes);
+        world.user.push((WORDS, list.collect()));
+        for (address, word) in addresses.zip(words) {
+            let bytes: Vec<u8> = word.bytes().chain([0]).collect();
+            world.user.push((address, bytes.clone()));
+            world.memory.push((address, bytes));
+        }
         let of = |world: &World, is: fn(&Attachment) -> bool| {
             let all = world.script.attachments.iter();
             all.filter(|attachment| is(attachment))
                 .cloned()
                 .collect::<Vec<_>>()
         };
+        let executes = !words.is_empty();
         for begin in of(&world, |it| matches!(it, Attachment::Begin { .. })) {
-            attached(&mut world, &begin, 0);
+            attached(&mut world, &begin, (0, executes));
         }
         for round in 1..=ROUNDS {
             let others =
                 |it: &Attachment| !matches!(it, Attachment::Begin { .. } | Attachment::End { .. });
             for attachment in of(&world, others) {
                 if world.status.is_none() {
-                    attached(&mut world, &attachment, round);
+                    attached(&mut world, &attachment, (round, executes));
                 }
             }
         }
         for end in of(&world, |it| matches!(it, Attachment::End { .. })) {
-            attached(&mut world, &end, ROUNDS);
+            attached(&mut world, &end, (ROUNDS, executes));
         }
         // A blank line parts the maps from what was printed.
         let said = core::mem::take(&mut world.out);
@@ -187,9 +242,14 @@ pub fn printed(compiled: Compiled, kernel: &AnyKernel, form: Option<Form>) -> Op
     panic::catch_unwind(panic::AssertUnwindSafe(all)).ok()
 }
 
-/// A hit of an attachment.
-fn attached(world: &mut World, attachment: &Attachment, round: u64) {
+/// A hit of an attachment: in which round, and whether it executes a program.
+fn attached(world: &mut World, attachment: &Attachment, (round, executes): (u64, bool)) {
+    let registers = match executes {
+        true => vec![(Register::Di, WORDS + WORD), (Register::Si, WORDS)],
+        false => Vec::new(),
+    };
     let hit = |address| Hit {
+        registers: registers.clone(),
         address,
         tsc: 1000 + round * 100_000_000,
         ..Hit::default()
@@ -213,9 +273,9 @@ fn attached(world: &mut World, attachment: &Attachment, round: u64) {
                 }
             }
         }
-        // No memory is touched in a process.
-        Attachment::Watch { .. } | Attachment::User { .. } => {}
-        Attachment::Begin { program }
+        Attachment::Watch { program, .. }
+        | Attachment::User { program, .. }
+        | Attachment::Begin { program }
         | Attachment::End { program }
         | Attachment::Interval { program, .. }
         | Attachment::Profile { program, .. }

@@ -86,7 +86,7 @@ pub(crate) fn decode(shape: &Shape, bytes: &[u8], context: &Context) -> Value {
         Shape::Float(4) => Value::Single(f32::from_bits(number(first(4)) as u32)),
         Shape::Float(8) => Value::Float(f64::from_bits(number(first(8)))),
         Shape::Float(size) => Value::Bytes(first((*size).into()).to_vec()),
-        Shape::Address => Value::Address(number(first(8))),
+        Shape::Address { .. } => Value::Address(number(first(8))),
         Shape::Symbol { with_offset } => Value::Symbol {
             address: number(first(8)),
             with_offset: *with_offset,

@@ -58,7 +58,7 @@ const fn function(
 
 /// See the module's text.
 #[rustfmt::skip]
-pub const FUNCTIONS: [Function; 51] = {
+pub const FUNCTIONS: [Function; 61] = {
     use Role::{Aggregation, Both, Effect, Value};
     [
         function(Effect, "printf", "printf(\"format\", value)",
@@ -141,6 +141,26 @@ pub const FUNCTIONS: [Function; 51] = {
             "the bytes of a type, or of a value as it is kept"),
         function(Value, "offsetof", "offsetof(TYPE, field) or offsetof(value, field)",
             "where a field begins in its type"),
+        function(Value, "typeinfo", "typeinfo(TYPE) or typeinfo(value)",
+            "names of a type: .base_type (int), .full_type (uint64)"),
+        function(Value, "is_integer", "is_integer(value)",
+            "whether the type of a value is one of integers"),
+        function(Value, "is_unsigned_integer", "is_unsigned_integer(value)",
+            "whether it is one of integers without a sign"),
+        function(Value, "is_str", "is_str(value)",
+            "whether it is the one of texts"),
+        function(Value, "is_ptr", "is_ptr(value)",
+            "whether it is one of pointers"),
+        function(Value, "is_array", "is_array(value)",
+            "whether it is one of arrays"),
+        function(Value, "is_literal", "is_literal(value)",
+            "whether a value is a number or a text of the program's own text"),
+        function(Value, "is_scalar", "is_scalar(@map)",
+            "whether a map has no keys"),
+        function(Value, "comptime", "comptime value",
+            "a value that is known before the program runs"),
+        function(Effect, "fail", "fail(\"text\")",
+            "refuses the program with a text"),
         function(Value, "len", "len(@map) or len(kstack)",
             "how many keys, frames or elements there are"),
         function(Value, "has_key", "has_key(@map, key)",
@@ -187,7 +207,7 @@ pub(crate) const ABSENT: [(&str, &str); 27] = [
     ),
     ("curtask", NO_WORD),
     ("numaid", "all memory is equally far from all CPUs; use cpu"),
-    ("jiffies", "use nsecs, which counts nanoseconds"),
+    ("jiffies", NO_WORD),
     (
         "cpid",
         "the tracer does not start programs one by one; use comm",
@@ -223,10 +243,7 @@ pub(crate) const ABSENT: [(&str, &str); 27] = [
     ),
     ("path", "paths are texts here; use str(address)"),
     ("ppid", NO_WORD),
-    (
-        "typeinfo",
-        "types are no values; print sizeof(value), or declare a variable as typeof(value)",
-    ),
+    ("pcomm", NO_WORD),
     (
         "percpu_kaddr",
         "print the variable by its path: the debug information knows where it is",

@@ -38,14 +38,20 @@ pub(crate) fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> V
         .collect()
 }
 
-/// A duration as probes write it: `s:1`, `ms:100`, `us:5`, `ns:7`.
+/// A duration as probes write it: `s:1`, `ms:100`, `us:5`, `hz:99`, `ns:7`.
 pub(crate) fn duration(nanoseconds: u64) -> String {
-    for (unit, size) in [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1000)] {
+    const SECOND: u64 = 1_000_000_000;
+    for (unit, size) in [("s", SECOND), ("ms", 1_000_000), ("us", 1000)] {
         if nanoseconds.is_multiple_of(size) {
             return format!("{unit}:{}", nanoseconds / size);
         }
     }
-    format!("ns:{nanoseconds}")
+    // A rate that is no whole number of them was rounded.
+    let rate = SECOND.checked_div(nanoseconds).unwrap_or(0);
+    match SECOND.checked_div(rate) {
+        Some(period) if period == nanoseconds => format!("hz:{rate}"),
+        _ => format!("ns:{nanoseconds}"),
+    }
 }
 
 /// The next step where a name of the source was used, and only symbols are known.
@@ -61,7 +67,8 @@ pub(crate) fn shape(of: &Shape) -> String {
         Shape::Boolean | Shape::Flag => "true or false".into(),
         Shape::Character => "a character".into(),
         Shape::Float(_) => "a floating-point number".into(),
-        Shape::Address => "an address".into(),
+        Shape::Address { is_user: true, .. } => "an address of a program".into(),
+        Shape::Address { .. } => "an address".into(),
         Shape::Symbol { .. } => "a function".into(),
         Shape::UserSymbol => "a function of a program".into(),
         Shape::Probe => "a probe".into(),

@@ -301,25 +301,61 @@ impl Number {
 
     /// Whether it changes something when it is calculated.
     pub(crate) fn has_effect(&self) -> bool {
+        self.any(&|part| {
+            matches!(
+                part,
+                Self::Step { .. }
+                    | Self::ElementStep { .. }
+                    | Self::Deleted { .. }
+                    | Self::Found { .. }
+            )
+        })
+    }
+
+    /// Whether it may be another one when it is calculated again in the same hit, or do something
+    /// again: also a map may change meanwhile, and its key is calculated each time.
+    pub(crate) fn is_fickle(&self) -> bool {
+        self.has_effect()
+            || self.any(&|part| {
+                matches!(
+                    part,
+                    Self::Random
+                        | Self::Nanoseconds { .. }
+                        | Self::Elapsed { .. }
+                        | Self::Keys { .. }
+                        | Self::Element { .. }
+                        | Self::OfCpus { .. }
+                        | Self::HasKey { .. }
+                )
+            })
+    }
+
+    /// Whether it is the same each time in a hit. Memory of others may change at any moment.
+    pub(crate) fn is_steady(&self) -> bool {
+        let reads = |part: &Self| matches!(part, Self::Load { .. } | Self::TextLength { .. });
+        !self.is_fickle() && !self.any(&reads)
+    }
+
+    /// Whether it, or a number that it is calculated from, is a wanted one.
+    fn any(&self, wanted: &dyn Fn(&Self) -> bool) -> bool {
+        if wanted(self) {
+            return true;
+        }
         match self {
-            Self::Step { .. }
-            | Self::ElementStep { .. }
-            | Self::Deleted { .. }
-            | Self::Found { .. } => true,
-            Self::Alu(_, left, right) => left.has_effect() || right.has_effect(),
+            Self::Alu(_, left, right) => left.any(wanted) || right.any(wanted),
             Self::Select {
                 test,
                 then,
                 otherwise,
-            } => test.has_effect() || then.has_effect() || otherwise.has_effect(),
-            Self::Test(test) => test.has_effect(),
+            } => test.any(wanted) || then.any(wanted) || otherwise.any(wanted),
+            Self::Test(test) => test.any(wanted),
             Self::Load { address: of, .. }
             | Self::Extended { number: of, .. }
             | Self::Swapped { number: of, .. }
             | Self::Kept { number: of, .. }
             | Self::Frames { number: of, .. }
-            | Self::OwnElement { index: of, .. } => of.has_effect(),
-            Self::TextLength { address, most } => address.has_effect() || most.has_effect(),
+            | Self::OwnElement { index: of, .. } => of.any(wanted),
+            Self::TextLength { address, most } => address.any(wanted) || most.any(wanted),
             _ => false,
         }
     }
@@ -371,16 +407,14 @@ impl Test {
         }
     }
 
-    /// See [`Number::has_effect`].
-    fn has_effect(&self) -> bool {
+    /// Whether a number that it compares, or that one is calculated from, is a wanted one.
+    fn any(&self, wanted: &dyn Fn(&Number) -> bool) -> bool {
         match self {
             Self::Constant(_) | Self::Text(_) => false,
-            Self::NotZero(number) => number.has_effect(),
-            Self::Compare(_, left, right) => left.has_effect() || right.has_effect(),
-            Self::And(left, right) | Self::Or(left, right) => {
-                left.has_effect() || right.has_effect()
-            }
-            Self::Not(test) => test.has_effect(),
+            Self::NotZero(number) => number.any(wanted),
+            Self::Compare(_, left, right) => left.any(wanted) || right.any(wanted),
+            Self::And(left, right) | Self::Or(left, right) => left.any(wanted) || right.any(wanted),
+            Self::Not(test) => test.any(wanted),
         }
     }
 
@@ -444,6 +478,35 @@ impl Kind {
         matches!(self, Self::Literal | Self::Integer { signed: true, .. })
     }
 
+    /// The kind of what is one of two integers, of which a constant may be a number of the text:
+    /// the narrowest that has both, and signed if one of them is. None: one is no integer.
+    pub(crate) fn either(
+        (a, a_constant): (&Self, Option<u64>),
+        (b, b_constant): (&Self, Option<u64>),
+    ) -> Option<Self> {
+        let (a, b) = match (a, b) {
+            (Self::Integer { bytes, signed }, Self::Literal) => {
+                ((*bytes, *signed), of_text(b_constant, *signed))
+            }
+            (Self::Literal, Self::Integer { bytes, signed }) => {
+                (of_text(a_constant, *signed), (*bytes, *signed))
+            }
+            (
+                Self::Integer { bytes, signed },
+                Self::Integer {
+                    bytes: others,
+                    signed: is_other_signed,
+                },
+            ) => ((*bytes, *signed), (*others, *is_other_signed)),
+            _ => return None,
+        };
+        let (bytes, signed) = match (a, b) {
+            ((a, true), (b, false)) | ((b, false), (a, true)) => (a.max(2 * b).min(8), true),
+            ((a, signed), (b, _)) => (a.max(b), signed),
+        };
+        Some(Self::Integer { bytes, signed })
+    }
+
     /// Bytes and sign of integers that have less than 8.
     pub(crate) const fn narrow(&self) -> Option<(u8, bool)> {
         match *self {
@@ -477,7 +540,10 @@ impl Kind {
             Self::Integer { signed: false, .. } => Shape::Unsigned(8),
             Self::Boolean => Shape::Flag,
             Self::Character => Shape::Character,
-            Self::Pointer { .. } => Shape::Address,
+            Self::Pointer { to, space } => Shape::Address {
+                to: *to,
+                is_user: *space == Space::User,
+            },
             Self::Symbol { with_offset } => Shape::Symbol {
                 with_offset: *with_offset,
             },
@@ -504,7 +570,13 @@ impl Kind {
             Shape::Boolean => (Self::Boolean, 1, false),
             Shape::Flag => (Self::Boolean, 8, false),
             Shape::Character => (Self::Character, 4, false),
-            Shape::Address => (Self::ADDRESS, 8, false),
+            Shape::Address { to, is_user } => {
+                let space = match is_user {
+                    true => Space::User,
+                    false => Space::Kernel,
+                };
+                (Self::Pointer { to: *to, space }, 8, false)
+            }
             Shape::Symbol { with_offset } => (
                 Self::Symbol {
                     with_offset: *with_offset,
@@ -515,6 +587,18 @@ impl Kind {
             _ => return None,
         })
     }
+}
+
+/// The least bytes of a number of the text beside one that is signed or not. Nothing tells them of
+/// one that is calculated.
+fn of_text(constant: Option<u64>, signed: bool) -> (u8, bool) {
+    let Some(constant) = constant else {
+        return (8, signed);
+    };
+    let signed = signed || constant.cast_signed() < 0;
+    let bytes = [1, 2, 4].into_iter();
+    let mut bytes = bytes.filter(|bytes| extend(constant, *bytes, signed) == constant);
+    (bytes.next().unwrap_or(8), signed)
 }
 
 /// A number, and when there is one.

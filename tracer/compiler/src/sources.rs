@@ -244,12 +244,13 @@ const OTHERS: [Row; 12] = [
 ];
 
 /// The words. The running task stays the one of its CPU as long as a hit lasts.
-const KERNEL_WORDS: [(&str, &str); 2] = [
+const KERNEL_WORDS: [(&str, &str); 3] = [
     (
         "curtask",
         "(kernel::task::Task*)kernel::arch::x86_64::percpu::PERCPU[cpu].current",
     ),
     ("ppid", "(uint32)curtask.process.parent"),
+    ("jiffies", "nsecs / kernel::arch::x86_64::apic::TICK_NS"),
 ];
 
 /// How an argument of a system call is calculated.

@@ -6,6 +6,8 @@
 
 use alloc::{boxed::Box, rc::Rc, vec::Vec};
 
+use crate::symbols::TypeId;
+
 /// Names and shapes, in the order of storage.
 pub type Fields = Vec<(Rc<str>, Shape)>;
 
@@ -54,7 +56,12 @@ pub enum Shape {
     Flag,
     Character,
     Float(u8),
-    Address,
+    /// Where a value is: of which type, if that is known, and whether it is in the memory of the
+    /// program in ring 3.
+    Address {
+        to: Option<TypeId>,
+        is_user: bool,
+    },
     Symbol {
         with_offset: bool,
     },
@@ -149,6 +156,12 @@ pub enum Form {
 }
 
 impl Shape {
+    /// An address of the kernel's memory, of nothing in particular.
+    pub const ADDRESS: Self = Self::Address {
+        to: None,
+        is_user: false,
+    };
+
     pub fn is_text(&self) -> bool {
         matches!(self, Self::Text(_) | Self::Counted(_))
     }
@@ -179,7 +192,7 @@ impl Shape {
             | Self::Boolean
             | Self::Flag
             | Self::Character
-            | Self::Address
+            | Self::Address { .. }
             | Self::Symbol { .. }
             | Self::Named(_)
             | Self::Time { .. } => true,
@@ -235,7 +248,7 @@ impl Shape {
             Self::Character => 4,
             Self::Literal
             | Self::Flag
-            | Self::Address
+            | Self::Address { .. }
             | Self::Symbol { .. }
             | Self::Probe
             | Self::Stack { .. }
@@ -314,17 +327,33 @@ impl Shape {
             // Numbers of which some are signed are signed.
             (Self::Signed(8), Self::Unsigned(8) | Self::Literal)
             | (Self::Unsigned(8), Self::Literal)
-            | (Self::Address, Self::Unsigned(8) | Self::Signed(8) | Self::Literal)
-            | (Self::Unsigned(8) | Self::Signed(8) | Self::Literal | Self::Address, Self::Flag) => {
-                Some(false)
-            }
+            | (Self::Address { .. }, Self::Literal)
+            | (Self::Unsigned(8) | Self::Signed(8) | Self::Literal, Self::Flag) => Some(false),
             (Self::Unsigned(8), Self::Signed(8))
-            | (Self::Literal, Self::Unsigned(8) | Self::Signed(8))
-            | (Self::Unsigned(8) | Self::Signed(8) | Self::Literal, Self::Address)
-            | (Self::Flag, Self::Unsigned(8) | Self::Signed(8) | Self::Literal | Self::Address) => {
+            | (Self::Literal, Self::Unsigned(8) | Self::Signed(8) | Self::Address { .. })
+            | (Self::Flag, Self::Unsigned(8) | Self::Signed(8) | Self::Literal) => {
                 *self = other.clone();
                 Some(true)
             }
+            // What any number is assigned to leads to nothing in particular, and so does an address
+            // of two types.
+            (Self::Address { to, .. }, Self::Unsigned(8) | Self::Signed(8) | Self::Flag) => {
+                Some(to.take().is_some())
+            }
+            (Self::Unsigned(8) | Self::Signed(8) | Self::Flag, Self::Address { is_user, .. }) => {
+                *self = Self::Address {
+                    to: None,
+                    is_user: *is_user,
+                };
+                Some(true)
+            }
+            (
+                Self::Address { to, is_user },
+                Self::Address {
+                    is_user: is_user_too,
+                    ..
+                },
+            ) if is_user == is_user_too => Some(to.take().is_some()),
             (Self::Behind(a), b) => match b {
                 Self::Behind(b) => a.merge(b),
                 b => a.merge(b),

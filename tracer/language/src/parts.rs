@@ -67,10 +67,9 @@ impl Expression {
         needs(&self.kind) || !self.is_measure() && self.parts().into_iter().any(Self::has_block)
     }
 
-    /// Whether it asks for a size or an offset, so what it is asked of is not calculated.
+    /// Whether it asks for a type, a size or an offset, so what it is asked of is not calculated.
     pub fn is_measure(&self) -> bool {
-        matches!(&self.kind, ExpressionKind::Call { name, .. }
-            if matches!(&*name.text, "sizeof" | "offsetof"))
+        matches!(&self.kind, ExpressionKind::Call { name, .. } if is_measure(&name.text))
     }
 
     /// The type that is a part of it.
@@ -169,4 +168,20 @@ impl Statement {
             | StatementKind::Continue => Vec::new(),
         }
     }
+}
+
+/// Whether a function of that name is asked of a type, or of a value that is not calculated.
+pub(crate) fn is_measure(name: &str) -> bool {
+    let names = [
+        "is_array",
+        "is_integer",
+        "is_literal",
+        "is_ptr",
+        "is_str",
+        "is_unsigned_integer",
+        "offsetof",
+        "sizeof",
+        "typeinfo",
+    ];
+    names.contains(&name)
 }

@@ -74,6 +74,10 @@ pub struct World {
     pub user_call_stack: Vec<u64>,
     pub status: Option<i32>,
     pub faults: u64,
+    /// The name of the task.
+    pub comm: [u8; 16],
+    /// How far the time of a hit goes on each time that it is asked for.
+    pub tsc_step: u64,
 }
 
 /// The program as the kernel sees it.
@@ -113,6 +117,8 @@ impl World {
             user_call_stack: vec![0x40_0010, 0x40_0123],
             status: None,
             faults: 0,
+            comm: *b"cat\0\0\0\0\0\0\0\0\0\0\0\0\0",
+            tsc_step: 1,
         };
         // A tick is 2 nanoseconds; the script starts at 500; there are 4 CPUs.
         for (map, content) in world.script.maps.iter().zip(&mut world.maps) {
@@ -158,10 +164,11 @@ impl World {
         machine.cpu = hit.cpu;
         machine.pid_tgid = u64::from(hit.tid) << 32 | u64::from(hit.tid);
         machine.tsc = hit.tsc;
+        machine.tsc_step = self.tsc_step;
         machine.call_stack = self.call_stack.clone();
         machine.user_call_stack = self.user_call_stack.clone();
         machine.return_address = CALLER + 0x30;
-        machine.comm = *b"cat\0\0\0\0\0\0\0\0\0\0\0\0\0";
+        machine.comm = self.comm;
         for (register, value) in &hit.registers {
             machine.set_register(*register, *value);
         }

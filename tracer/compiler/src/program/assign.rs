@@ -16,7 +16,7 @@ use trace_language::{
 };
 
 use super::{
-    Program,
+    Program, blocks,
     keyed::{Use, use_key},
 };
 use crate::{
@@ -61,6 +61,8 @@ impl Program<'_, '_> {
         }
         let number = self.values().tables.map(&map.name);
         if let Some(operation) = operation {
+            // The entry that is read is the one that is changed.
+            let map = &blocks::with_kept_keys(self, map)?;
             let old = Expression {
                 kind: ExpressionKind::Map(map.clone()),
                 span: map.span,

@@ -3,7 +3,7 @@
 //! A value is described without an instruction, but a block is statements. So the blocks of a
 //! statement are made before it: each leaves its value in a variable of its own, which stands for
 //! it in the statement. A block that runs only sometimes (in a choice, or after `&&` and `||`) gets
-//! a branch.
+//! a branch, and so does a step there.
 //!
 //! BLOCKS-1. What stands before a block in a statement is calculated before it.
 
@@ -11,14 +11,18 @@ use alloc::{boxed::Box, format, vec::Vec};
 
 use trace_language::{
     Diagnostic,
-    tree::{Binary, Expression, ExpressionKind, Name, Span, Statement, StatementKind, Unary},
+    tree::{
+        Binary, Expression, ExpressionKind, Map as MapName, Name, Span, Statement, StatementKind,
+        Unary,
+    },
 };
 
 use super::Program;
 use crate::{
     Lowered,
     functions::{self, Role},
-    values::{Holds, Val},
+    number::Kind,
+    values::{Holds, Val, Variable, close_scope, literal},
 };
 
 /// The expressions of a statement that are calculated before it, in their order.
@@ -49,7 +53,7 @@ impl Program<'_, '_> {
     pub(crate) fn without_blocks(&mut self, statement: &Statement) -> Lowered<Option<Statement>> {
         let mut new = statement.clone();
         let mut all = expressions(&mut new);
-        if !all.iter().any(|expression| expression.has_block()) {
+        if !all.iter().any(|expression| needs_statements(expression)) {
             return Ok(None);
         }
         self.take_out(&mut all)?;
@@ -70,24 +74,28 @@ impl Program<'_, '_> {
                 break;
             };
             self.take_out_of(this)?;
-            if rest.iter().any(|later| later.has_block()) {
-                self.keep(this)?;
+            if rest.iter().any(|later| needs_statements(later)) {
+                self.keep(this, may_change)?;
             }
         }
         Ok(())
     }
 
-    /// Calculates an expression now, if a block after it could change it.
-    fn keep(&mut self, this: &mut Expression) -> Lowered<()> {
+    /// Calculates an expression now, if it could change later; of a tuple or a record, such parts.
+    fn keep(
+        &mut self,
+        this: &mut Expression,
+        could_change: fn(&Expression) -> bool,
+    ) -> Lowered<()> {
         if matches!(
             this.kind,
             ExpressionKind::Tuple(_) | ExpressionKind::Record(_)
         ) {
             // Its numbers of the text stay what they are.
             let mut parts = this.parts_mut().into_iter();
-            return parts.try_for_each(|part| self.keep(part));
+            return parts.try_for_each(|part| self.keep(part, could_change));
         }
-        if may_change(this) {
+        if could_change(this) {
             let value = self.code.value(this)?;
             let name = self.hidden(this.span);
             self.declare_hidden(&name, value, this.span)?;
@@ -111,7 +119,7 @@ impl Program<'_, '_> {
     }
 
     fn take_out_of(&mut self, expression: &mut Expression) -> Lowered<()> {
-        if !expression.has_block() {
+        if !needs_statements(expression) {
             return Ok(());
         }
         self.values().check_room(expression.span)?;
@@ -124,25 +132,22 @@ impl Program<'_, '_> {
                     self.statement(statement);
                 }
                 let made = match value {
-                    Some(value) => self
-                        .value_for(value)
-                        .and_then(|new| self.declare_hidden(&name, new, value.span)),
+                    Some(value) => self.end_of_block(&name, value),
                     None => Err(no_value(span)),
                 };
                 // The value outlives the variables of the block.
-                let scopes = &mut self.values().scopes;
-                let kept = scopes.pop().and_then(|mut scope| scope.pop());
-                if let Some(outer) = scopes.last_mut() {
-                    outer.extend(kept.filter(|kept| kept.name == name.text));
+                let scope = close_scope(self.values()).unwrap_or_default();
+                let kept = scope.into_iter().filter(Variable::is_hidden);
+                if let Some(outer) = self.values().scopes.last_mut() {
+                    outer.extend(kept);
                 }
-                made?;
-                *expression = variable(name);
+                *expression = made?;
                 Ok(())
             }
             ExpressionKind::OrElse { value, otherwise } => {
                 let name = self.hidden(span);
                 let new = self.value_for(value)?;
-                self.declare(&name, new, true, value.span)?;
+                self.declare_hidden(&name, new, value.span)?;
                 let known = variable(name);
                 *expression = self.choose(&known, &known, otherwise, span)?;
                 Ok(())
@@ -151,7 +156,7 @@ impl Program<'_, '_> {
                 condition,
                 then,
                 otherwise,
-            } if then.has_block() || otherwise.has_block() => {
+            } if is_statements(then) || is_statements(otherwise) => {
                 *expression = self.choose(condition, then, otherwise, span)?;
                 Ok(())
             }
@@ -159,7 +164,7 @@ impl Program<'_, '_> {
                 operation: operation @ (Binary::And | Binary::Or),
                 left,
                 right,
-            } if right.has_block() => {
+            } if is_statements(right) => {
                 let truth = |is| Expression {
                     kind: ExpressionKind::Boolean(is),
                     span,
@@ -190,6 +195,36 @@ impl Program<'_, '_> {
         }
     }
 
+    /// What stands for a block that ends with this value.
+    fn end_of_block(&mut self, name: &Name, value: &Expression) -> Lowered<Expression> {
+        if is_effect(value) {
+            return Err(no_value(value.span));
+        }
+        let mut value = self.without_blocks_in(value)?;
+        // A number of the text stays one.
+        if literal::constant(&value)?.is_some() {
+            return Ok(value);
+        }
+        // What is gathered is a value that the block has calculated.
+        if let ExpressionKind::Call { name, arguments } = &mut value.kind
+            && functions::is_aggregation(&name.text)
+        {
+            for argument in arguments {
+                let is_text = matches!(argument.kind, ExpressionKind::String(_));
+                if !is_text && literal::constant(argument)?.is_none() {
+                    let name = self.hidden(argument.span);
+                    let new = self.code.value(argument)?;
+                    self.declare_hidden(&name, new, argument.span)?;
+                    *argument = variable(name);
+                }
+            }
+            return Ok(value);
+        }
+        let new = self.code.value(&value)?;
+        self.declare_hidden(name, new, value.span)?;
+        Ok(variable(name.clone()))
+    }
+
     /// The value of an expression that may have blocks.
     fn value_for(&mut self, expression: &Expression) -> Lowered<Val> {
         if is_effect(expression) {
@@ -207,18 +242,33 @@ impl Program<'_, '_> {
         otherwise: &Expression,
         span: Span,
     ) -> Lowered<Expression> {
+        if let Some(holds) = literal::decided(self.values(), condition)? {
+            return self.without_blocks_in(if holds { then } else { otherwise });
+        }
         let name = self.hidden(span);
         let condition = self.without_blocks_in(condition)?;
         let test = self.code.test(&condition)?;
         let (no, end) = (self.code.asm.label(), self.code.asm.label());
         self.code.branch_on(&test, false, no);
         let value = self.value_for(then)?;
+        let kind = integer(self, &value, then.span);
         self.declare(&name, value, true, then.span)?;
         self.code.asm.jump(end);
         self.code.asm.place(no);
         let value = self.value_for(otherwise)?;
+        let other = integer(self, &value, otherwise.span);
         self.assign_variable(&name, value, otherwise.span)?;
         self.code.asm.place(end);
+        // Nothing else is assigned to it, so it is as narrow as both are.
+        if let (Some((a, a_constant)), Some((b, b_constant))) = (kind, other)
+            && let Some(kind) = Kind::either((&a, a_constant), (&b, b_constant))
+            && kind.narrow().is_some()
+        {
+            let made = self.values().scopes.iter_mut().flatten();
+            for made in made.filter(|made| made.name == name.text) {
+                made.holds = Holds::Number(kind.clone());
+            }
+        }
         Ok(variable(name))
     }
 
@@ -231,7 +281,7 @@ impl Program<'_, '_> {
                     self.statement(statement);
                 }
                 let done = value.as_deref().map_or(Ok(()), |value| self.effect(value));
-                self.values().scopes.pop();
+                close_scope(self.values());
                 done.map(|()| true)
             }
             ExpressionKind::Ternary {
@@ -246,6 +296,10 @@ impl Program<'_, '_> {
                     (false, false) => return Ok(false),
                     (true, false) => return Err(no_value(then.span)),
                     (false, true) => return Err(no_value(otherwise.span)),
+                }
+                if let Some(holds) = literal::decided(self.values(), condition)? {
+                    self.effect(if holds { then } else { otherwise })?;
+                    return Ok(true);
                 }
                 let condition = self.without_blocks_in(condition)?;
                 let test = self.code.test(&condition)?;
@@ -279,6 +333,23 @@ impl Program<'_, '_> {
     }
 }
 
+/// A map with variables in place of keys that would be others if they were calculated again.
+pub(crate) fn with_kept_keys(program: &mut Program<'_, '_>, map: &MapName) -> Lowered<MapName> {
+    let mut map = map.clone();
+    for key in &mut map.keys {
+        program.keep(key, is_fickle)?;
+    }
+    Ok(map)
+}
+
+/// The kind of a value that is a number, and its value if the text has it.
+fn integer(program: &mut Program<'_, '_>, value: &Val, span: Span) -> Option<(Kind, Option<u64>)> {
+    match program.values().simplified(value.clone(), span) {
+        Val::Number(counted) => Some((counted.kind, counted.number.constant())),
+        _ => None,
+    }
+}
+
 fn variable(name: Name) -> Expression {
     Expression {
         kind: ExpressionKind::Variable(name.text),
@@ -292,6 +363,57 @@ fn may_change(expression: &Expression) -> bool {
         ExpressionKind::Variable(_) | ExpressionKind::Map(_) | ExpressionKind::Step { .. } => true,
         _ => expression.parts().into_iter().any(may_change),
     }
+}
+
+/// Whether an expression is calculated by a branch of its own where it is only sometimes: what it
+/// steps may be calculated before the statement.
+fn is_statements(expression: &Expression) -> bool {
+    expression.has_block() || steps(expression)
+}
+
+/// Whether an expression has a block, or a part that is stepped only sometimes.
+fn needs_statements(expression: &Expression) -> bool {
+    let is_choice = match &expression.kind {
+        ExpressionKind::Ternary {
+            then, otherwise, ..
+        } => steps(then) || steps(otherwise),
+        ExpressionKind::Binary {
+            operation: Binary::And | Binary::Or,
+            right,
+            ..
+        } => steps(right),
+        _ => false,
+    };
+    let has_choice = || {
+        let mut parts = expression.parts().into_iter();
+        !expression.is_measure() && parts.any(needs_statements)
+    };
+    is_choice || expression.has_block() || has_choice()
+}
+
+/// Whether an expression may be another value each time that it is calculated, or do something.
+fn is_fickle(expression: &Expression) -> bool {
+    let is_it = match &expression.kind {
+        ExpressionKind::Step { .. } | ExpressionKind::Map(_) => true,
+        ExpressionKind::Name(word)
+        | ExpressionKind::Call {
+            name: Name { text: word, .. },
+            ..
+        } => {
+            matches!(
+                &**word,
+                "nsecs" | "elapsed" | "rand" | "delete" | "find" | "len"
+            )
+        }
+        _ => false,
+    };
+    is_it || !expression.is_measure() && expression.parts().into_iter().any(is_fickle)
+}
+
+/// Whether a variable or an entry is stepped in an expression.
+fn steps(expression: &Expression) -> bool {
+    let is_step = matches!(expression.kind, ExpressionKind::Step { .. });
+    is_step || !expression.is_measure() && expression.parts().into_iter().any(steps)
 }
 
 fn is_whole_map(expression: &Expression) -> bool {

@@ -40,7 +40,7 @@ const MOST_OF_JOINED: u32 = 64;
 type Does = fn(&mut Program<'_, '_>, Call<'_>) -> Lowered<()>;
 
 /// See the module's text.
-pub(crate) const DONE: [(&str, Does); 13] = [
+pub(crate) const DONE: [(&str, Does); 14] = [
     ("printf", |program, call| {
         print_line(program, call, Level::Plain)
     }),
@@ -54,6 +54,7 @@ pub(crate) const DONE: [(&str, Does); 13] = [
         print_line(program, call, Level::Error)
     }),
     ("assert", assert),
+    ("fail", fail),
     ("print", print),
     ("join", join),
     ("time", time),
@@ -128,6 +129,18 @@ impl Program<'_, '_> {
     ) -> Lowered<()> {
         self.code
             .write_record(Request::Forward, record, values, &Number::Constant(0), span)
+    }
+}
+
+/// `fail("text")`.
+fn fail(_: &mut Program<'_, '_>, call: Call<'_>) -> Lowered<()> {
+    match call.arguments {
+        [of] if let ExpressionKind::String(text) = &of.kind => Err(Diagnostic::new(
+            call.span,
+            text.clone(),
+            "the program refuses itself here, by `fail`",
+        )),
+        _ => call.refuse(),
     }
 }
 

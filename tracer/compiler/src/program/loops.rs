@@ -21,7 +21,7 @@ use crate::{
     asm::Label,
     memory::Place,
     number::{Counted, Kind, Number},
-    values::{Holds, SiteKind, Val, Variable},
+    values::{Holds, Home, SiteKind, Val, Variable, close_scope},
 };
 
 /// See [`Program::begin_loop`].
@@ -78,7 +78,7 @@ impl Program<'_, '_> {
             self.statement(statement);
         }
         self.loops.pop();
-        self.values().scopes.pop();
+        close_scope(self.values());
         self.code.asm.place(next);
         self.code.asm.load(Reg::R0, counter, 8, false);
         self.code.asm.alu(bpf::AluOp::Add, Reg::R0, 1);
@@ -140,7 +140,7 @@ impl Program<'_, '_> {
             self.statement(statement);
         }
         self.loops.pop();
-        self.values().scopes.pop();
+        close_scope(self.values());
         Ok(())
     }
 
@@ -197,6 +197,7 @@ impl Program<'_, '_> {
             holds: Holds::Number(Kind::SIGNED),
             made_at: variable.span.start,
             limit: None,
+            home: Home::Own,
         };
         let next = self.code.asm.label();
         self.loop_body(&open, next, Some(variable), body)?;
@@ -289,6 +290,7 @@ impl Program<'_, '_> {
             holds: Holds::Stored(Shape::Tuple(alloc::vec![key_shape, value_shape])),
             made_at: variable.span.start,
             limit: None,
+            home: Home::Own,
         };
         let before = self.values().scopes[0].len();
         self.loop_body(&open, open.top, Some(variable), body)?;

@@ -37,7 +37,7 @@ use crate::{
     asm::{Asm, Label},
     memory::{Memory, Place},
     tables::Tables,
-    values::{Shared, Site, SiteKind, Values, Variable},
+    values::{Shared, Site, SiteKind, Values, Variable, close_scope},
 };
 
 /// A program that is not finished.
@@ -174,7 +174,7 @@ impl<'c, 'a> Program<'c, 'a> {
         for statement in &block.statements {
             self.statement(statement);
         }
-        self.values().scopes.pop();
+        close_scope(self.values());
     }
 
     pub(crate) fn statement(&mut self, statement: &Statement) {

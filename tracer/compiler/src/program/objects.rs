@@ -99,7 +99,7 @@ impl Code<'_, '_> {
                 let content = content.ok_or_else(|| missing(span))?;
                 store_behind(self, &content, to, of, span)?;
             }
-            (Type::Struct(_), Shape::Address)
+            (Type::Struct(_), Shape::Address { .. })
                 if let Some(content) = self.values.types().led_to(object, span)?
                     && let Some(address) = content.address() =>
             {

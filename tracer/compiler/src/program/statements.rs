@@ -23,7 +23,7 @@ use super::Program;
 use crate::{
     Lowered, functions, names,
     number::{Counted, Number, Test},
-    values::{Holds, Val},
+    values::{Holds, Val, close_scope, literal},
 };
 
 impl Program<'_, '_> {
@@ -93,6 +93,14 @@ impl Program<'_, '_> {
                 then,
                 otherwise,
             } => {
+                if let Some(holds) = literal::decided(self.values(), condition)? {
+                    match (holds, otherwise) {
+                        (true, _) => self.block(then),
+                        (false, Some(otherwise)) => self.block(otherwise),
+                        (false, None) => {}
+                    }
+                    return Ok(());
+                }
                 let test = self.code.test(condition)?;
                 let no = self.code.asm.label();
                 self.code.branch_on(&test, false, no);
@@ -194,7 +202,7 @@ impl Program<'_, '_> {
             for statement in &arm.body.statements {
                 self.statement(statement);
             }
-            self.values().scopes.pop();
+            close_scope(self.values());
             self.code.asm.jump(end);
             self.code.asm.place(next);
         }

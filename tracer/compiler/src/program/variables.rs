@@ -23,7 +23,7 @@ use crate::{
     object::{At, Object},
     tables::Unset,
     values::{
-        Holds, Val, Variable, identity, is_hidden,
+        Holds, Home, Val, Variable, identity, is_hidden,
         like::{self, Like},
     },
 };
@@ -74,18 +74,19 @@ impl Program<'_, '_> {
                 (place, Holds::Stored(shape))
             }
         };
+        let depth = self.values().scopes.len();
         let variable = Variable {
             name: name.text.clone(),
             place,
             holds,
             made_at: name.span.start,
             limit: None,
+            home: match own_block || depth == 1 {
+                true => Home::Own,
+                false => Home::Inner(depth),
+            },
         };
-        let scope = if own_block {
-            self.values().scopes.len() - 1
-        } else {
-            0
-        };
+        let scope = if own_block { depth - 1 } else { 0 };
         self.values().scopes[scope].push(variable);
         Ok(())
     }
@@ -96,10 +97,11 @@ impl Program<'_, '_> {
     }
 
     /// Refuses a declaration of a name that is a variable's already: which one a reader meant is
-    /// easily mistaken.
+    /// easily mistaken. One that a block has made which is left may have another beside it.
     pub(crate) fn check_new(&mut self, name: &Name) -> Lowered<()> {
         match self.values().find(&name.text) {
             None => Ok(()),
+            Some(known) if known.home == Home::Left => Ok(()),
             Some(_) => Err(Diagnostic::new(
                 name.span,
                 format!("there is a variable `${}` already", name.text),
@@ -177,6 +179,7 @@ impl Program<'_, '_> {
                     holds: Holds::Nothing,
                     made_at: name.span.start,
                     limit: None,
+                    home: Home::Own,
                 };
                 self.values()
                     .scopes
@@ -317,6 +320,23 @@ impl Program<'_, '_> {
                         "cast it to the pointer's type, or use another variable",
                     ));
                 }
+                if let (
+                    Kind::Pointer { to, space },
+                    Kind::Pointer {
+                        to: new,
+                        space: new_space,
+                    },
+                ) = (kind, &counted.kind)
+                {
+                    let types = self.values().types();
+                    let is_other = match (to, new) {
+                        (Some(a), Some(b)) => a != b && types.describe(*a) != types.describe(*b),
+                        _ => false,
+                    };
+                    if is_other || space != new_space {
+                        return Err(other_pointer(name, is_other, span));
+                    }
+                }
                 if kind.takes_others() {
                     let new = self.values().shape(&Val::Number(counted.clone()), false);
                     let made = identity(self.values(), &variable.name, variable.made_at);
@@ -445,6 +465,19 @@ fn check_fits(kind: &Kind, counted: &Counted, span: Span) -> Lowered<()> {
         format!("the variable is of type {letter}{bits}, which has no {exact}"),
         format!("give it a larger type, or say that it is to be cut: ({letter}{bits})value"),
     ))
+}
+
+/// What a variable of a pointer was given would be read as what that pointer leads to.
+fn other_pointer(name: &Name, is_other: bool, span: Span) -> Diagnostic {
+    let leads = match is_other {
+        true => "to another type than this pointer",
+        false => "into other memory than this pointer: the kernel's, or that of a program",
+    };
+    Diagnostic::new(
+        span,
+        format!("`${}` leads {leads}", name.text),
+        "use another variable, or keep both as numbers: (uint64)pointer",
+    )
 }
 
 fn other_type(name: &Name, shape: &Shape, new: &Shape, span: Span) -> Diagnostic {

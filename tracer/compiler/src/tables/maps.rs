@@ -205,15 +205,22 @@ impl Tables<'_> {
                 entry.kind = Some(kind);
                 self.learned = true;
             }
-            // An address of two types is one of none.
-            (Some(Kind::Pointer { to: Some(a), space }), Some(Kind::Pointer { to: b, .. }))
-                if Some(*a) != b =>
-            {
-                entry.kind = Some(Kind::Pointer {
-                    to: None,
-                    space: *space,
-                });
-                self.learned = true;
+            // An address of two types is one of none, and so is what is a number elsewhere.
+            (
+                Some(Kind::Pointer {
+                    to: Some(to),
+                    space,
+                }),
+                Some(new),
+            ) => {
+                let is_same = matches!(new, Kind::Pointer { to: Some(of), .. } if of == *to);
+                if !is_same {
+                    entry.kind = Some(Kind::Pointer {
+                        to: None,
+                        space: *space,
+                    });
+                    self.learned = true;
+                }
             }
             _ => {}
         }

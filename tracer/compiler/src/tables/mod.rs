@@ -252,6 +252,24 @@ impl<'a> Tables<'a> {
         })
     }
 
+    /// The kind of one of two numbers, by the kinds of both and their values, if the text has them.
+    pub(crate) fn either(&mut self, a: (&Kind, Option<u64>), b: (&Kind, Option<u64>)) -> Kind {
+        if let Some(kind) = Kind::either(a, b) {
+            return kind;
+        }
+        match (a.0, b.0) {
+            (a, b) if a == b => a.clone(),
+            (Kind::Literal, other) | (other, Kind::Literal) => match other {
+                // What holds the truth may be a number, when all that it is given is known.
+                Kind::Boolean => self.open_kind(),
+                Kind::Character => Kind::SIGNED,
+                other => other.clone(),
+            },
+            (a, b) if a.is_signed() || b.is_signed() => Kind::SIGNED,
+            _ => Kind::UNSIGNED,
+        }
+    }
+
     /// The kind of the numbers that a map of such values holds. None: they are no numbers.
     pub(crate) fn kind_in(&mut self, map: u32, shape: &Shape) -> Option<Kind> {
         match self.maps[map as usize].kind.clone() {

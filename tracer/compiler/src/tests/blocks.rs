@@ -2,7 +2,7 @@
 //!
 //! A program runs at the beginning of a trace, and what it prints is compared.
 
-use super::{fake::compiled_with, world::World};
+use super::{composites::run, fake::compiled_with, world::World};
 use crate::{Options, tests::fake::Fake};
 
 /// What a program prints at its begin.
@@ -271,4 +271,114 @@ fn a_value_or_another_is_calculated_once() {
 #[test]
 fn names_of_the_library_are_the_words_that_they_wrap() {
     assert_eq!(printed("print(__builtin_cpu == cpu);"), "true\n");
+}
+
+/// The narrowest integer that has both numbers, as in bpftrace. It shows in the digits of `%x`.
+#[test]
+fn one_of_two_narrow_numbers_is_as_wide_as_both_need() {
+    for (choice, shown) in [
+        ("arg0 > 1 ? (int8)-1 : 5", "ff 1"),
+        ("arg0 > 1 ? (int8)-1 : (int8)2", "ff 1"),
+        ("arg0 > 1 ? (int8)-1 : (uint8)2", "ffff 2"),
+        ("arg0 > 1 ? (int16)-1 : (uint8)2", "ffff 2"),
+        ("arg0 > 1 ? (int16)-1 : (uint16)2", "ffffffff 4"),
+        ("arg0 > 1 ? (int32)-1 : (uint32)2", "ffffffffffffffff 8"),
+        ("arg0 > 1 ? 300 : (uint8)1", "12c 2"),
+        ("arg0 > 1 ? 200 : (int8)1", "c8 2"),
+        ("arg0 > 1 ? -1 : (uint8)1", "ffff 2"),
+        ("arg0 > 1 ? -300 : (int8)1", "fed4 2"),
+        ("arg0 > 1 ? (int8)-1 : arg1", "ffffffffffffffff 8"),
+        ("arg0 > 1 ? true : (uint8)5", "1 8"),
+        ("(int8)(arg0 - 4) ?: 5", "ff 1"),
+        ("(int8)(arg0 - 3) ?: 300", "12c 2"),
+        ("(int8)(arg0 - 4) ?: (uint8)5", "ffff 2"),
+        ("if (arg0 > 1) { (int8)-1 } else { 5 }", "ff 1"),
+        (
+            "if (arg0 > 1) { $n = 1; (int8)-1 } else { (uint8)5 }",
+            "ffff 2",
+        ),
+        ("{ (int8)-1 }", "ff 1"),
+        (
+            "arg0 > 1 ? { print(0); { print(1); 300 } } : (uint8)1",
+            "0\n1\n12c 2",
+        ),
+    ] {
+        let (shown, bytes) = shown.split_once(' ').unwrap_or_default();
+        assert_eq!(
+            run(&format!("printf(\"%x\\n\", {choice});")),
+            format!("{shown}\n"),
+            "{choice}"
+        );
+        assert_eq!(
+            run(&format!("print(sizeof({choice}));")),
+            format!("{bytes}\n"),
+            "{choice}"
+        );
+    }
+    // A number of the text below zero is not one above all others.
+    assert_eq!(
+        run("print((arg0 > 1 ? -1 : arg1, -1 > (arg0 > 1 ? -2 : arg0)));"),
+        "(-1, true)\n"
+    );
+}
+
+#[test]
+fn the_type_of_a_choice_with_blocks_is_that_of_both_sides() {
+    assert_eq!(
+        run(
+            "let $x: typeof(if (arg0 > 1) { (int16)1 } else { 2 }) = arg1; print($x); \
+             print(sizeof(typeof(comm ?: \"none\"))); \
+             print((typeof(if (true) { true } else { false }))5);"
+        ),
+        "1800\n16\ntrue\n"
+    );
+}
+
+#[test]
+fn a_let_may_take_the_name_of_a_variable_that_a_block_has_made() {
+    assert_eq!(
+        printed("if (true) { $x = 1; } if (true) { let $x; if ($x) { $x = 5; } print($x); }"),
+        "0\n"
+    );
+    assert_eq!(
+        printed(
+            "@a[1] = 1; if (1) { $x = 1; print($x); } for ($kv : @a) { $x = 2; print($x); } \
+             let $x = \"text\"; if (true) { $x = \"other\"; } print($x); clear(@a);"
+        ),
+        "1\n2\nother\n"
+    );
+    // Here the block has not ended, or the variable is that of the clause.
+    for text in [
+        "if (true) { $x = 1; let $x = 2; }",
+        "if (true) { $x = 1; if (true) { let $x = 2; } }",
+        "$x = 1; if (true) { $x = 2; } let $x = 3;",
+        "let $x = 1; if (true) { let $x = 2; }",
+    ] {
+        let refused = compiled_with(
+            &format!("begin {{ {text} }}"),
+            &Fake::new(),
+            &Options::default(),
+        );
+        let Err(said) = refused else {
+            panic!("{text} compiles");
+        };
+        assert!(said.contains("there is a variable `$x` already"), "{said}");
+    }
+}
+
+#[test]
+fn a_block_may_end_with_what_a_map_gathers() {
+    let all = |text: &str| {
+        let mut world = World::new(&format!("begin {{ {text} }}"));
+        world.tick();
+        world.maps().trim_end().to_owned()
+    };
+    assert_eq!(all("@ = { let $a = 100; avg($a) };"), "@: 100");
+    assert_eq!(
+        all("$k = 1; @m[$k] = { $k = 2; let $a = 7; $b = -$a; sum($b * 2) };"),
+        "@m[1]: -14"
+    );
+    assert_eq!(all("@c = { $x = 1; count() };"), "@c: 1");
+    let steps = all("@h = { $v = 25; lhist($v, 0, 100, 10) };");
+    assert!(steps.contains("[20, 30)               1 |@"), "{steps}");
 }

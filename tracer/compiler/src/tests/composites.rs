@@ -12,7 +12,7 @@ use super::{
 use crate::Options;
 
 /// What a block prints, and the maps after it.
-fn run(block: &str) -> String {
+pub(super) fn run(block: &str) -> String {
     let mut world = World::new(&format!("kprobe:vfs_write {{ {block} }}"));
     world.hit(&Hit {
         registers: vec![(Di, 3), (Si, 0x0102_0304_0506_0708)],

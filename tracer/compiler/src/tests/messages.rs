@@ -111,11 +111,6 @@ fn words_of_other_tracers_are_refused_with_what_to_use() {
         without("kprobe:vfs_write { print(ppid()); }"),
         format!("there is no function `ppid` | {what}")
     );
-    assert_eq!(
-        short("kprobe:vfs_write { $x = 1; print(typeinfo($x)); }"),
-        "there is no function `typeinfo` | types are no values; print sizeof(value), or declare a \
-         variable as typeof(value)"
-    );
 }
 
 #[test]

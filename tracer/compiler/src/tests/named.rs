@@ -26,6 +26,20 @@ fn printed(text: &str, addresses: &[u64]) -> String {
     core::mem::take(&mut world.out)
 }
 
+/// A rate is not shown as the nanoseconds that it is rounded to.
+#[test]
+fn a_rate_is_named_as_the_text_has_it() {
+    let mut world = World::new(
+        "profile:hz:99, interval:hz:3, profile:ms:20 { print(probe); } \
+         profile:hz:99 { print(probe == \"profile:hz:99\"); }",
+    );
+    world.tick();
+    assert_eq!(
+        world.out,
+        "profile:hz:99\ninterval:hz:3\nprofile:ms:20\ntrue\n"
+    );
+}
+
 #[test]
 fn a_function_is_compared_with_the_name_that_a_probe_would_have() {
     let text = "kprobe:vfs_write, kprobe:vfs_read { print((func == \"vfs_write\", func != \

@@ -56,6 +56,18 @@ fn a_number_cut_to_the_type_of_its_own_variable_tells_no_sign() {
         "18446744073709551610\n"
     );
     assert_eq!(
+        printed("$x = 18; $x = ~(typeof($x))9223372036854775807; print($x); $x = arg0;"),
+        "9223372036854775808\n"
+    );
+    assert_eq!(
+        printed(
+            "$x = 1; $x = (typeof($x))-1; print($x); $y = (typeof((typeof($x))-2))-3; print($y); \
+             $x = arg0;"
+        ),
+        "18446744073709551615\n18446744073709551613\n"
+    );
+    assert_eq!(printed("$x = 1; $x = (typeof($x))-1; print($x);"), "-1\n");
+    assert_eq!(
         printed("@m = 14; @m = (typeof(@m))(arg1 + 1); $m = @m; print($m); @m = (int64)arg0;"),
         "-1\n"
     );

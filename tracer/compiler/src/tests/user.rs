@@ -14,10 +14,10 @@ use super::{
 
 /// Addresses of a program.
 const BUFFER_AT: u64 = 0x40_1000;
-const RECORD_AT: u64 = 0x40_2000;
+pub(super) const RECORD_AT: u64 = 0x40_2000;
 
 /// A program with a text, of which nothing follows, and a `File` whose inode is there, too.
-fn with_program(text: &str, content: &[u8]) -> World {
+pub(super) fn with_program(text: &str, content: &[u8]) -> World {
     let mut world = World::new(text);
     world.user.push((BUFFER_AT, content.to_vec()));
     let mut file = (RECORD_AT + 64).to_le_bytes().to_vec();

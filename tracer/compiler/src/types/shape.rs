@@ -219,7 +219,7 @@ impl Types<'_> {
                 | Shape::Boolean
                 | Shape::Character
                 | Shape::Float(_)
-                | Shape::Address
+                | Shape::Address { .. }
                 | Shape::Choice { .. },
             ) => true,
             (Type::Array { of: id, .. }, Shape::Array { of, .. }) => self.is_plain(*id, of),
@@ -296,7 +296,7 @@ impl Shaper<'_, '_> {
             Type::Pointer { name, to } if self.is_followed(depth) && is_reference(name) => {
                 Shape::Behind(Box::new(self.shape(*to, depth + 1, None)))
             }
-            Type::Pointer { .. } => Shape::Address,
+            Type::Pointer { .. } => Shape::ADDRESS,
             Type::Str => self.text(depth),
             Type::Slice { of } | Type::Tail { of, is_text: false } => {
                 self.list(Form::List, self.shape(*of, depth + 1, None))
@@ -434,7 +434,7 @@ impl Shaper<'_, '_> {
         if !is_raw && let Some(to) = types.led_to_by(id) {
             return match self.is_followed(depth) {
                 true => Shape::Behind(Box::new(self.shape(to, depth + 1, None))),
-                false => Shape::Address,
+                false => Shape::ADDRESS,
             };
         }
         if let Some(of) = types.seen(id) {
@@ -458,7 +458,7 @@ impl Shaper<'_, '_> {
                 && let Some((_, table)) = fields.last_mut()
                 && !table.is_lost()
             {
-                *table = Shape::Address;
+                *table = Shape::ADDRESS;
             }
             return shape;
         }

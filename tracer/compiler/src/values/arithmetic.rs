@@ -41,7 +41,10 @@ impl Values<'_, '_> {
                             space,
                         },
                     present,
-                }) => Ok(Val::Object(Object::in_memory(to, (space, number), present))),
+                }) => {
+                    let number = composite::steady_address(self, number, span);
+                    Ok(Val::Object(Object::in_memory(to, (space, number), present)))
+                }
                 Val::Number(Counted {
                     kind: Kind::Boolean | Kind::Character,
                     ..
@@ -182,6 +185,7 @@ impl Values<'_, '_> {
                 (signed, unsigned),
                 (a, &left.kind),
                 (b, &right.kind),
+                span,
             );
             // A comparison with a value that is not there does not hold.
             return Ok(Val::number(Number::test(present.and(test)), Kind::Boolean));
@@ -283,6 +287,7 @@ fn compare(
     (signed, unsigned): (Condition, Condition),
     (a, a_kind): (Number, &Kind),
     (b, b_kind): (Number, &Kind),
+    span: Span,
 ) -> Test {
     // Numbers of less than 8 bytes are the same, signed or not.
     let fits = |kind: &Kind| match kind {
@@ -299,17 +304,23 @@ fn compare(
     if fits(a_kind) && fits(b_kind) {
         return Test::compare(signed, a, b);
     }
+    // The sign of one may tell the result, and the other one does what it does all the same.
+    let mut done = |number: Number| match number.has_effect() {
+        true => composite::steady_address(values, number, span),
+        false => number,
+    };
+    let (a, b) = (done(a), done(b));
     let may_be_negative =
         |kind: &Kind, number: &Number| kind.is_signed() && !is_small_literal(kind, number);
     let (a_negative, b_negative) = (may_be_negative(a_kind, &a), may_be_negative(b_kind, &b));
     // The number whose sign is asked for is calculated there, and used again.
-    let mut kept = |number: Number| match number.has_effect() {
-        true => {
+    let mut kept = |number: Number| match number.is_steady() {
+        false => {
             let place = values.memory.take_for_good(8);
             let number = Box::new(number);
             (Number::Kept { number, place }, Number::Own(place))
         }
-        false => (number.clone(), number),
+        true => (number.clone(), number),
     };
     let (a, b, plain) = match (a_negative, b_negative) {
         (true, _) => {

@@ -17,8 +17,8 @@ use trace_language::{
 };
 
 use super::{
-    COMM_BYTES, Copied, Holds, SiteKind, UserMoment, Val, Values, Variable, identity, library,
-    sizes, text::MOST_TEXT, words,
+    COMM_BYTES, Copied, Holds, Home, SiteKind, UserMoment, Val, Values, Variable, identity,
+    library, sizes, text::MOST_TEXT, typeinfo, words,
 };
 use crate::{
     Lowered,
@@ -31,7 +31,7 @@ use crate::{
 type Gives = fn(&mut Values<'_, '_>, Call<'_>) -> Lowered<Val>;
 
 /// See the module's text.
-pub(crate) const GIVEN: [(&str, Gives); 30] = [
+pub(crate) const GIVEN: [(&str, Gives); 39] = [
     ("str", string),
     ("buf", bytes),
     ("ksym", symbol),
@@ -66,6 +66,23 @@ pub(crate) const GIVEN: [(&str, Gives); 30] = [
     ("find", find),
     ("sizeof", sizes::size),
     ("offsetof", sizes::offset),
+    ("typeinfo", typeinfo::record),
+    ("is_integer", |values, call| {
+        typeinfo::is(values, call, "int")
+    }),
+    ("is_unsigned_integer", typeinfo::is_unsigned),
+    ("is_str", |values, call| {
+        typeinfo::is(values, call, "string")
+    }),
+    ("is_ptr", |values, call| {
+        typeinfo::is(values, call, "pointer")
+    }),
+    ("is_array", |values, call| {
+        typeinfo::is(values, call, "array")
+    }),
+    ("is_literal", typeinfo::is_literal),
+    ("is_scalar", typeinfo::is_scalar),
+    ("comptime", typeinfo::known),
     ("len", length),
     ("has_key", has_key),
 ];
@@ -478,6 +495,7 @@ fn find(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
                 holds,
                 made_at: to.span.start,
                 limit: None,
+                home: Home::Own,
             });
             (place, true)
         }

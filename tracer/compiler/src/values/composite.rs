@@ -134,9 +134,10 @@ pub(crate) fn part(values: &mut Values<'_, '_>, value: &Val, name: &Name) -> Low
     }
 }
 
-/// A number that may be calculated several times: one with an effect is calculated before.
+/// A number that may be calculated several times: one that may be another each time is calculated
+/// before.
 pub(crate) fn once(values: &mut Values<'_, '_>, counted: Counted, span: Span) -> Counted {
-    if !counted.number.has_effect() {
+    if counted.number.is_steady() {
         return counted;
     }
     let kind = counted.kind.clone();
@@ -151,6 +152,54 @@ pub(crate) fn once(values: &mut Values<'_, '_>, counted: Counted, span: Span) ->
         kind,
         present,
     }
+}
+
+/// An address that may be read from several times: see [`once`].
+pub(crate) fn steady_address(values: &mut Values<'_, '_>, address: Number, span: Span) -> Number {
+    match address.is_fickle() {
+        true => {
+            let kind = Kind::UNSIGNED;
+            let present = Test::Constant(true);
+            let number = address;
+            let counted = Counted {
+                number,
+                kind,
+                present,
+            };
+            once(values, counted, span).number
+        }
+        false => address,
+    }
+}
+
+/// A key that is looked up several times.
+pub(crate) fn steady(values: &mut Values<'_, '_>, value: Val, span: Span) -> Val {
+    match value {
+        Val::Number(counted) if counted.number.is_fickle() => {
+            Val::Number(once(values, counted, span))
+        }
+        Val::Tuple(items) => {
+            let items = items.into_iter();
+            Val::Tuple(items.map(|item| steady(values, item, span)).collect())
+        }
+        Val::Record(fields) => {
+            let fields = fields.into_iter();
+            let fields = fields.map(|(name, value)| (name, steady(values, value, span)));
+            Val::Record(fields.collect())
+        }
+        value => value,
+    }
+}
+
+/// A condition that is asked for several times.
+pub(crate) fn steady_test(values: &mut Values<'_, '_>, test: Test, span: Span) -> Test {
+    let number = Number::test(test);
+    let counted = Counted {
+        number,
+        kind: Kind::Boolean,
+        present: Test::Constant(true),
+    };
+    Test::not_zero(once(values, counted, span).number)
 }
 
 /// `value[index]` of a value that is at hand. None: it is not composite, and no text.

@@ -196,6 +196,9 @@ impl Values<'_, '_> {
         otherwise: &Expression,
         span: Span,
     ) -> Lowered<Val> {
+        if let Some(holds) = literal::decided(self, condition)? {
+            return self.value(if holds { then } else { otherwise });
+        }
         let test = self.test(condition)?;
         let then_value = self.value(then)?;
         let other_value = self.value(otherwise)?;
@@ -213,23 +216,18 @@ impl Values<'_, '_> {
             check_arithmetic(&a.kind, then.span)?;
             check_arithmetic(&b.kind, otherwise.span)?;
         }
-        let kind = match (&a.kind, &b.kind) {
-            (a, b) if a == b => a.clone(),
-            (Kind::Literal, other) | (other, Kind::Literal) => match other {
-                // What holds the truth may be a number, when all that it is given is known.
-                Kind::Boolean => self.tables.open_kind(),
-                Kind::Character => Kind::SIGNED,
-                other => other.clone(),
-            },
-            (a, b) if a.is_signed() || b.is_signed() => Kind::SIGNED,
-            _ => Kind::UNSIGNED,
-        };
-        let present = match (&a.present, &b.present) {
-            (Test::Constant(true), Test::Constant(true)) => Test::Constant(true),
-            _ => test
-                .clone()
-                .and(a.present)
-                .or(test.clone().negated().and(b.present)),
+        let kind = self.tables.either(
+            (&a.kind, a.number.constant()),
+            (&b.kind, b.number.constant()),
+        );
+        let (test, present) = match (&a.present, &b.present) {
+            (Test::Constant(true), Test::Constant(true)) => (test, Test::Constant(true)),
+            _ => {
+                let test = composite::steady_test(self, test, span);
+                let present = test.clone().and(a.present);
+                let present = present.or(test.clone().negated().and(b.present));
+                (test, present)
+            }
         };
         Ok(Val::Number(Counted {
             number: Number::select(test, a.number, b.number),

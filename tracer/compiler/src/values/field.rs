@@ -46,6 +46,7 @@ impl Values<'_, '_> {
                     },
                 present,
             }) => {
+                let number = composite::steady_address(self, number, of.span);
                 let object = Object::in_memory(to, (space, number), present);
                 self.object_field(&object, name)
             }

@@ -54,6 +54,7 @@ impl Values<'_, '_> {
                     },
                 present,
             }) if has_elements(self.types(), to, MOST_DEPTH) => {
+                let number = composite::steady_address(self, number, span);
                 Object::in_memory(to, (space, number), present)
             }
             Val::Number(Counted {
@@ -68,6 +69,7 @@ impl Values<'_, '_> {
                 // As an array without an end, as in C.
                 let size = self.types().size(to);
                 let offset = Number::alu(AluOp::Mul, index.number, Number::Constant(size));
+                let number = composite::steady_address(self, number, span);
                 let address = Number::alu(AluOp::Add, number, offset);
                 return Ok(Val::Object(Object::in_memory(
                     to,

@@ -20,10 +20,10 @@ use trace_language::{
     },
 };
 
-use super::{Holds, Val, Values, composite, variable};
+use super::{Holds, Val, Values, composite, literal, variable};
 use crate::{
     Lowered, names,
-    number::{Counted, Kind, Space},
+    number::{Counted, Kind, Number},
     types::type_name,
 };
 
@@ -112,12 +112,74 @@ pub(crate) fn like(values: &mut Values<'_, '_>, of: &Expression) -> Lowered<Like
                 )),
             }
         }
+        ExpressionKind::Ternary {
+            condition,
+            then,
+            otherwise,
+        } if let Some(holds) = literal::decided(values, condition)? => {
+            like(values, if holds { then } else { otherwise })
+        }
+        // Their blocks are statements, which are not made.
+        ExpressionKind::Ternary {
+            then, otherwise, ..
+        } if of.has_block() => like_either(values, then, otherwise, of.span),
+        ExpressionKind::OrElse { value, otherwise } => {
+            like_either(values, value, otherwise, of.span)
+        }
         ExpressionKind::Map(map) => like_map(values, map, of),
         ExpressionKind::Variable(name) if is_unset(values, name) => {
             Err(variable::no_value(name, of.span, &[]))
         }
         _ => like_value(values, of),
     }
+}
+
+/// That of one of two values.
+fn like_either(
+    values: &mut Values<'_, '_>,
+    then: &Expression,
+    otherwise: &Expression,
+    span: Span,
+) -> Lowered<Like> {
+    let mut told = |of: &Expression| {
+        let like = like(values, of)?;
+        let constant = match &like {
+            Like::Number(Kind::Integer { .. }) => literal::constant(of)?,
+            _ => None,
+        };
+        Ok(match constant {
+            Some(_) => (Like::Number(Kind::Literal), constant),
+            None => (like, None),
+        })
+    };
+    let (then, then_constant) = told(then)?;
+    let (otherwise, other_constant) = told(otherwise)?;
+    let merged = match (&then, &otherwise) {
+        (Like::Number(a), Like::Number(b)) => {
+            let kind = values
+                .tables
+                .either((a, then_constant), (b, other_constant));
+            Some(Like::Number(match kind {
+                Kind::Literal => values.tables.open_kind(),
+                kind => kind,
+            }))
+        }
+        (Like::Text(a), Like::Text(b)) => Some(Like::Text(*a.max(b))),
+        (Like::Object(a), Like::Object(b)) if a == b => Some(then.clone()),
+        (Like::Made(a), Like::Made(b)) => {
+            let mut both = a.clone();
+            both.merge(b).map(|_| Like::Made(both))
+        }
+        _ => None,
+    };
+    merged.ok_or_else(|| {
+        let (then, otherwise) = (like_name(values, &then), like_name(values, &otherwise));
+        Diagnostic::new(
+            span,
+            format!("this is {then} or {otherwise}"),
+            "give both sides of it the same types",
+        )
+    })
 }
 
 /// Whether a variable was declared, and nothing tells yet what it holds.
@@ -170,14 +232,7 @@ fn like_map(values: &mut Values<'_, '_>, map: &MapName, of: &Expression) -> Lowe
     let known = values.tables.maps.iter();
     let mut known = known.filter(|known| known.name.as_deref() == Some(&*map.name.text));
     let Some(known) = known.next().filter(|known| known.class.is_some()) else {
-        return Err(Diagnostic::new(
-            map.span,
-            format!(
-                "nothing is assigned to `@{}`, so it has no type",
-                map.name.text
-            ),
-            "assign to it somewhere in the program, or write the type itself",
-        ));
+        return Err(not_assigned(map));
     };
     let keys = known.keys.as_deref().unwrap_or_default();
     if !map.keys.is_empty() || keys.is_empty() {
@@ -188,6 +243,18 @@ fn like_map(values: &mut Values<'_, '_>, map: &MapName, of: &Expression) -> Lowe
         keys => Shape::Tuple(keys.into()),
     };
     Ok(like_shape(shape))
+}
+
+/// Refuses a map of which nothing is known.
+pub(super) fn not_assigned(map: &MapName) -> Diagnostic {
+    Diagnostic::new(
+        map.span,
+        format!(
+            "nothing is assigned to `@{}`, so it has no type",
+            map.name.text
+        ),
+        "assign to it somewhere in the program, or write the type itself",
+    )
 }
 
 /// That of a value itself.
@@ -313,7 +380,14 @@ pub(super) fn cast_like(
         (Like::Number(Kind::Literal), _) => {
             let counted = values.as_number(value, span)?;
             super::arithmetic::check_arithmetic(&counted.kind, span)?;
+            // As a number of the text, one below zero would tell the sign that it takes.
+            let number = Number::Extended {
+                number: Box::new(counted.number),
+                bytes: 8,
+                signed: true,
+            };
             return Ok(Val::Number(Counted {
+                number,
                 kind: Kind::Literal,
                 ..counted
             }));
@@ -392,11 +466,6 @@ fn is_string(of: &TypeName) -> bool {
 fn like_shape(mut shape: Shape) -> Like {
     shape.settle();
     match Kind::stored(&shape) {
-        // A pointer is stored as an address of nothing in particular.
-        Some((Kind::Pointer { .. }, ..)) => Like::Number(Kind::Pointer {
-            to: None,
-            space: Space::Kernel,
-        }),
         Some((kind, ..)) => Like::Number(kind),
         None if shape.is_text() => Like::Text(shape.bytes()),
         None => Like::Made(shape),

@@ -9,10 +9,10 @@ use trace_language::{
     tree::{Binary, Expression, ExpressionKind, Unary},
 };
 
-use super::Val;
+use super::{Val, Values};
 use crate::{
     Lowered,
-    number::{Kind, Number},
+    number::{Kind, Number, Test},
 };
 
 /// The number that an expression is which has numbers of the text only. None: it has others, or is
@@ -98,4 +98,54 @@ pub(super) fn value_of(number: i128) -> Val {
         Err(_) => Kind::UNSIGNED,
     };
     Val::number(Number::Constant(number as u64), kind)
+}
+
+/// The number of the text that an expression is, also at the end of a block, if it has a sign in 64
+/// bits.
+///
+/// # Errors
+/// As [`exact`].
+pub(crate) fn constant(of: &Expression) -> Lowered<Option<u64>> {
+    if let ExpressionKind::Block {
+        value: Some(value), ..
+    } = &of.kind
+    {
+        return constant(value);
+    }
+    let number = exact(of)?;
+    let number = number.and_then(|number| i64::try_from(number).ok());
+    Ok(number.map(i64::cast_unsigned))
+}
+
+/// Which side of a choice is meant whose condition is `comptime`: the other one is not compiled.
+/// None: it is another condition.
+pub(crate) fn decided(
+    values: &mut Values<'_, '_>,
+    condition: &Expression,
+) -> Lowered<Option<bool>> {
+    match &condition.kind {
+        ExpressionKind::Call { name, arguments } if name.text == COMPTIME => {
+            let [of] = &arguments[..] else {
+                return Ok(None);
+            };
+            match values.test(of)? {
+                Test::Constant(holds) => Ok(Some(holds)),
+                _ => Err(not_known(of)),
+            }
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The word before a value that is to be known before the program runs.
+const COMPTIME: &str = "comptime";
+
+/// Refuses a value that only a hit tells.
+pub(super) fn not_known(of: &Expression) -> Diagnostic {
+    Diagnostic::new(
+        of.span,
+        "this is not known before the program runs",
+        "after comptime write what follows from the text: sizeof, typeinfo(value).base_type, \
+         is_str(value) and the like",
+    )
 }

@@ -23,8 +23,8 @@ impl Values<'_, '_> {
         let number = self.tables.map(&map.name);
         let class = self.tables.maps[number as usize].class.clone();
         let key = self.key(number, map)?;
-        // If it is not known yet, it is a number for now.
-        let class = class.unwrap_or(Class::Plain(Shape::Unsigned(8)));
+        // If it is not known yet, it is for now what can become anything.
+        let class = class.unwrap_or(Class::Plain(Shape::Literal));
         self.value_of(number, &class, key, map)
     }
 
@@ -143,7 +143,17 @@ impl Values<'_, '_> {
 
     /// The value of a map of counts and the like, over all CPUs as they are at that moment; 0 if
     /// nothing was counted.
-    fn gathered(&self, map: u32, class: &Class, key: usize, name: &MapName) -> Lowered<Val> {
+    fn gathered(&mut self, map: u32, class: &Class, key: usize, name: &MapName) -> Lowered<Val> {
+        if matches!(
+            class,
+            Class::Average { .. } | Class::Most { .. } | Class::Least { .. }
+        ) {
+            // Both words are of one key.
+            let (_, values, span) = self.keys[key].clone();
+            let values = values.into_iter();
+            let values = values.map(|value| composite::steady(self, value, span));
+            self.keys[key].1 = values.collect();
+        }
         let word = |word, greatest| Number::OfCpus {
             map,
             key: Box::new(Key { stored: key }),

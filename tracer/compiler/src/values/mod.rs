@@ -20,13 +20,14 @@ mod field;
 mod index;
 mod library;
 pub(crate) mod like;
-mod literal;
+pub(crate) mod literal;
 mod map;
 mod named;
 pub(crate) mod pointer;
 mod scalar;
 mod sizes;
 mod text;
+mod typeinfo;
 mod variable;
 pub(crate) mod words;
 
@@ -259,6 +260,29 @@ pub(crate) struct Variable {
     pub(crate) made_at: usize,
     /// The type of which it was declared, if its values can be too large for that.
     pub(crate) limit: Option<like::Like>,
+    pub(crate) home: Home,
+}
+
+/// The block that made a variable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// The one that it belongs to.
+    Own,
+    /// One at this depth inside of that, which is not left yet.
+    Inner(usize),
+    /// One that is left.
+    Left,
+}
+
+/// Leaves a block; its own variables.
+pub(crate) fn close_scope(values: &mut Values<'_, '_>) -> Option<Vec<Variable>> {
+    let depth = values.scopes.len();
+    for variable in values.scopes.iter_mut().flatten() {
+        if variable.home == Home::Inner(depth) {
+            variable.home = Home::Left;
+        }
+    }
+    values.scopes.pop()
 }
 
 impl Variable {

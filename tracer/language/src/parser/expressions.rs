@@ -4,7 +4,7 @@
 //! in a list, so a chain of them makes no recursion here. Each node knows how high it is, because
 //! whoever walks the tree recurses ([`MAX_DEPTH`]).
 
-use alloc::{boxed::Box, format, vec::Vec};
+use alloc::{boxed::Box, format, vec, vec::Vec};
 
 use super::{
     Parsed, Parser,
@@ -16,6 +16,7 @@ use crate::{
     depth::{MAX_DEPTH, too_deep},
     diagnostic::Diagnostic,
     lexer::{self, Token},
+    parts::is_measure,
     tree::{Binary, Expression, ExpressionKind, Map, Name, Span, Target, Unary},
 };
 
@@ -130,6 +131,7 @@ impl Parser<'_> {
             Token::Sign("~") => Unary::Complement,
             Token::Sign("*") => Unary::Dereference,
             Token::Sign("++" | "--") => return self.step_before(),
+            Token::Word("comptime") => return known_before(self),
             Token::Sign("(") if let Some((to, height)) = self.cast()? => {
                 let operand = self.nested(Self::unary)?;
                 let span = start.to(operand.expression.span);
@@ -377,7 +379,7 @@ impl Parser<'_> {
                 self.take()?;
             }
         }
-        let is_measure = matches!(&*name.text, "sizeof" | "offsetof");
+        let is_measure = is_measure(&name.text);
         while self.peek()? != Token::Sign(")") {
             let argument = match is_measure && arguments.is_empty() {
                 true => type_or_value(self)?,
@@ -431,6 +433,18 @@ impl Parser<'_> {
         let values = values.into_iter().map(|value| value.expression).collect();
         self.node(ExpressionKind::Tuple(values), span, height)
     }
+}
+
+/// `comptime value`.
+fn known_before(parser: &mut Parser<'_>) -> Parsed<Tall> {
+    let name = parser.word("a name", "")?;
+    let operand = parser.nested(Parser::unary)?;
+    let span = name.span.to(operand.expression.span);
+    let kind = ExpressionKind::Call {
+        name,
+        arguments: vec![operand.expression],
+    };
+    parser.node(kind, span, operand.height)
 }
 
 /// What `sizeof` is asked of.

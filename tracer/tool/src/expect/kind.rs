@@ -47,7 +47,7 @@ impl Kind {
             | Shape::Boolean
             | Shape::Flag
             | Shape::Character
-            | Shape::Address => Self::Number,
+            | Shape::Address { .. } => Self::Number,
             Shape::Text(_)
             | Shape::Counted(_)
             | Shape::Symbol { .. }

@@ -57,6 +57,8 @@ pub(super) struct Draw<'r> {
     scopes: Vec<Vec<Variable>>,
     /// The scopes before this are out of sight.
     floor: usize,
+    /// Variables that are each stepped in one place, which may be in any expression.
+    steppers: Vec<Variable>,
     /// Variables that only their loop changes.
     fixed: Vec<usize>,
     /// How many variables there were.
@@ -113,6 +115,7 @@ impl<'r> Draw<'r> {
             macros: Vec::new(),
             scopes: Vec::new(),
             floor: 0,
+            steppers: Vec::new(),
             fixed: Vec::new(),
             variables: 0,
             place: None,

@@ -11,7 +11,9 @@ use std::collections::{BTreeMap, HashMap};
 use super::{
     memory,
     shown::{self, Order, gathered, histogram, ranked},
-    tree::{Clause, Entry, Expr, Gather, Kind, Map, Place, Program, Statement, Type, Variable},
+    tree::{
+        Clause, Cut, Entry, Expr, Gather, Kind, Map, Place, Program, Statement, Type, Variable,
+    },
     value::{Value, binary, compare},
 };
 
@@ -365,8 +367,10 @@ impl<'p> Machine<'p> {
                         _ => Value::Tuple(key),
                     };
                     self.set(pair, Value::Tuple(vec![key, value]));
-                    if self.run(body) == Flow::Return {
-                        return Flow::Return;
+                    match self.run(body) {
+                        Flow::Break => break,
+                        Flow::Return => return Flow::Return,
+                        Flow::Next | Flow::Continue => {}
                     }
                 }
             }
@@ -381,7 +385,16 @@ impl<'p> Machine<'p> {
             }
             Statement::Break => return Flow::Break,
             Statement::Continue => return Flow::Continue,
-            Statement::Return => return Flow::Return,
+            // The reader ends the trace later.
+            Statement::Return | Statement::Exit(_) => return Flow::Return,
+            Statement::Join(from, between) => {
+                let room = self.program.settings.most_text.unwrap_or(usize::MAX);
+                let texts = memory::listed(*from).into_iter();
+                let texts = texts.map(|text| text.chars().take(room - 1).collect());
+                let texts: Vec<String> = texts.collect();
+                let text = texts.join(between.unwrap_or(" ")) + "\n";
+                self.requests.push(Request::Text(text));
+            }
             Statement::Print(value) => {
                 let shown = self.value(value).shown();
                 self.requests.push(Request::Text(shown + "\n"));
@@ -488,7 +501,35 @@ impl<'p> Machine<'p> {
                 let (_, variable) = self.place(variable);
                 variable.cut.map_or(64, |cut| cut.bits)
             }
+            Kind::Choice(_, a, b) | Kind::IfElse(_, a, b) | Kind::Or(a, b) => {
+                self.bits_of_both(a, b)
+            }
+            Kind::Block(_, value) => self.own_bits(value),
+            Kind::ByType(of, a, b) => self.own_bits(if of.of == Type::Text { a } else { b }),
             _ => 64,
+        }
+    }
+
+    /// How many bits the narrowest integer has that has both.
+    fn bits_of_both(&self, a: &Expr, b: &Expr) -> u32 {
+        let own = |of: &Expr, other: &Expr| match of.kind {
+            Kind::Number(number) => {
+                let is_signed = number < 0 || other.of == Type::Signed;
+                let fits = |bits: &u32| {
+                    let cut = Cut {
+                        bits: *bits,
+                        is_signed,
+                    };
+                    cut.of(number as u64) == number as u64
+                };
+                let bits = [8, 16, 32].into_iter().find(fits);
+                (bits.unwrap_or(64), is_signed)
+            }
+            _ => (self.own_bits(of), of.of == Type::Signed),
+        };
+        match (own(a, b), own(b, a)) {
+            ((a, true), (b, false)) | ((b, false), (a, true)) => a.max(2 * b).min(64),
+            ((a, _), (b, _)) => a.max(b),
         }
     }
 

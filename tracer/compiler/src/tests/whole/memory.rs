@@ -1,6 +1,7 @@
 //! The memory of the made-up kernel, and what arguments and results lead to there.
 
 use super::{
+    TEXTS,
     meaning::At,
     tree::{Cut, FileField, Type, Variants},
     value::Value,
@@ -14,6 +15,8 @@ pub(super) const FILES: u64 = 0xffff_8000_0050_0000;
 /// How far they are apart, and how many there are.
 pub(super) const FILE_STEP: u64 = 64;
 pub(super) const FILE_COUNT: u64 = 3;
+/// Where there are the addresses of texts, which null ends.
+pub(super) const LIST: u64 = 0xffff_8000_0080_0000;
 const INODES: u64 = 0xffff_8000_0060_0000;
 const NAMES: u64 = 0xffff_8000_0070_0000;
 
@@ -41,7 +44,15 @@ pub(super) fn contents() -> Vec<(u64, Vec<u8>)> {
         memory.push((at_inode, of_inode));
         memory.push((at_name, name.bytes().chain([0]).collect()));
     }
+    let list = TEXTS.iter().map(|(address, _)| *address).chain([0]);
+    memory.push((LIST, list.flat_map(u64::to_le_bytes).collect()));
     memory
+}
+
+/// The texts of the list from an address on.
+pub(super) fn listed(from: u64) -> Vec<&'static str> {
+    let first = (from - LIST) as usize / 8;
+    TEXTS[first..].iter().map(|(_, text)| *text).collect()
 }
 
 /// A byte of the numbers: some words there are below zero, and some are small.

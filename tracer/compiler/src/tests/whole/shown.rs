@@ -156,6 +156,31 @@ const INTERVALS: u64 = 4;
 /// The time of day when the clock was 0, in nanoseconds.
 const ZERO: u64 = 86_399_999_999_000;
 
+/// A time of nanoseconds since the boot, by a format.
+pub(super) fn time_of(format: &str, nanoseconds: u64) -> String {
+    let time = ZERO + nanoseconds;
+    let seconds = time / 1_000_000_000;
+    let mut text = String::new();
+    let mut letters = format.chars();
+    while let Some(letter) = letters.next() {
+        if letter != '%' {
+            text.push(letter);
+            continue;
+        }
+        text += &match letters.next() {
+            Some('H') => format!("{:02}", seconds / 3600 % 24),
+            Some('M') => format!("{:02}", seconds / 60 % 60),
+            Some('S') => format!("{:02}", seconds % 60),
+            Some('f') => format!("{:06}", time / 1000 % 1_000_000),
+            Some('s') => seconds.to_string(),
+            // Of the first year.
+            Some('j') => format!("{:03}", seconds / 86_400 + 1),
+            other => other.map(String::from).unwrap_or_default(),
+        };
+    }
+    text
+}
+
 /// A series in one line: the intervals to the latest one of its map, each with its time.
 pub(super) fn series(gathers: &str, values: &[(u64, Value)], latest: u64, of: &Type) -> String {
     let first = (latest + 1).saturating_sub(INTERVALS);

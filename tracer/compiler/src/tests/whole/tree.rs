@@ -192,6 +192,19 @@ pub(super) enum Kind {
     IsAt(&'static str, bool),
     /// So many bytes of the memory at an address, which are there; or of a text.
     Bytes(Box<Expr>, usize),
+    /// As many bytes of the memory at an address as a number says.
+    SomeBytes(Box<Expr>, Box<Expr>),
+    /// The text that an argument leads to, up to a number of bytes that only the hit tells.
+    TextUpTo(usize, Box<Expr>),
+    /// A time of nanoseconds since the boot, by a format.
+    Time(&'static str, Box<Expr>),
+    /// The bytes of the type of a value, which is not calculated.
+    SizeOf(Box<Expr>),
+    /// A size or an offset of a type.
+    OfType(&'static str, u64),
+    /// One of two values by whether a third one, which is not calculated, is a text.
+    ByType(Box<Expr>, Box<Expr>, Box<Expr>),
+    Nanoseconds,
     /// An address as a pointer.
     ToPointer(Cut, Box<Expr>),
     /// A pointer and so many steps, by `+` or `-`.
@@ -364,6 +377,9 @@ pub(super) enum Statement {
     Break,
     Continue,
     Return,
+    Exit(Option<u8>),
+    /// The texts of a list from there on, with something between them.
+    Join(u64, Option<&'static str>),
     Print(Expr),
     Printf(Vec<(Conversion, Expr)>, bool),
     /// All of it, or so many of the largest, divided.

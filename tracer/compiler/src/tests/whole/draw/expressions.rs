@@ -142,6 +142,19 @@ impl Draw<'_> {
         let kind = match self.below(20) {
             0 => return self.leaf(of),
             18 | 19 => memory::read_number(self, of, lower),
+            17 if self.has_maps
+                && let Some(stepper) = self.steppers.pop() =>
+            {
+                let kind = Kind::Step(stepper, self.is(), self.is());
+                let step = Expr {
+                    of: Type::Unsigned,
+                    kind,
+                };
+                return match *of {
+                    Type::Signed => cast(of, step),
+                    _ => step,
+                };
+            }
             16 => match self.of_library(of, lower) {
                 Some(kind) => kind,
                 None => return self.calculated(of, lower),
@@ -254,6 +267,8 @@ impl Draw<'_> {
             return None;
         }
         let mut given = Vec::new();
+        // An argument stands wherever its name does.
+        let steppers = core::mem::take(&mut self.steppers);
         for parameter in &called.parameters {
             given.push(match parameter {
                 Parameter::Value(of) => Argument::Value(self.make(of, height)),
@@ -277,6 +292,7 @@ impl Draw<'_> {
                 }
             });
         }
+        self.steppers = steppers;
         // Two names of one variable are not drawn.
         let ids = given.iter().filter_map(|argument| match argument {
             Argument::Variable(variable) => Some(variable.id),
@@ -406,7 +422,16 @@ impl Draw<'_> {
 
     /// What a function of the library makes of a number or an array.
     fn of_library(&mut self, of: &Type, height: u32) -> Option<Kind> {
-        match self.below(3) {
+        match self.below(5) {
+            3 if *of == Type::Unsigned => Some(memory::measured(self, height)),
+            3 | 4 if self.is() => {
+                let like = self.a_type(1);
+                let like = Box::new(self.make(&like, 0));
+                let a = Box::new(self.make(of, height));
+                let b = Box::new(self.make(of, height));
+                Some(Kind::ByType(like, a, b))
+            }
+            4 if *of == Type::Unsigned && maps::has_time(self) => Some(Kind::Nanoseconds),
             0 if *of == Type::Unsigned => {
                 let bits = self.random.of(&[16, 32, 64]);
                 let is_signed = self.is();
@@ -494,6 +519,23 @@ impl Draw<'_> {
         match self.below(10) {
             0 | 1 => Kind::Comm,
             2 if self.has_arguments => Kind::TextAt(TEXT_ARGUMENT, None),
+            3 if self.has_arguments && height > 0 && self.is() => {
+                // A number of the text may be more than the room of a text.
+                let known = Box::new(self.make(&Type::Unsigned, height - 1));
+                let argument = Box::new(Expr {
+                    of: Type::Unsigned,
+                    kind: Kind::Argument(0),
+                });
+                let value = Box::new(Expr {
+                    of: Type::Unsigned,
+                    kind: Kind::Binary("+", argument, known),
+                });
+                let few = Expr {
+                    of: Type::Unsigned,
+                    kind: Kind::Binary("%", value, Box::new(number(20))),
+                };
+                Kind::TextUpTo(TEXT_ARGUMENT, Box::new(few))
+            }
             3 if self.has_arguments => Kind::TextAt(TEXT_ARGUMENT, Some(1 + self.below(20))),
             4 if height > 0 && self.is() => {
                 let a = Box::new(self.text_value(height - 1));
@@ -673,10 +715,7 @@ fn is_bare_map(expr: &Expr) -> bool {
 
 /// The expression and all of its parts.
 fn parts(of: Expr, into: &mut Vec<Expr>) {
-    let is_inside = matches!(of.kind, Kind::Part(..) | Kind::PartAt(..) | Kind::Field(..));
     match &of.of {
-        // There it is an address of nothing in particular.
-        Type::Pointer(_) if is_inside => return,
         Type::Tuple(types) => {
             for (number, part) in types.iter().enumerate() {
                 let part = part.clone();

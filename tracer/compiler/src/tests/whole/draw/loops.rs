@@ -5,7 +5,7 @@
 
 use super::{
     super::tree::{Conversion, Entry, Expr, Gather, Kind, Map, Statement, Type, Variable},
-    Draw, Site, cast, named, number,
+    COMPARISONS, Draw, Site, cast, named, number,
 };
 
 /// The block of a loop: what it is the first to assign may have no value after it.
@@ -141,6 +141,49 @@ pub(super) fn each(draw: &mut Draw<'_>, outer: Option<&Variable>) -> Option<Stat
     draw.scopes.pop();
     draw.floor = floor;
     Some(Statement::Each(pair, map, body))
+}
+
+/// A loop over a map that ends before its last turn. Which keys it had, nothing tells.
+pub(super) fn each_until(draw: &mut Draw<'_>) -> Option<Statement> {
+    let is_looped =
+        |map: &&Map| !map.keys.is_empty() && !map.gather.is_some_and(Gather::is_only_printed);
+    let maps: Vec<Map> = draw.maps.iter().filter(is_looped).cloned().collect();
+    let total = draw.changeable(|variable| matches!(variable.of, Type::Signed | Type::Unsigned))?;
+    if maps.is_empty() {
+        return None;
+    }
+    let map = maps[draw.below(maps.len())].clone();
+    let mut pair = draw.new_variable(Type::Tuple(Vec::new()));
+    pair.name = format!("$kv{}", pair.id);
+    let by = cast(&total.of, number(1 + draw.small()));
+    let end = Expr {
+        of: Type::Truth,
+        kind: Kind::Compare(
+            draw.random.of(&COMPARISONS),
+            Box::new(named(&total)),
+            Box::new(number(draw.small())),
+        ),
+    };
+    let ends = draw.random.of(&[Ends::Break, Ends::Return, Ends::Skip]);
+    let mut body = vec![Statement::Change("+", total.clone(), by)];
+    body.push(match ends {
+        Ends::Break => Statement::If(end, vec![Statement::Break], None),
+        Ends::Return if draw.is() => Statement::Break,
+        Ends::Return => Statement::If(end, vec![Statement::Return], None),
+        Ends::Skip => Statement::If(end, vec![Statement::Continue], None),
+    });
+    if let Ends::Skip = ends {
+        body.push(Statement::Change("+", total, number(1)));
+    }
+    Some(Statement::Each(pair, map, body))
+}
+
+/// How a turn of a loop over a map ends early.
+#[derive(Clone, Copy)]
+enum Ends {
+    Break,
+    Return,
+    Skip,
 }
 
 pub(super) fn condition_of_pair(draw: &mut Draw<'_>) -> Expr {

@@ -91,6 +91,63 @@ pub(super) fn few_steps(draw: &mut Draw<'_>, height: u32) -> Expr {
     }
 }
 
+/// A size or an offset.
+pub(super) fn measured(draw: &mut Draw<'_>, height: u32) -> Kind {
+    let of_types = [
+        ("sizeof(uint16)", 2),
+        ("sizeof(int64)", 8),
+        ("sizeof(File)", 40),
+        ("sizeof(File *)", 8),
+        ("sizeof(int32[3])", 12),
+        ("offsetof(File, pos)", 8),
+        ("offsetof(File, mode)", 17),
+        ("offsetof(Inode, links)", 8),
+    ];
+    match draw.below(4) {
+        0 => {
+            let (text, bytes) = draw.random.of(&of_types);
+            Kind::OfType(text, bytes)
+        }
+        1 => {
+            let cut = draw.cut();
+            let of = match draw.below(3) {
+                0 => Type::Truth,
+                1 => Type::Pointer(cut),
+                _ => Type::Array(cut, 64 / cut.bits as usize),
+            };
+            Kind::SizeOf(Box::new(draw.make(&of, height)))
+        }
+        _ => Kind::SizeOf(Box::new(narrow(draw, height))),
+    }
+}
+
+/// One of two numbers, of which one at least has a length of its own.
+fn one_of_narrow(draw: &mut Draw<'_>, height: u32) -> Expr {
+    let a = narrow(draw, height);
+    let b = match draw.is() {
+        true => number(3 * draw.small() - 100),
+        false => narrow(draw, height),
+    };
+    let is_signed = |of: &Expr| of.of == Type::Signed;
+    let of = match (&a, &b.kind) {
+        (a, Kind::Number(0..)) if !is_signed(a) => Type::Unsigned,
+        (_, Kind::Number(_)) => Type::Signed,
+        (a, _) if is_signed(a) || is_signed(&b) => Type::Signed,
+        _ => Type::Unsigned,
+    };
+    let (a, b) = match draw.is() {
+        true => (Box::new(a), Box::new(b)),
+        false => (Box::new(b), Box::new(a)),
+    };
+    let condition = Box::new(draw.condition(height));
+    let kind = match draw.below(4) {
+        0 if !matches!(a.kind, Kind::Number(_)) => Kind::Or(a, b),
+        1 => Kind::IfElse(condition, a, b),
+        _ => Kind::Choice(condition, a, b),
+    };
+    Expr { of, kind }
+}
+
 /// A number with a length of its own.
 pub(super) fn narrow(draw: &mut Draw<'_>, height: u32) -> Expr {
     let to = draw.random.of(&TARGETS);
@@ -124,6 +181,7 @@ pub(super) fn narrow(draw: &mut Draw<'_>, height: u32) -> Expr {
             kind: Kind::Delta,
         },
         3 | 4 if let Some(variable) = declared.next_back() => named(variable),
+        5 if height > 0 => one_of_narrow(draw, height - 1),
         _ => {
             let value = Box::new(draw.any_number(height));
             let bits = draw.random.of(&[8, 16, 32, 64]);

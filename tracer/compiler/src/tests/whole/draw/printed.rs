@@ -1,7 +1,10 @@
 //! What is printed: values by themselves, and conversions of `printf`.
 
 use super::{
-    super::tree::{Conversion, Expr, Kind, Statement, Type},
+    super::{
+        memory::LIST,
+        tree::{Conversion, Expr, Kind, Statement, Type},
+    },
     Draw, memory, number,
 };
 
@@ -44,9 +47,10 @@ pub(super) fn printed(draw: &mut Draw<'_>, height: u32) -> (Conversion, Expr) {
         }
         's' | 'r' => {
             is.precision = draw.one_in(4).then(|| draw.below(6));
-            match draw.is() {
-                true => draw.text_value(height),
-                false => {
+            match draw.below(8) {
+                0 => time(draw, height),
+                1..=3 => draw.text_value(height),
+                _ => {
                     let of = draw.a_type(2);
                     draw.make(&of, height)
                 }
@@ -72,6 +76,30 @@ pub(super) fn printed(draw: &mut Draw<'_>, height: u32) -> (Conversion, Expr) {
     (is, value)
 }
 
+/// The texts of a list.
+pub(super) fn joined(draw: &mut Draw<'_>) -> Statement {
+    let from = LIST + 8 * draw.random.below(3);
+    Statement::Join(
+        from,
+        draw.random.of(&[None, Some(","), Some(" - "), Some("")]),
+    )
+}
+
+/// A time of the first days.
+fn time(draw: &mut Draw<'_>, height: u32) -> Expr {
+    const DAYS: i128 = 40 * 86_400_000_000_000;
+    let formats = ["%H:%M:%S", "%s", "%M:%S.%f", "day %j, %H:%M", "%%%H"];
+    let value = Box::new(draw.make(&Type::Unsigned, height));
+    let since_boot = Expr {
+        of: Type::Unsigned,
+        kind: Kind::Binary("%", value, Box::new(number(DAYS))),
+    };
+    Expr {
+        of: Type::Text,
+        kind: Kind::Time(draw.random.of(&formats), Box::new(since_boot)),
+    }
+}
+
 /// A width that only the hit tells.
 pub(super) fn columns(draw: &mut Draw<'_>, height: u32) -> Expr {
     let value = Box::new(draw.make(&Type::Signed, height));
@@ -83,9 +111,21 @@ pub(super) fn columns(draw: &mut Draw<'_>, height: u32) -> Expr {
 
 /// Bytes of the memory, or of a text.
 pub(super) fn bytes(draw: &mut Draw<'_>, height: u32) -> Expr {
-    let of = match draw.is() {
-        true => draw.text_value(height),
-        false => memory::address_of_numbers(draw, height),
+    let of = match draw.below(3) {
+        0 => draw.text_value(height),
+        1 => memory::address_of_numbers(draw, height),
+        _ => {
+            let from = Box::new(memory::address_of_numbers(draw, height));
+            let count = Box::new(draw.make(&Type::Unsigned, height));
+            let few = Expr {
+                of: Type::Unsigned,
+                kind: Kind::Binary("%", count, Box::new(number(9))),
+            };
+            return Expr {
+                of: Type::Text,
+                kind: Kind::SomeBytes(from, Box::new(few)),
+            };
+        }
     };
     Expr {
         of: Type::Text,

@@ -7,7 +7,7 @@ use super::{
     super::tree::{
         Clause, Cut, Expr, Kind, Let, Macro, Map, Parameter, Place, Statement, Type, Variable,
     },
-    Draw, OPERATORS, Site, loops, maps, memory, named, number, printed,
+    Draw, OPERATORS, Site, cast, loops, maps, memory, named, number, printed,
 };
 
 impl Draw<'_> {
@@ -122,16 +122,31 @@ impl Draw<'_> {
             false => None,
         };
         self.scopes.push(Vec::new());
+        let mut steppers = Vec::new();
+        for _ in 0..self.below(3) {
+            let mut stepper = self.new_variable(Type::Unsigned);
+            stepper.name = format!("$s{}", stepper.id);
+            steppers.push(stepper);
+        }
+        self.steppers = steppers.clone();
         self.room = 2 + self.below(6) as u32;
         let most = 2 + self.below(5);
-        let mut body = self.statements(site, most);
+        let mut body: Vec<Statement> = steppers
+            .iter()
+            .map(|stepper| {
+                let first = cast(&Type::Unsigned, number(self.small()));
+                Statement::Assign(Let::No, stepper.clone(), first)
+            })
+            .collect();
+        body.extend(self.statements(site, most));
         self.room = 2 + self.below(3) as u32;
         self.has_result |= place.has_return();
         let mut at_return = match place.has_return() {
             true => self.statements(site, 4),
             false => Vec::new(),
         };
-        let all = self.visible();
+        self.steppers.clear();
+        let all = [self.visible(), steppers].concat();
         self.place = None;
         let last = if place.has_return() {
             &mut at_return
@@ -192,11 +207,8 @@ impl Draw<'_> {
         {
             variable.name = name;
             how = match of {
-                Type::Signed | Type::Unsigned | Type::Truth | Type::Text | Type::Pointer(_)
-                    if self.is() =>
-                {
-                    Let::Typed
-                }
+                Type::Tuple(_) | Type::Record(_) => Let::Plain,
+                _ if self.is() => Let::Typed,
                 _ => Let::Plain,
             };
             if how == Let::Typed && of.is_number() && of != Type::Truth && self.is() {
@@ -323,7 +335,16 @@ impl Draw<'_> {
                 Statement::If(self.condition(1), vec![end], None)
             }
             17 if site.may_return && self.one_in(3) => {
-                Statement::If(self.condition(1), vec![Statement::Return], None)
+                let end = match self.below(4) {
+                    0 => Statement::Exit(None),
+                    1 => Statement::Exit(Some(self.below(200) as u8)),
+                    _ => Statement::Return,
+                };
+                Statement::If(self.condition(1), vec![end], None)
+            }
+            18 if self.one_in(4) => printed::joined(self),
+            19 if site.over_maps && self.is() => {
+                return loops::each_until(self).into_iter().collect();
             }
             14..20 => return self.assign(height),
             20..=24 => {

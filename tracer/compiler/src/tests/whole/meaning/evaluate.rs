@@ -6,6 +6,7 @@
 use super::{
     super::{
         memory,
+        shown::time_of,
         tree::{Argument, Expr, Kind, Macro, Parameter, Type},
         value::{Value, binary, compare},
     },
@@ -156,6 +157,34 @@ impl<'p> Machine<'p> {
                     numbers[place..place + bytes].to_vec()
                 }
             }),
+            Kind::SomeBytes(of, bytes) => {
+                let place = (self.value(of).bits() - memory::NUMBERS) as usize;
+                let bytes = self.value(bytes).bits() as usize;
+                let (_, numbers) = &memory::contents()[0];
+                Value::Bytes(numbers[place..place + bytes].to_vec())
+            }
+            Kind::TextUpTo(number, bytes) => {
+                let whole = Expr {
+                    of: Type::Text,
+                    kind: Kind::TextAt(*number, None),
+                };
+                let most = self.value(bytes).bits() as usize;
+                let text = self.value(&whole);
+                Value::Text(text.text().chars().take(most).collect())
+            }
+            Kind::Time(format, of) => Value::Text(time_of(format, self.value(of).bits())),
+            Kind::SizeOf(of) => Value::unsigned(match &of.of {
+                Type::Truth => 1,
+                Type::Array(cut, count) => u64::from(cut.bits) / 8 * *count as u64,
+                _ => u64::from(self.own_bits(of)) / 8,
+            }),
+            Kind::OfType(_, bytes) => Value::unsigned(*bytes),
+            Kind::ByType(of, a, b) => match of.of == Type::Text {
+                true => self.value(a),
+                false => self.value(b),
+            },
+            // A tick is 2 nanoseconds.
+            Kind::Nanoseconds => Value::unsigned(self.at.time / 2 * 2),
             Kind::ToPointer(_, of) => Value::Address(self.value(of).bits()),
             Kind::Moved(op, of, by) => {
                 let (of_type, of) = (&of.of, self.value(of));

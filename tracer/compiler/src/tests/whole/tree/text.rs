@@ -138,6 +138,20 @@ fn expr(value: &Expr) -> String {
             format!("({word} == \"{before}{function}\")")
         }
         Kind::Bytes(of, bytes) => format!("buf({}, {bytes})", expr(of)),
+        Kind::SomeBytes(of, bytes) => format!("buf({}, {})", expr(of), expr(bytes)),
+        Kind::TextUpTo(number, bytes) => format!("str(arg{number}, {})", expr(bytes)),
+        Kind::Time(format, of) => format!("strftime({format:?}, {})", expr(of)),
+        Kind::SizeOf(of) => format!("sizeof({})", expr(of)),
+        Kind::OfType(text, _) => (*text).into(),
+        Kind::ByType(of, a, b) => {
+            format!(
+                "(comptime is_str({}) ? {} : {})",
+                expr(of),
+                expr(a),
+                expr(b)
+            )
+        }
+        Kind::Nanoseconds => "nsecs".into(),
         Kind::ToPointer(to, of) => format!("({} *)({})", to.name(), expr(of)),
         Kind::Moved(op, of, by) => format!("({} {op} {})", expr(of), expr(by)),
         Kind::Steps(a, b) => format!("({} - {})", expr(a), expr(b)),
@@ -186,7 +200,12 @@ fn type_name(variable: &Variable) -> String {
         (Type::Signed, _) => "int64".into(),
         (Type::Unsigned, _) => "uint64".into(),
         (Type::Truth, _) => "bool".into(),
-        (Type::Text, _) => "string".into(),
+        (Type::Text, _) => match variable.id % 4 {
+            0 => "string[256]".into(),
+            1 => "string[64]".into(),
+            _ => "string".into(),
+        },
+        (Type::Array(of, count), _) => format!("{}[{count}]", of.name()),
         (Type::Pointer(to), _) => format!("{} *", to.name()),
         (other, _) => unreachable!("{other:?} has no name"),
     }
@@ -284,6 +303,10 @@ fn statement(is: &Statement) -> String {
         Statement::Break => "break;".into(),
         Statement::Continue => "continue;".into(),
         Statement::Return => "return;".into(),
+        Statement::Exit(None) => "exit();".into(),
+        Statement::Exit(Some(status)) => format!("exit({status});"),
+        Statement::Join(from, None) => format!("join({from:#x});"),
+        Statement::Join(from, Some(between)) => format!("join({from:#x}, {between:?});"),
         Statement::Print(value) => format!("print({});", expr(value)),
         Statement::Printf(parts, is_loose) => {
             let formats: Vec<String> = parts.iter().map(|(is, _)| is.text()).collect();
