@@ -299,7 +299,6 @@ impl<A: Agent> Rings<A> {
             // SAFETY: empty rings, which live until they are taken away again; null is none. No
             // record is being written.
             unsafe {
-                chosen_cpus::prepare::<A>(cpu, [Some(owned), others.get(cpu)]);
                 held.set_spare(other);
                 held.set_live(owned.start());
             }
@@ -336,12 +335,8 @@ impl<A: Agent> Rings<A> {
         if self.others.is_empty() {
             let others = others_of(&self.rings, self.pages, self.mode)?;
             for (cpu, owned) in others.iter().enumerate() {
-                // SAFETY: an empty ring, which lives until it is taken away again. Nothing has
-                // written to it.
-                unsafe {
-                    chosen_cpus::prepare::<A>(cpu, [Some(owned), None]);
-                    hold::<A>(cpu).set_spare(owned.start());
-                }
+                // SAFETY: an empty ring, which lives until it is taken away again.
+                unsafe { hold::<A>(cpu).set_spare(owned.start()) };
             }
             self.others = others;
         }

@@ -5,20 +5,8 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::{Buffers, Owned, hold};
+use super::{Buffers, hold};
 use crate::Agent;
-
-/// Makes the rings of a CPU such that its writers ask whether it is left out (RECORD-4).
-///
-/// # Safety
-/// No record is being written to them, and none will be before this is over.
-pub(super) unsafe fn prepare<A: Agent>(cpu: usize, rings: [Option<&Owned>; 2]) {
-    let is_left_out = A::cpu_tracing(cpu).is_some_and(|cpu| cpu.left_out.load(Relaxed));
-    for owned in rings.into_iter().flatten().filter(|_| is_left_out) {
-        // SAFETY: the same contract.
-        unsafe { owned.ring.end_page() };
-    }
-}
 
 impl<A: Agent> Buffers<A> {
     /// Whether a CPU begins records.
@@ -34,12 +22,18 @@ impl<A: Agent> Buffers<A> {
         A::tracing().recording.pause();
         A::probes().synchronize_hits();
         for cpu in 0..A::possible_cpus() {
-            if let Some(data) = A::cpu_tracing(cpu) {
-                data.left_out.store(!is_chosen(cpu), Relaxed);
-            }
+            let Some(data) = A::cpu_tracing(cpu) else {
+                continue;
+            };
+            let is_left_out = !is_chosen(cpu);
+            data.left_out.store(is_left_out, Relaxed);
             let _held = hold::<A>(cpu);
-            // SAFETY: no record is being written while recording is paused.
-            unsafe { prepare::<A>(cpu, [rings.rings.get(cpu), rings.others.get(cpu)]) };
+            let own = [rings.rings.get(cpu), rings.others.get(cpu)];
+            for owned in own.into_iter().flatten().filter(|_| is_left_out) {
+                // So its writers ask (RECORD-4). Rings that are made later begin like this.
+                // SAFETY: no record is being written while recording is paused.
+                unsafe { owned.ring.end_page() };
+            }
         }
         A::tracing().recording.resume();
     }

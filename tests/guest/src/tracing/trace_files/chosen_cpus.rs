@@ -64,13 +64,24 @@ fn a_cpu_that_is_left_out_records_nothing() {
         everywhere(70);
         assert_eq!(numbers(), [71]);
     }
-    echo("0", "snapshot").unwrap();
+    // A CPU that is left out while it has two buffers with records.
+    choose(all_cpus());
     everywhere(80);
-    assert_eq!(numbers(), [71, 81]);
+    echo("1", "snapshot").unwrap();
+    everywhere(90);
+    choose(2);
+    everywhere(100);
+    assert_eq!(numbers(), [90, 91, 101]);
+    echo("1", "snapshot").unwrap();
+    everywhere(110);
+    assert_eq!(numbers(), [111]);
+    echo("0", "snapshot").unwrap();
+    everywhere(120);
+    assert_eq!(numbers(), [111, 121]);
 
     choose(all_cpus());
-    everywhere(90);
-    assert_eq!(numbers(), [71, 81, 90, 91]);
+    everywhere(130);
+    assert_eq!(numbers(), [111, 121, 130, 131]);
     clean_up();
 }
 
