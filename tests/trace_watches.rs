@@ -195,7 +195,7 @@ fn watches_that_cannot_be_are_refused() {
             "write `kprobe:FUNCTION`",
         ),
         (
-            "watch:kernel::task::comms::KEPT.inner.data.value[256].0 { }",
+            "watch:kernel::task::comms::KEPT.inner.data.value.first[256].0 { }",
             "below the number of elements",
         ),
         (
