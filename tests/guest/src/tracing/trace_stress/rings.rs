@@ -165,9 +165,9 @@ fn snapshots(kib: usize) {
     since.totals();
 }
 
-#[guest_test(smp = 4)]
+#[guest_test(smp = 4, timeout = 900)]
 fn snapshots_are_taken_under_fire() {
-    snapshots(256);
+    snapshots(64);
 }
 
 #[guest_test(smp = 4)]
