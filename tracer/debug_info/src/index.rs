@@ -248,36 +248,32 @@ impl Index {
 
     /// Path, entry.
     pub fn globals(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
-        (0..self.rows(Table::Globals)).map(|row| {
-            let [path, entry] = self.row(Table::Globals, row);
-            (path, u64::from(entry))
-        })
+        self.pairs(Table::Globals)
     }
 
     /// Path, entry, of tables of methods that have no place of their own.
     pub fn merged_tables(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
-        (0..self.rows(Table::Merged)).map(|row| {
-            let [path, entry] = self.row(Table::Merged, row);
-            (path, u64::from(entry))
-        })
+        self.pairs(Table::Merged)
     }
 
     /// Path, unit. A file is in as many rows as units have code of it.
     pub fn files(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
-        (0..self.rows(Table::Files)).map(|row| {
-            let [path, unit] = self.row(Table::Files, row);
-            (path, u64::from(unit))
-        })
+        self.pairs(Table::Files)
     }
 
     /// Path, entry of the structures, unions and enumerations.
     pub fn types(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
-        (0..self.rows(Table::Types)).map(|row| self.type_row(row))
+        self.pairs(Table::Types)
     }
 
-    fn type_row(&self, row: usize) -> (u32, u64) {
-        let [path, entry] = self.row(Table::Types, row);
-        (path, u64::from(entry))
+    /// The rows of a table of paths with something each.
+    fn pairs(&self, table: Table) -> impl Iterator<Item = (u32, u64)> + '_ {
+        (0..self.rows(table)).map(move |row| self.pair(table, row))
+    }
+
+    fn pair(&self, table: Table, row: usize) -> (u32, u64) {
+        let [path, other] = self.row(table, row);
+        (path, u64::from(other))
     }
 
     /// The path of the type with that entry.
@@ -285,7 +281,7 @@ impl Index {
         let (mut low, mut high) = (0, self.rows(Table::Types));
         while low < high {
             let middle = usize::midpoint(low, high);
-            let (path, found) = self.type_row(middle);
+            let (path, found) = self.pair(Table::Types, middle);
             match found.cmp(&entry) {
                 std::cmp::Ordering::Equal => return Some(self.name(path)),
                 std::cmp::Ordering::Less => low = middle + 1,
@@ -578,25 +574,23 @@ impl Builder {
         inlined.sort_unstable_by_key(|row: &[u32; 3]| row[2]);
         tables[Table::Inlined as usize] = inlined.into_flattened();
         self.globals.sort();
-        for (path, entry) in self.globals {
-            tables[Table::Globals as usize].extend([names.number(path), narrow(entry)?]);
-        }
         self.merged.sort();
-        for (path, entry) in self.merged {
-            tables[Table::Merged as usize].extend([names.number(path), narrow(entry)?]);
-        }
         self.files.sort();
         self.files.dedup();
-        for (path, unit) in self.files {
-            tables[Table::Files as usize].extend([names.number(path), narrow(unit)?]);
+        self.types.sort_by_key(|(_, entry)| *entry);
+        for (table, rows) in [
+            (Table::Globals, self.globals),
+            (Table::Merged, self.merged),
+            (Table::Files, self.files),
+            (Table::Types, self.types),
+        ] {
+            for (path, other) in rows {
+                tables[table as usize].extend([names.number(path), narrow(other)?]);
+            }
         }
         self.units.sort_unstable();
         for unit in self.units {
             tables[Table::Units as usize].push(narrow(unit)?);
-        }
-        self.types.sort_by_key(|(_, entry)| *entry);
-        for (path, entry) in self.types {
-            tables[Table::Types as usize].extend([names.number(path), narrow(entry)?]);
         }
         tables[Table::Names as usize] = names.ends;
         let mut body = Vec::new();

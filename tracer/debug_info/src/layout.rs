@@ -25,6 +25,18 @@ pub struct Scalar {
     is_in_structure: bool,
 }
 
+impl Scalar {
+    /// One by itself, which lies at multiples of its size.
+    const fn of(bytes: u64) -> Self {
+        Self {
+            bytes,
+            align: bytes,
+            float: false,
+            is_in_structure: false,
+        }
+    }
+}
+
 /// See the module's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
@@ -60,10 +72,8 @@ pub fn align(session: &Session, id: TypeId) -> Option<u64> {
 
 fn scalar(bytes: u64, float: bool) -> Layout {
     let scalar = Scalar {
-        bytes,
-        align: bytes,
         float,
-        is_in_structure: false,
+        ..Scalar::of(bytes)
     };
     Layout {
         bytes,
@@ -99,12 +109,7 @@ fn layout(session: &Session, id: TypeId, depth: u32) -> Option<Layout> {
         }
         Type::Float { .. } => scalar(bytes, true),
         Type::Slice { .. } | Type::Str => {
-            let pointer = Scalar {
-                bytes: 8,
-                align: 8,
-                float: false,
-                is_in_structure: false,
-            };
+            let pointer = Scalar::of(8);
             Layout {
                 bytes,
                 align: 8,
@@ -232,12 +237,7 @@ fn variants(session: &Session, all: &Enum, align: u64, depth: u32) -> Option<Sha
         return fields(session, &data.fields, all.bytes, align, depth);
     }
     let tag_bytes = u64::from(tag.bytes);
-    let tag_scalar = Scalar {
-        bytes: tag_bytes,
-        align: tag_bytes,
-        float: false,
-        is_in_structure: false,
-    };
+    let tag_scalar = Scalar::of(tag_bytes);
     if tag_bytes == all.bytes {
         return Some(Shape::Scalar(tag_scalar));
     }

@@ -24,6 +24,19 @@ pub struct Store {
     pub register: Register,
 }
 
+/// Whether an instruction may change a register.
+fn writes(
+    info: &mut InstructionInfoFactory,
+    instruction: &Instruction,
+    register: Register,
+) -> bool {
+    let mut used = info.info(instruction).used_registers().iter();
+    used.any(|used| {
+        !matches!(used.access(), OpAccess::Read | OpAccess::CondRead)
+            && general(used.register()) == Some(register)
+    })
+}
+
 /// Whether a function may put something into a register, by itself or by what it calls. A function
 /// that puts nothing into `rax` has a result that its callers know without it.
 pub fn sets(image: &Image, address: u64, bytes: u64, register: Register) -> bool {
@@ -40,12 +53,7 @@ pub fn sets(image: &Image, address: u64, bytes: u64, register: Register) -> bool
             // Another function may set it.
             _ => true,
         };
-        let mut used = info.info(&instruction).used_registers().iter();
-        let writes = used.any(|used| {
-            !matches!(used.access(), OpAccess::Read | OpAccess::CondRead)
-                && general(used.register()) == Some(register)
-        });
-        if leaves || writes || instruction.is_invalid() {
+        if leaves || writes(&mut info, &instruction, register) || instruction.is_invalid() {
             return true;
         }
     }
@@ -61,14 +69,9 @@ pub fn leaves(image: &Image, address: u64, bytes: u64, register: Register) -> bo
     let all: Vec<Instruction> = decoder.into_iter().collect();
     let mut info = InstructionInfoFactory::new();
     let mut is_put = |instruction: &Instruction| {
-        let mut used = info.info(instruction).used_registers().iter();
-        let is_written = used.any(|used| {
-            !matches!(used.access(), OpAccess::Read | OpAccess::CondRead)
-                && general(used.register()) == Some(register)
-        });
-        let is_named = instruction.op0_kind() == OpKind::Register
-            && general(instruction.op0_register()) == Some(register);
-        is_named && is_written
+        instruction.op0_kind() == OpKind::Register
+            && general(instruction.op0_register()) == Some(register)
+            && writes(&mut info, instruction, register)
     };
     let puts: Vec<usize> = (0..all.len()).filter(|at| is_put(&all[*at])).collect();
     puts.into_iter().any(|at| is_left(&all, at + 1, register))

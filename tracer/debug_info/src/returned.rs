@@ -74,8 +74,9 @@ impl DebugInfo {
                 "read the source: the result does not depend on the call",
             ));
         }
-        let leaves_second = || prologue::leaves(&self.image, row.address, row.bytes, Register::Dx);
-        if shape.may_be_memory() && !leaves_second() {
+        if shape.may_be_memory()
+            && !prologue::leaves(&self.image, row.address, row.bytes, Register::Dx)
+        {
             return Err(refuse(
                 format!(
                     "a structure in the result of {path} may have the representation of C, and \

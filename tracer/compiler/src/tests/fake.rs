@@ -701,3 +701,14 @@ pub(super) fn compiled_with(
     let tree = parse(text).map_err(shown)?;
     compile(&tree, kernel, options).map_err(shown)
 }
+
+/// The first line of the messages for a text, without the word `error`. A text that compiles has
+/// none, and says so.
+pub(super) fn refusal(text: &str) -> String {
+    let message = match compiled_with(text, &Fake::new(), &Options::default()) {
+        Ok(_) => format!("{text} compiles"),
+        Err(message) => message,
+    };
+    let line = message.lines().next().unwrap_or_default();
+    line.trim_start_matches("error: ").into()
+}

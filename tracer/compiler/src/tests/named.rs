@@ -1,18 +1,9 @@
 //! Functions and probes compared with their names.
 
 use super::{
-    fake::{Fake, READ, WRITE, compiled_with},
+    fake::{Fake, READ, WRITE, refusal},
     world::{Hit, World},
 };
-use crate::Options;
-
-fn refusal(text: &str) -> String {
-    let Err(told) = compiled_with(text, &Fake::new(), &Options::default()) else {
-        panic!("{text} compiles");
-    };
-    let line = told.lines().next().unwrap_or_default();
-    line.trim_start_matches("error: ").into()
-}
 
 /// What a program prints at hits of these addresses, after a tick.
 fn printed(text: &str, addresses: &[u64]) -> String {

@@ -3,12 +3,11 @@
 use bpf::context::Register::{Di, Si};
 
 use super::{
-    fake::{Fake, compiled_with},
+    fake::refusal,
     user::{RECORD_AT, with_program},
     values::{with_file, write_hit},
     world::Hit,
 };
-use crate::Options;
 
 /// What a block prints whose first argument is a file with the position -5 and the inode 42.
 fn printed(block: &str) -> String {
@@ -16,15 +15,6 @@ fn printed(block: &str) -> String {
     world.hit(&write_hit());
     assert_eq!(world.faults, 0, "{block}");
     core::mem::take(&mut world.out)
-}
-
-fn refusal(text: &str) -> String {
-    let refused = compiled_with(text, &Fake::new(), &Options::default());
-    let message = refused
-        .map(|_| format!("{text} compiles"))
-        .unwrap_or_else(|told| told);
-    let line = message.lines().next().unwrap_or_default();
-    line.trim_start_matches("error: ").into()
 }
 
 #[test]

@@ -2,19 +2,9 @@
 
 use super::{
     composites::run,
-    fake::{Fake, compiled_with},
+    fake::refusal,
     values::{with_file, write_hit},
 };
-use crate::Options;
-
-fn refusal(text: &str) -> String {
-    let refused = compiled_with(text, &Fake::new(), &Options::default());
-    let message = refused
-        .map(|_| format!("{text} compiles"))
-        .unwrap_or_else(|told| told);
-    let line = message.lines().next().unwrap_or_default();
-    line.trim_start_matches("error: ").into()
-}
 
 #[test]
 fn types_have_names() {

@@ -4,7 +4,7 @@
 //! half belongs to neither.
 
 use super::{
-    fake::{Fake, compiled_with},
+    fake::{Fake, compiled_with, refusal},
     world::{Hit, World},
 };
 use crate::Options;
@@ -22,15 +22,6 @@ fn printed(statements: &str) -> String {
         ..Hit::default()
     });
     core::mem::take(&mut world.out)
-}
-
-fn refusal(text: &str) -> String {
-    let refused = compiled_with(text, &Fake::new(), &Options::default());
-    let message = refused
-        .map(|_| format!("{text} compiles"))
-        .unwrap_or_else(|told| told);
-    let line = message.lines().next().unwrap_or_default();
-    line.trim_start_matches("error: ").into()
 }
 
 #[test]

@@ -49,10 +49,16 @@ struct Limits {
     /// The most elements that take instructions of their own.
     items: u32,
     text: u32,
-    /// Whether the values that references lead to are stored, and bytes are numbers.
-    follows: bool,
-    /// So many trait objects are stored in one another.
+    /// So many trait objects are stored in one another. 0: references are addresses, and bytes are
+    /// a text, as they are in the stack.
     objects: u32,
+}
+
+impl Limits {
+    /// Whether the values that references lead to are stored, and bytes are numbers.
+    const fn follows(self) -> bool {
+        self.objects > 0
+    }
 }
 
 /// The limits of a record, the most generous first.
@@ -63,7 +69,6 @@ const OF_RECORD: [Limits; 18] = {
             elements,
             items,
             text,
-            follows: objects > 0,
             objects,
         }
     }
@@ -98,7 +103,6 @@ const OF_BRIEF_RECORD: [Limits; 1] = [Limits {
     elements: 1,
     items: MOST_ELEMENTS,
     text: MOST_INSIDE,
-    follows: false,
     objects: 0,
 }];
 
@@ -139,8 +143,7 @@ impl Types<'_> {
                 elements: 1,
                 items: MOST_ELEMENTS,
                 text: MOST_INSIDE,
-                follows: false,
-                objects: 1,
+                objects: 0,
             };
             let shaper = shaper(limits, options.slice_bytes);
             let shape = shaper.shape(object.type_id, 0, object.gaps());
@@ -280,7 +283,7 @@ impl Shaper<'_, '_> {
         {
             return Shape::Unavailable;
         }
-        if !self.limits.follows && self.limits.elements == 1 && types.is_bytes(id) {
+        if !self.limits.follows() && self.limits.elements == 1 && types.is_bytes(id) {
             return Shape::Bytes(self.list_bytes);
         }
         match &*described {
@@ -311,7 +314,7 @@ impl Shaper<'_, '_> {
 
     /// Whether a reference is stored as what it leads to. In a record the whole value may be one.
     fn is_followed(&self, depth: u32) -> bool {
-        self.limits.follows || depth == 0 && self.room != Room::Stack
+        self.limits.follows() || depth == 0 && self.room != Room::Stack
     }
 
     /// Whether so much of a value is missing that nothing of it can be told.

@@ -515,7 +515,7 @@ impl Draw {
             return Type::Of(generic, vec![Type::Itself]);
         }
         let mut arguments = Vec::new();
-        for number in 0..generic.parameters {
+        for number in 0..generic.parameters() {
             arguments.push(match generic.first {
                 First::Key if number == 0 => self.key(),
                 First::Copied if number == 0 => self.copied(),

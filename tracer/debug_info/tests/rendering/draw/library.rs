@@ -206,7 +206,6 @@ pub struct Generic {
     pub name: &'static str,
     /// The first one has no value in it, or as few as can be.
     pub values: &'static [&'static str],
-    pub parameters: usize,
     /// What the first parameter has to be.
     pub first: First,
     /// Only a program with the system's library has it.
@@ -214,6 +213,12 @@ pub struct Generic {
     /// A type may have itself in it.
     pub is_behind: bool,
     pub parts: Parts,
+}
+
+impl Generic {
+    pub fn parameters(&self) -> usize {
+        1 + usize::from(self.name.contains("{1}"))
+    }
 }
 
 /// The parts of a value that a trace has names for.
@@ -240,7 +245,6 @@ const fn generic(name: &'static str, values: &'static [&'static str]) -> Generic
     Generic {
         name,
         values,
-        parameters: 1,
         first: First::Any,
         is_of_system: false,
         is_behind: false,
@@ -248,51 +252,17 @@ const fn generic(name: &'static str, values: &'static [&'static str]) -> Generic
     }
 }
 
-const fn of_two(name: &'static str, values: &'static [&'static str]) -> Generic {
-    Generic {
-        parameters: 2,
-        ..generic(name, values)
-    }
+const fn with_first(first: First, generic: Generic) -> Generic {
+    Generic { first, ..generic }
 }
 
-const fn of_keys(generic: Generic) -> Generic {
-    Generic {
-        first: First::Key,
-        ..generic
-    }
-}
-
-const fn copied(generic: Generic) -> Generic {
-    Generic {
-        first: First::Copied,
-        ..generic
-    }
+const fn with_parts(parts: Parts, generic: Generic) -> Generic {
+    Generic { parts, ..generic }
 }
 
 const fn of_system(generic: Generic) -> Generic {
     Generic {
         is_of_system: true,
-        ..generic
-    }
-}
-
-const fn pointer(name: &'static str, values: &'static [&'static str]) -> Generic {
-    Generic {
-        parts: Parts::Behind,
-        ..generic(name, values)
-    }
-}
-
-const fn around(name: &'static str, values: &'static [&'static str]) -> Generic {
-    Generic {
-        parts: Parts::Around,
-        ..generic(name, values)
-    }
-}
-
-const fn of_elements(generic: Generic) -> Generic {
-    Generic {
-        parts: Parts::Elements,
         ..generic
     }
 }
@@ -305,10 +275,10 @@ const fn behind(generic: Generic) -> Generic {
 }
 
 pub const GENERIC: [Generic; 66] = [
-    Generic {
-        parts: Parts::Some,
-        ..generic("Option<{0}>", &["None", "Some({0})", "Some({0})"])
-    },
+    with_parts(
+        Parts::Some,
+        generic("Option<{0}>", &["None", "Some({0})", "Some({0})"]),
+    ),
     behind(generic(
         "Option<Box<{0}>>",
         &["None", "Some(Box::new({0}))"],
@@ -322,84 +292,114 @@ pub const GENERIC: [Generic; 66] = [
         "Option<Option<{0}>>",
         &["None", "Some(None)", "Some(Some({0}))"],
     ),
-    of_two("Result<{0}, {1}>", &["Ok({0})", "Err({1})"]),
+    generic("Result<{0}, {1}>", &["Ok({0})", "Err({1})"]),
     generic("Result<{0}, Infallible>", &["Ok({0})"]),
     generic("Result<Infallible, {0}>", &["Err({0})"]),
-    pointer("Box<{0}>", &["Box::new({0})"]),
-    pointer("Rc<{0}>", &["Rc::new({0})"]),
-    pointer("Arc<{0}>", &["Arc::new({0})"]),
-    pointer("&'static {0}", &["leak({0})"]),
-    pointer("&'static mut {0}", &["leak_mut({0})"]),
-    pointer("Pin<Box<{0}>>", &["Box::pin({0})"]),
-    of_elements(behind(generic(
-        "Vec<{0}>",
-        &[
-            "vec![]",
-            "vec![{0}]",
-            "vec![{0}, {0}]",
-            "roomy(vec![{0}, {0}, {0}])",
-        ],
-    ))),
-    of_elements(behind(generic(
-        "&'static [{0}]",
-        &[
-            "slice(vec![])",
-            "slice(vec![{0}])",
-            "slice(vec![{0}, {0}, {0}])",
-        ],
-    ))),
-    of_elements(behind(generic(
-        "Box<[{0}]>",
-        &["Box::from([])", "Box::from([{0}])", "Box::from([{0}, {0}])"],
-    ))),
-    of_elements(behind(generic(
-        "Rc<[{0}]>",
-        &["Rc::from([])", "Rc::from([{0}, {0}])"],
-    ))),
-    of_elements(behind(generic(
-        "VecDeque<{0}>",
-        &[
-            "VecDeque::new()",
-            "VecDeque::from([{0}])",
-            "turned(vec![{0}, {0}, {0}])",
-        ],
-    ))),
+    with_parts(Parts::Behind, generic("Box<{0}>", &["Box::new({0})"])),
+    with_parts(Parts::Behind, generic("Rc<{0}>", &["Rc::new({0})"])),
+    with_parts(Parts::Behind, generic("Arc<{0}>", &["Arc::new({0})"])),
+    with_parts(Parts::Behind, generic("&'static {0}", &["leak({0})"])),
+    with_parts(
+        Parts::Behind,
+        generic("&'static mut {0}", &["leak_mut({0})"]),
+    ),
+    with_parts(Parts::Behind, generic("Pin<Box<{0}>>", &["Box::pin({0})"])),
+    with_parts(
+        Parts::Elements,
+        behind(generic(
+            "Vec<{0}>",
+            &[
+                "vec![]",
+                "vec![{0}]",
+                "vec![{0}, {0}]",
+                "roomy(vec![{0}, {0}, {0}])",
+            ],
+        )),
+    ),
+    with_parts(
+        Parts::Elements,
+        behind(generic(
+            "&'static [{0}]",
+            &[
+                "slice(vec![])",
+                "slice(vec![{0}])",
+                "slice(vec![{0}, {0}, {0}])",
+            ],
+        )),
+    ),
+    with_parts(
+        Parts::Elements,
+        behind(generic(
+            "Box<[{0}]>",
+            &["Box::from([])", "Box::from([{0}])", "Box::from([{0}, {0}])"],
+        )),
+    ),
+    with_parts(
+        Parts::Elements,
+        behind(generic(
+            "Rc<[{0}]>",
+            &["Rc::from([])", "Rc::from([{0}, {0}])"],
+        )),
+    ),
+    with_parts(
+        Parts::Elements,
+        behind(generic(
+            "VecDeque<{0}>",
+            &[
+                "VecDeque::new()",
+                "VecDeque::from([{0}])",
+                "turned(vec![{0}, {0}, {0}])",
+            ],
+        )),
+    ),
     behind(generic(
         "LinkedList<{0}>",
         &["LinkedList::new()", "LinkedList::from([{0}, {0}])"],
     )),
-    of_keys(generic(
-        "BTreeSet<{0}>",
-        &["BTreeSet::new()", "BTreeSet::from([{0}, {0}, {0}])"],
+    with_first(
+        First::Key,
+        generic(
+            "BTreeSet<{0}>",
+            &["BTreeSet::new()", "BTreeSet::from([{0}, {0}, {0}])"],
+        ),
+    ),
+    with_first(
+        First::Key,
+        generic(
+            "BinaryHeap<{0}>",
+            &["BinaryHeap::new()", "BinaryHeap::from([{0}, {0}])"],
+        ),
+    ),
+    with_first(
+        First::Key,
+        generic(
+            "BTreeMap<{0}, {1}>",
+            &[
+                "BTreeMap::new()",
+                "BTreeMap::from([({0}, {1}), ({0}, {1})])",
+            ],
+        ),
+    ),
+    of_system(with_first(
+        First::Key,
+        generic(
+            "HashMap<{0}, {1}>",
+            &["HashMap::new()", "HashMap::from([({0}, {1}), ({0}, {1})])"],
+        ),
     )),
-    of_keys(generic(
-        "BinaryHeap<{0}>",
-        &["BinaryHeap::new()", "BinaryHeap::from([{0}, {0}])"],
+    of_system(with_first(
+        First::Key,
+        generic("HashSet<{0}>", &["HashSet::new()", "HashSet::from([{0}])"]),
     )),
-    of_keys(of_two(
-        "BTreeMap<{0}, {1}>",
-        &[
-            "BTreeMap::new()",
-            "BTreeMap::from([({0}, {1}), ({0}, {1})])",
-        ],
-    )),
-    of_system(of_keys(of_two(
-        "HashMap<{0}, {1}>",
-        &["HashMap::new()", "HashMap::from([({0}, {1}), ({0}, {1})])"],
-    ))),
-    of_system(of_keys(generic(
-        "HashSet<{0}>",
-        &["HashSet::new()", "HashSet::from([{0}])"],
-    ))),
     of_system(generic("Mutex<{0}>", &["Mutex::new({0})"])),
     of_system(generic("RwLock<{0}>", &["RwLock::new({0})"])),
-    copied(generic("Cell<{0}>", &["Cell::new({0})"])),
+    with_first(First::Copied, generic("Cell<{0}>", &["Cell::new({0})"])),
     generic("RefCell<{0}>", &["RefCell::new({0})"]),
     generic("OnceCell<{0}>", &["OnceCell::new()", "OnceCell::from({0})"]),
     generic("ManuallyDrop<{0}>", &["ManuallyDrop::new({0})"]),
     generic("Reverse<{0}>", &["Reverse({0})"]),
     generic("Poll<{0}>", &["Poll::Pending", "Poll::Ready({0})"]),
-    of_two(
+    generic(
         "ControlFlow<{0}, {1}>",
         &["ControlFlow::Break({0})", "ControlFlow::Continue({1})"],
     ),
@@ -417,41 +417,71 @@ pub const GENERIC: [Generic; 66] = [
         "Grid<{0}, 2>",
         &["Grid { cells: [[{0}, {0}], [{0}, {0}]] }"],
     ),
-    of_elements(generic("[{0}; 1]", &["[{0}]"])),
-    of_elements(generic("[{0}; 3]", &["[{0}, {0}, {0}]"])),
-    of_elements(generic("[{0}; 20]", &["core::array::from_fn(|_| {0})"])),
+    with_parts(Parts::Elements, generic("[{0}; 1]", &["[{0}]"])),
+    with_parts(Parts::Elements, generic("[{0}; 3]", &["[{0}, {0}, {0}]"])),
+    with_parts(
+        Parts::Elements,
+        generic("[{0}; 20]", &["core::array::from_fn(|_| {0})"]),
+    ),
     generic(
         "BTreeMap<u16, {0}>",
         &["BTreeMap::from_iter((0..15_u16).map(|n| (n * 3, {0})))"],
     ),
-    of_keys(generic(
-        "BTreeSet<({0}, u8)>",
-        &["BTreeSet::from_iter((0..30_u8).map(|n| ({0}, n)))"],
-    )),
+    with_first(
+        First::Key,
+        generic(
+            "BTreeSet<({0}, u8)>",
+            &["BTreeSet::from_iter((0..30_u8).map(|n| ({0}, n)))"],
+        ),
+    ),
     of_system(generic(
         "HashMap<i8, {0}>",
         &["HashMap::from_iter((0..9_i8).map(|n| (n - 4, {0})))"],
     )),
-    copied(generic(
-        "Cow<'static, [{0}]>",
-        &["Cow::Borrowed(slice(vec![]))", "Cow::Owned(vec![{0}, {0}])"],
-    )),
-    copied(generic("PhantomData<{0}>", &["PhantomData"])),
-    copied(generic("MaybeUninit<{0}>", &["MaybeUninit::new({0})"])),
-    copied(around("Wrapping<{0}>", &["Wrapping({0})"])),
-    copied(around("Saturating<{0}>", &["Saturating({0})"])),
+    with_first(
+        First::Copied,
+        generic(
+            "Cow<'static, [{0}]>",
+            &["Cow::Borrowed(slice(vec![]))", "Cow::Owned(vec![{0}, {0}])"],
+        ),
+    ),
+    with_first(First::Copied, generic("PhantomData<{0}>", &["PhantomData"])),
+    with_first(
+        First::Copied,
+        generic("MaybeUninit<{0}>", &["MaybeUninit::new({0})"]),
+    ),
+    with_first(
+        First::Copied,
+        with_parts(Parts::Around, generic("Wrapping<{0}>", &["Wrapping({0})"])),
+    ),
+    with_first(
+        First::Copied,
+        with_parts(
+            Parts::Around,
+            generic("Saturating<{0}>", &["Saturating({0})"]),
+        ),
+    ),
     generic(
         "rc::Weak<{0}>",
         &["rc::Weak::new()", "Rc::downgrade(leak(Rc::new({0})))"],
     ),
-    around("Ref<'static, {0}>", &["leak(RefCell::new({0})).borrow()"]),
-    around(
-        "RefMut<'static, {0}>",
-        &["leak(RefCell::new({0})).borrow_mut()"],
+    with_parts(
+        Parts::Around,
+        generic("Ref<'static, {0}>", &["leak(RefCell::new({0})).borrow()"]),
     ),
-    of_system(around(
-        "MutexGuard<'static, {0}>",
-        &["leak(Mutex::new({0})).lock().unwrap()"],
+    with_parts(
+        Parts::Around,
+        generic(
+            "RefMut<'static, {0}>",
+            &["leak(RefCell::new({0})).borrow_mut()"],
+        ),
+    ),
+    of_system(with_parts(
+        Parts::Around,
+        generic(
+            "MutexGuard<'static, {0}>",
+            &["leak(Mutex::new({0})).lock().unwrap()"],
+        ),
     )),
     of_system(generic(
         "OnceLock<{0}>",
