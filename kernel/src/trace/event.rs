@@ -39,7 +39,7 @@ use tracefs::{
     filter::Filter,
     hist::{self, Hist},
     record::Layout,
-    trigger::{Action, FieldAddress, Trigger},
+    trigger::{Action, FieldAddress, Switched, Trigger},
 };
 
 use self::probe::Loaded;
@@ -460,29 +460,6 @@ impl Event {
         };
     }
 
-    /// The word that says which histograms do not count, for triggers that change it: of all at
-    /// once.
-    pub fn paused_word(&self) -> &Shared<AtomicU64> {
-        &self.paused
-    }
-
-    /// One more trigger changes that word, or one less.
-    ///
-    /// # Errors
-    /// The same as [`Event::apply`].
-    pub fn share_paused(&mut self, more: bool) -> Result<(), Errno> {
-        let before = self.paused_users;
-        self.paused_users = match more {
-            true => before + 1,
-            false => before.saturating_sub(1),
-        };
-        let result = self.apply();
-        if more && result.is_err() {
-            self.paused_users = before;
-        }
-        result
-    }
-
     /// Empties a histogram.
     pub fn clear(&self, index: usize) {
         let active = &self.triggers[index];
@@ -493,34 +470,47 @@ impl Event {
         }
     }
 
-    /// The switch that triggers of other events set.
-    pub fn switch(&self) -> &Shared<AtomicU64> {
-        &self.switch
+    /// The word that triggers of other events set: the switch, or which histograms do not count, of
+    /// all at once.
+    pub fn word_of(&self, switched: Switched) -> &Shared<AtomicU64> {
+        match switched {
+            Switched::Records => &self.switch,
+            Switched::Histograms => &self.paused,
+        }
     }
 
-    /// One more trigger of another event has the switch, or one less.
+    fn users_of(&mut self, switched: Switched) -> &mut usize {
+        match switched {
+            Switched::Records => &mut self.switch_users,
+            Switched::Histograms => &mut self.paused_users,
+        }
+    }
+
+    /// One more trigger of another event has that word, or one less.
     ///
     /// # Errors
     /// The same as [`Event::apply`].
-    pub fn share_switch(&mut self, more: bool) -> Result<(), Errno> {
-        if self.switch_users == 0 {
-            self.switch.store(self.enabled.into(), Ordering::Relaxed);
-        }
-        if more {
-            self.switch_users += 1;
-            let result = self.apply();
-            if result.is_err() {
-                self.switch_users -= 1;
+    pub fn share(&mut self, switched: Switched, more: bool) -> Result<(), Errno> {
+        if switched == Switched::Records {
+            if self.switch_users == 0 {
+                self.switch.store(self.enabled.into(), Ordering::Relaxed);
             }
-            return result;
+            if !more && self.switch_users <= 1 {
+                // The event stays as the triggers have left it. So programs that ask for the
+                // switch still, because memory is short, find what counts now.
+                self.enabled = self.is_recorded();
+            }
         }
-        if self.switch_users <= 1 {
-            // The event stays as the triggers have left it. So programs that ask for the switch
-            // still, because memory is short, find what counts now.
-            self.enabled = self.is_recorded();
+        let before = *self.users_of(switched);
+        *self.users_of(switched) = match more {
+            true => before + 1,
+            false => before.saturating_sub(1),
+        };
+        let result = self.apply();
+        if more && result.is_err() {
+            *self.users_of(switched) = before;
         }
-        self.switch_users = self.switch_users.saturating_sub(1);
-        self.apply()
+        result
     }
 
     /// Whether a hit is recorded now, if the filter matches.

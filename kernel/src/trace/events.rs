@@ -539,20 +539,14 @@ impl Events {
                 event,
             } => {
                 let other = self.called(group, event).ok_or(Errno::EINVAL)?;
-                let (deed, switch) = match switched {
-                    Switched::Records => {
-                        other.share_switch(true)?;
-                        let deeds = [Deed::DisableEvent, Deed::EnableEvent];
-                        (deeds[usize::from(*enable)], other.switch())
-                    }
-                    Switched::Histograms => {
-                        other.share_paused(true)?;
-                        let deeds = [Deed::DisableHist, Deed::EnableHist];
-                        (deeds[usize::from(*enable)], other.paused_word())
-                    }
+                other.share(*switched, true)?;
+                let deeds = match switched {
+                    Switched::Records => [Deed::DisableEvent, Deed::EnableEvent],
+                    Switched::Histograms => [Deed::DisableHist, Deed::EnableHist],
                 };
+                let deed = deeds[usize::from(*enable)];
                 let other = Other {
-                    switch: Some(switch.clone()),
+                    switch: Some(other.word_of(*switched).clone()),
                     watch: None,
                 };
                 Taken::new(deed, count, other)
@@ -563,9 +557,9 @@ impl Events {
                 address,
             } => {
                 let watch = self.watch_called(event).ok_or(Errno::EINVAL)?;
-                watch.share_switch(true)?;
+                watch.share(Switched::Records, true)?;
                 let other = Other {
-                    switch: Some(watch.switch().clone()),
+                    switch: Some(watch.word_of(Switched::Records).clone()),
                     watch: watch.probes.first().and_then(Probe::watch).cloned(),
                 };
                 let deed = match (set, address) {
@@ -618,8 +612,8 @@ impl Events {
         more: bool,
     ) -> Result<Shared<AtomicU64>, Errno> {
         let event = self.called(group, event).ok_or(Errno::EINVAL)?;
-        event.share_switch(more)?;
-        Ok(event.switch().clone())
+        event.share(Switched::Records, more)?;
+        Ok(event.word_of(Switched::Records).clone())
     }
 
     /// A trigger is gone. It gives back what it had: another event's switch, or the rings of
@@ -640,11 +634,7 @@ impl Events {
             }
             _ => return Ok(()),
         };
-        match (other, switched) {
-            (Some(other), Switched::Records) => other.share_switch(false),
-            (Some(other), Switched::Histograms) => other.share_paused(false),
-            (None, _) => Ok(()),
-        }
+        other.map_or(Ok(()), |other| other.share(switched, false))
     }
 
     /// The watch with that name that triggers can aim.

@@ -35,16 +35,19 @@ pub fn set(user: TaskUser, on: bool) {
 
 /// The task `parent` has a child, which has not run.
 pub fn forked(parent: Pid, child: Pid) {
-    change_all(child, |set| set.inherit(parent, child));
+    change_all(child, |set| set.with_child(parent, child));
 }
 
 /// The running task ends.
 pub fn ends(task: Pid) {
-    change_all(task, |set| Ok(set.leave(task)));
+    change_all(task, |set| set.without(task));
 }
 
-/// Changes all sets that follow, by a function that tells whether it has changed one.
-fn change_all(task: Pid, change: impl Fn(&mut TaskSet) -> Result<bool, Errno>) {
+/// What takes a set's place. None: it stays.
+type Change<'c> = dyn Fn(&TaskSet) -> Result<Option<TaskSet>, Errno> + 'c;
+
+/// Changes all sets that follow.
+fn change_all(task: Pid, change: impl Fn(&TaskSet) -> Result<Option<TaskSet>, Errno>) {
     for user in [TaskUser::Tracers, TaskUser::Events] {
         if !is_on(user) {
             continue;
@@ -57,27 +60,17 @@ fn change_all(task: Pid, change: impl Fn(&mut TaskSet) -> Result<bool, Errno>) {
     }
 }
 
-fn change_one(
-    user: TaskUser,
-    list: TaskList,
-    change: impl Fn(&mut TaskSet) -> Result<bool, Errno>,
-) -> Result<(), Errno> {
+fn change_one(user: TaskUser, list: TaskList, change: &Change<'_>) -> Result<(), Errno> {
     match user {
         TaskUser::Tracers => {
             let mut tracers = TRACERS.lock();
-            let mut set = tracers.tasks(list).copy()?;
-            match change(&mut set)? {
-                true => tracers.replace_tasks(list, set),
-                false => Ok(()),
-            }
+            let set = change(tracers.tasks(list))?;
+            set.map_or(Ok(()), |set| tracers.replace_tasks(list, set))
         }
         TaskUser::Events => {
             let mut events = EVENTS.lock();
-            let mut set = events.tasks(list).copy()?;
-            match change(&mut set)? {
-                true => events.replace_tasks(list, set),
-                false => Ok(()),
-            }
+            let set = change(events.tasks(list))?;
+            set.map_or(Ok(()), |set| events.replace_tasks(list, set))
         }
     }
 }

@@ -82,31 +82,31 @@ impl TaskSet {
         self.add(number.ok_or(Errno::EINVAL)?)
     }
 
-    /// Adds a child, if its parent is in the set. Returns whether it is.
+    /// The set with a child, if its parent is in it.
     ///
     /// # Errors
     /// As [`TaskSet::change`].
-    pub fn inherit(&mut self, parent: Pid, child: Pid) -> Result<bool, Errno> {
-        let is_there = self.numbers.contains(&parent.unsigned_abs());
-        if is_there {
-            self.add(child.unsigned_abs())?;
+    pub fn with_child(&self, parent: Pid, child: Pid) -> Result<Option<Self>, Errno> {
+        if !self.numbers.contains(&parent.unsigned_abs()) {
+            return Ok(None);
         }
-        Ok(is_there)
+        let mut set = self.copy()?;
+        set.add(child.unsigned_abs())?;
+        Ok(Some(set))
     }
 
-    /// Takes a number out, unless it is the last one. Returns whether it was there.
-    pub fn leave(&mut self, task: Pid) -> bool {
-        let place = self
-            .numbers
-            .iter()
-            .position(|number| *number == task.unsigned_abs());
-        match place.filter(|_| self.numbers.len() > 1) {
-            Some(at) => {
-                self.numbers.remove(at);
-                true
-            }
-            None => false,
+    /// The set without a task, if that is in it and not the last one.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub fn without(&self, task: Pid) -> Result<Option<Self>, Errno> {
+        let task = task.unsigned_abs();
+        if self.numbers.len() <= 1 || !self.numbers.contains(&task) {
+            return Ok(None);
         }
+        let mut set = self.copy()?;
+        set.numbers.retain(|number| *number != task);
+        Ok(Some(set))
     }
 
     fn add(&mut self, number: u32) -> Result<(), Errno> {
