@@ -208,6 +208,17 @@ pub fn init(regions: &[MemoryRegion]) {
         Some(frame) == start_up || (bitmap_start..bitmap_start + bitmap_frames).contains(&frame)
     };
     for frame in usable.flatten().filter(|&frame| !reserved(frame)) {
+        if frame < REAL_MODE_END {
+            // The loader began here. An emulator looks at each store to a page whose code it has
+            // translated, until all of that is overwritten: a counter there made hits slow.
+            let phys = PhysAddr::new((frame * FRAME_SIZE) as u64);
+            // SAFETY: the frame is usable memory that nothing else uses.
+            unsafe {
+                phys_to_virt(phys)
+                    .as_mut_ptr::<u8>()
+                    .write_bytes(0, FRAME_SIZE);
+            }
+        }
         bitmap.give(frame);
     }
     let phys = (start_up.unwrap_or(0) * FRAME_SIZE) as u64;

@@ -165,9 +165,9 @@ fn snapshots(kib: usize) {
     since.totals();
 }
 
-#[guest_test(smp = 4, timeout = 900)]
+#[guest_test(smp = 4)]
 fn snapshots_are_taken_under_fire() {
-    snapshots(64);
+    snapshots(256);
 }
 
 #[guest_test(smp = 4)]
