@@ -58,13 +58,18 @@ impl Expression {
 
     /// Whether it is a block or `a ?: b`, which need statements, or a part of it is.
     pub fn has_block(&self) -> bool {
-        let needs = |kind: &ExpressionKind| {
+        self.calculates(&|part| {
             matches!(
-                kind,
+                part.kind,
                 ExpressionKind::Block { .. } | ExpressionKind::OrElse { .. }
             )
-        };
-        needs(&self.kind) || !self.is_measure() && self.parts().into_iter().any(Self::has_block)
+        })
+    }
+
+    /// Whether it is a wanted one, or a part that is calculated for it.
+    pub fn calculates(&self, wanted: &dyn Fn(&Self) -> bool) -> bool {
+        let any = |parts: Vec<&Self>| parts.into_iter().any(|part| part.calculates(wanted));
+        wanted(self) || !self.is_measure() && any(self.parts())
     }
 
     /// Whether it asks for a type, a size or an offset, so what it is asked of is not calculated.

@@ -373,7 +373,7 @@ fn is_statements(expression: &Expression) -> bool {
 
 /// Whether an expression has a block, or a part that is stepped only sometimes.
 fn needs_statements(expression: &Expression) -> bool {
-    let is_choice = match &expression.kind {
+    let steps_sometimes = |part: &Expression| match &part.kind {
         ExpressionKind::Ternary {
             then, otherwise, ..
         } => steps(then) || steps(otherwise),
@@ -384,16 +384,12 @@ fn needs_statements(expression: &Expression) -> bool {
         } => steps(right),
         _ => false,
     };
-    let has_choice = || {
-        let mut parts = expression.parts().into_iter();
-        !expression.is_measure() && parts.any(needs_statements)
-    };
-    is_choice || expression.has_block() || has_choice()
+    expression.has_block() || expression.calculates(&steps_sometimes)
 }
 
 /// Whether an expression may be another value each time that it is calculated, or do something.
 fn is_fickle(expression: &Expression) -> bool {
-    let is_it = match &expression.kind {
+    expression.calculates(&|part| match &part.kind {
         ExpressionKind::Step { .. } | ExpressionKind::Map(_) => true,
         ExpressionKind::Name(word)
         | ExpressionKind::Call {
@@ -406,14 +402,12 @@ fn is_fickle(expression: &Expression) -> bool {
             )
         }
         _ => false,
-    };
-    is_it || !expression.is_measure() && expression.parts().into_iter().any(is_fickle)
+    })
 }
 
 /// Whether a variable or an entry is stepped in an expression.
 fn steps(expression: &Expression) -> bool {
-    let is_step = matches!(expression.kind, ExpressionKind::Step { .. });
-    is_step || !expression.is_measure() && expression.parts().into_iter().any(steps)
+    expression.calculates(&|part| matches!(part.kind, ExpressionKind::Step { .. }))
 }
 
 fn is_whole_map(expression: &Expression) -> bool {
