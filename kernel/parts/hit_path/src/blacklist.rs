@@ -18,7 +18,7 @@ use alloc::{
 };
 use core::fmt;
 
-use kallsyms::{ReadError, Symbol};
+use kallsyms::{LastSearch, ReadError, Symbol};
 
 use crate::{Functions, Rules, begins, ends_by_iret, file::File, rules::PROBES, walk_until};
 
@@ -71,8 +71,12 @@ impl fmt::Display for BlacklistError {
 impl core::error::Error for BlacklistError {}
 
 /// See the module's text.
-#[derive(Clone, Debug, Default)]
-pub struct Blacklist(Vec<RefusedText>);
+#[derive(Debug, Default)]
+pub struct Blacklist {
+    /// By address, once it is derived.
+    entries: Vec<RefusedText>,
+    last_search: LastSearch,
+}
 
 impl Blacklist {
     /// Derives the list from the kernel's own ELF file, which runs `distance` bytes above the
@@ -129,7 +133,7 @@ impl Blacklist {
         let mut list = Self::default();
         let stubs = image.stubs();
         if !stubs.is_empty() {
-            list.0.push(RefusedText {
+            list.entries.push(RefusedText {
                 start: stubs.start,
                 end: stubs.end,
                 reason: "entry from and exit to interrupted code, between saved and live registers",
@@ -150,28 +154,29 @@ impl Blacklist {
             list.add(&stub, IS_STUB);
         }
         list.add_clones(image);
-        list.0.sort_unstable_by_key(|entry| entry.start);
+        list.entries.sort_unstable_by_key(|entry| entry.start);
         Ok(list)
     }
 
     /// The entries, by address.
     pub fn entries(&self) -> &[RefusedText] {
-        &self.0
+        &self.entries
     }
 
     /// Why `addr` may not be probed, if it may not. Any context.
     pub fn reason(&self, addr: u64) -> Option<&'static str> {
-        let next = self.0.partition_point(|entry| entry.start <= addr);
-        let entry = self.0.get(next.checked_sub(1)?)?;
+        let entries = &self.entries;
+        let next = self.last_search.of(entries, |entry| entry.start <= addr);
+        let entry = entries.get(next.checked_sub(1)?)?;
         (addr < entry.end).then_some(entry.reason)
     }
 
     /// Adds a function. False if it is there already.
     fn add(&mut self, symbol: &Symbol<'_>, reason: &'static str) -> bool {
         let is_in = |entry: &RefusedText| entry.start <= symbol.start && symbol.start < entry.end;
-        let fresh = !self.0.iter().any(is_in);
+        let fresh = !self.entries.iter().any(is_in);
         if fresh {
-            self.0.push(RefusedText {
+            self.entries.push(RefusedText {
                 start: symbol.start,
                 end: symbol.start + symbol.size,
                 reason,
@@ -182,7 +187,7 @@ impl Blacklist {
 
     /// Adds the clones of the functions that are on the list.
     fn add_clones(&mut self, image: &impl Functions) {
-        let mut names: Vec<_> = (self.0.iter())
+        let mut names: Vec<_> = (self.entries.iter())
             .filter_map(|entry| image.symbol_at(entry.start))
             .map(|symbol| symbol.name_of_all_clones().to_owned())
             .collect();

@@ -30,6 +30,7 @@
 
 extern crate alloc;
 
+mod last_search;
 mod nearest;
 
 use alloc::{string::String, vec::Vec};
@@ -38,6 +39,7 @@ use core::{
     fmt::{self, Write},
 };
 use elf::{ElfBytes, abi, endian::LittleEndian};
+pub use last_search::LastSearch;
 use memchr::memmem::Finder;
 use names::one_of;
 use rustc_demangle::try_demangle;
@@ -272,6 +274,7 @@ pub struct Table<'a> {
     /// Indices into `entries`, by name.
     by_name: Vec<u32>,
     names: &'a str,
+    last_search: LastSearch,
 }
 
 struct Entry {
@@ -324,6 +327,7 @@ impl<'a> Table<'a> {
             entries: Vec::new(),
             by_name: Vec::new(),
             names: strings,
+            last_search: LastSearch::START,
         };
         // Where the section of each entry ends, until the sizes are known.
         let mut limits = Vec::new();
@@ -397,6 +401,7 @@ impl<'a> Table<'a> {
             entries: Vec::new(),
             by_name: Vec::new(),
             names: list,
+            last_search: LastSearch::START,
         };
         let mut limits = Vec::new();
         for line in list.lines() {
@@ -532,7 +537,9 @@ impl<'a> Table<'a> {
 
     /// The symbol that `address` lies in. Any context.
     pub fn symbol_at(&self, address: u64) -> Option<Symbol<'a>> {
-        let after = self.entries.partition_point(|entry| entry.start <= address);
+        let after = self
+            .last_search
+            .of(&self.entries, |entry| entry.start <= address);
         self.entries[..after]
             .iter()
             .rev()

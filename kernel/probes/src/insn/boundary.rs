@@ -124,18 +124,27 @@ pub enum BoundaryError {
     Undecodable(DecodeError),
 }
 
+/// How many instructions a walk decodes at once, when it is asked a second time.
+const RUN: usize = 8;
+
 /// Finds instructions of one function by their addresses. It goes on where it stopped, so targets
 /// in ascending order cost one decoding of the function altogether.
 #[derive(Clone, Debug, Default)]
 pub struct BoundaryWalk {
-    /// The instruction found last.
-    found: Option<Insn>,
+    /// Instructions that follow each other: the one found last is at `found`. Those after it were
+    /// decoded with it, because who asks about two instructions of a function will ask about more,
+    /// and a decoder costs more than the decoding of an instruction.
+    run: [Option<Insn>; RUN],
+    found: usize,
 }
 
 impl BoundaryWalk {
     /// A walk that begins at the function's start.
     pub const fn new() -> Self {
-        Self { found: None }
+        Self {
+            run: [None; RUN],
+            found: 0,
+        }
     }
 
     /// Returns the instruction that starts at `target`. It is found by decoding `function_bytes`
@@ -155,37 +164,66 @@ impl BoundaryWalk {
         target: u64,
     ) -> Result<&Insn, BoundaryError> {
         let offset = target.wrapping_sub(function_start);
+        let no_code = BoundaryError::Undecodable(DecodeError::Truncated { ip: target });
         if offset >= function_bytes.len() as u64 {
-            return Err(BoundaryError::Undecodable(DecodeError::Truncated {
-                ip: target,
-            }));
+            return Err(no_code);
         }
+        let known = self.run.iter().map_while(Option::as_ref);
+        let at_target = known
+            .clone()
+            .skip(self.found)
+            .position(|insn| insn.ip() == target);
+        if let Some(distance) = at_target {
+            self.found += distance;
+        } else {
+            let last = known.last().copied();
+            self.decode_to(function_bytes, function_start, target, last)?;
+        }
+        self.run[self.found].as_ref().ok_or(no_code)
+    }
+
+    /// Decodes from behind `last`, or from the function's start, to `target`, which is in the
+    /// function. It is then the first of the run.
+    fn decode_to(
+        &mut self,
+        function_bytes: &[u8],
+        function_start: u64,
+        target: u64,
+        last: Option<Insn>,
+    ) -> Result<(), BoundaryError> {
+        *self = Self::new();
         // After a prefix the instruction is none of its own, so there the walk starts anew.
-        let from = match self.found.take() {
-            Some(found) if found.next_ip() <= target && !found.is_forced_emulation_prefix() => {
-                found.next_ip()
-            }
-            _ => function_start,
-        };
-        let (mut ip, mut prefix_start) = (from, None);
-        // The target is in the function, so the walk gets there, or beyond it, before its end.
-        loop {
-            // A decoder for each instruction: most walks have one. It costs as much to make a
-            // decoder as to move it, and these are not moved.
-            let bytes = &function_bytes[ip.wrapping_sub(function_start) as usize..];
-            let insn = decode(bytes, ip).map_err(BoundaryError::Undecodable)?;
-            let start = prefix_start.take().unwrap_or(ip);
+        let from = last
+            .filter(|last| last.next_ip() <= target && !last.is_forced_emulation_prefix())
+            .map_or(function_start, |last| last.next_ip());
+        let bytes = &function_bytes[from.wrapping_sub(function_start) as usize..];
+        let mut instructions = Instructions::new(bytes, from);
+        let mut prefix_start = None;
+        // The walk gets to the target, or beyond it, before the function's end.
+        for insn in &mut instructions {
+            let insn = insn.map_err(BoundaryError::Undecodable)?;
+            let start = prefix_start.take().unwrap_or(insn.ip());
             if insn.is_forced_emulation_prefix() {
                 prefix_start = Some(start);
             }
             if start == target {
-                return Ok(self.found.insert(insn));
+                self.run[0] = Some(insn);
+                break;
             }
-            ip = insn.next_ip();
-            if ip.wrapping_sub(function_start) > offset {
+            if insn.next_ip().wrapping_sub(target) as i64 > 0 {
                 return Err(BoundaryError::MidInstruction { start });
             }
         }
+        if last.is_some() && prefix_start.is_none() {
+            for place in &mut self.run[1..] {
+                match instructions.next() {
+                    Some(Ok(insn)) if !insn.is_forced_emulation_prefix() => *place = Some(insn),
+                    // An error belongs to the one who asks about that instruction.
+                    _ => break,
+                }
+            }
+        }
+        Ok(())
     }
 }
 

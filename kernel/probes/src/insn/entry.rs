@@ -67,7 +67,8 @@ impl EntryFacts {
         let mut bits = match function.region(&[], entry)? {
             Ok(region) => {
                 let insns = region.insns();
-                if !insns.iter().all(is_plain) {
+                let plain = |insn| Class::of(insn).is_ok_and(|class| is_plain(insn, class));
+                if !insns.iter().all(plain) {
                     return None;
                 }
                 let len: usize = insns.iter().map(Insn::len).sum();
@@ -80,9 +81,9 @@ impl EntryFacts {
             Err(_) => {
                 let bytes = &function.bytes()[pad..];
                 let first = Instructions::new(bytes, entry).next()?.ok()?;
-                classify(&first, &bytes[first.len()..]).ok()?;
+                let class = classify(&first, &bytes[first.len()..]).ok()?;
                 // At most 15.
-                is_plain(&first).then(|| (first.len() as u16) << STARTS)?
+                is_plain(&first, class).then(|| (first.len() as u16) << STARTS)?
             }
         };
         if pad > 0 {
@@ -157,10 +158,10 @@ pub(crate) fn pushed_register(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// Whether an instruction, which may be probed, is executed unchanged at any address, and its bytes
-/// say all that the probes want to know of it.
-fn is_plain(insn: &Insn) -> bool {
-    Class::of(insn) == Ok(Class::Ordinary)
+/// Whether an instruction of this class, which may be probed, is executed unchanged at any address,
+/// and its bytes say all that the probes want to know of it.
+pub(crate) fn is_plain(insn: &Insn, class: Class) -> bool {
+    class == Class::Ordinary
         && insn.ip_relative_offset().is_none()
         && !insn.is_forced_emulation_prefix()
         && insn.pushed_register() == pushed_register(insn.bytes())

@@ -44,7 +44,7 @@ pub use decode::{DecodeError, IndirectBranch, Insn, MAX_INSN_BYTES, decode};
 pub use encoding::JUMP_BYTES;
 pub(crate) use encoding::{INT3, JUMP, jump};
 pub use entry::EntryFacts;
-pub(crate) use entry::{MAX_DISPLACED, pushed_register};
+pub(crate) use entry::{MAX_DISPLACED, is_plain, pushed_register};
 pub use flags::{FlagsOp, OperandSize};
 pub use refusal::Refusal;
 pub use region::{FunctionCode, Obstacle, Region};
@@ -62,7 +62,7 @@ pub fn init() {
 /// Numbers for tests that try many cases: the same ones for the same `seed`, which is not 0.
 /// Marsaglia's xorshift generator with a state of 64 bits.
 #[cfg(test)]
-fn xorshift(seed: u64) -> impl FnMut() -> u64 {
+pub(crate) fn xorshift(seed: u64) -> impl FnMut() -> u64 {
     let mut state = seed;
     move || {
         state ^= state << 13;

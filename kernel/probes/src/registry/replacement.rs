@@ -47,13 +47,29 @@ mod tests {
     use super::*;
     use crate::{
         data::position::Positions,
-        insn::{decode, pushed_register, translate},
+        insn::{Insn, classify, decode, is_plain, pushed_register, translate, xorshift},
     };
 
     const PROBED: u64 = 0xffff_ffff_8001_2340;
     const SLOT: u64 = 0xffff_ffff_a000_0040;
 
     /// Also where each part of the slot leads, and the register that is pushed.
+    fn is_what_its_translation_would_be(insn: &Insn) {
+        let translation = translate(insn, SLOT, Ending::Resume).unwrap();
+        let (code, len) = plain_slot(insn.bytes(), SLOT, insn.next_ip());
+        assert_eq!(&code[..len], translation.code(), "{insn:?}");
+        let positions = Positions::<4>::of(&translation).unwrap();
+        let plain = Positions::<4>::of_plain(insn.len() as u8);
+        for offset in 0..len {
+            assert_eq!(plain.at(offset), positions.at(offset), "{insn:?} {offset}");
+        }
+        assert_eq!(
+            pushed_register(insn.bytes()),
+            insn.pushed_register(),
+            "{insn:?}"
+        );
+    }
+
     #[test]
     fn a_plain_instruction_gets_the_slot_that_its_translation_would_be() {
         let plain: [&[u8]; 7] = [
@@ -70,15 +86,26 @@ mod tests {
         ];
         for bytes in plain {
             let insn = decode(bytes, PROBED).unwrap();
-            let translation = translate(&insn, SLOT, Ending::Resume).unwrap();
-            let (code, len) = plain_slot(bytes, SLOT, insn.next_ip());
-            assert_eq!(&code[..len], translation.code(), "{insn:?}");
-            let positions = Positions::<4>::of(&translation).unwrap();
-            let plain = Positions::<4>::of_plain(bytes.len() as u8);
-            for offset in 0..len {
-                assert_eq!(plain.at(offset), positions.at(offset), "{insn:?} {offset}");
-            }
-            assert_eq!(pushed_register(bytes), insn.pushed_register(), "{insn:?}");
+            assert!(is_plain(&insn, classify(&insn, &[]).unwrap()), "{insn:?}");
+            is_what_its_translation_would_be(&insn);
         }
+        // Bytes of all kinds; REX prefixes and the opcodes of usual instructions are frequent.
+        let mut random = xorshift(0x9e37_79b9_7f4a_7c15);
+        let (mut plain, mut others) = (0, 0);
+        for _ in 0..100_000 {
+            let mut bytes = [random().to_le_bytes(), random().to_le_bytes()].concat();
+            bytes[0] = [bytes[0], 0x48, 0x41, 0x66][(random() >> 20) as usize % 4];
+            let Ok(insn) = decode(&bytes, PROBED) else {
+                continue;
+            };
+            match classify(&insn, &bytes[insn.len()..]) {
+                Ok(class) if is_plain(&insn, class) => {
+                    is_what_its_translation_would_be(&insn);
+                    plain += 1;
+                }
+                _ => others += 1,
+            }
+        }
+        assert!(plain > 10_000 && others > 10_000, "{plain} {others}");
     }
 }

@@ -4,8 +4,9 @@
 //! single-stepped if its first probe asks for that. A post slot comes with the first post handler
 //! and goes with the last. A counter, and the instances of a kretprobe, belong to each probe.
 //!
-//! An entry of which facts are known ([`EntryFacts`](crate::insn::EntryFacts)) is not decoded: its
-//! first instruction runs unchanged anywhere, so the slot is its bytes and a jump.
+//! Most instructions run unchanged anywhere, so the slot is their bytes and a jump, and nothing is
+//! translated. An entry of which facts are known ([`EntryFacts`](crate::insn::EntryFacts)) begins
+//! with one, so it is not even decoded.
 //!
 //! # Contexts
 //! Under the registry's lock. A site is the operation's own until it is in the table. New code in a
@@ -113,8 +114,8 @@ impl<P: Host> Probes<P> {
         Ok(())
     }
 
-    /// The same for an instruction of these bytes, to be executed unchanged and translated: what
-    /// [`translate`] makes of it, without decoding.
+    /// The same for an instruction of these bytes that runs unchanged anywhere and is not stepped:
+    /// what [`translate`] makes of it.
     fn fill_plain_site(
         &self,
         state: &mut State,

@@ -48,8 +48,7 @@ pub(crate) struct Target<'a> {
 /// The instruction there.
 pub(super) enum TargetInsn<'a> {
     Decoded(&'a Insn, Class),
-    /// These bytes, the first of an entry of which facts are known: executed unchanged at any
-    /// address.
+    /// These bytes, to be translated: they are executed unchanged at any address.
     Plain(&'a [u8]),
 }
 
@@ -230,10 +229,13 @@ impl<P: Host> Probes<P> {
             .unwrap_or_default();
         let class = insn::classify(insn, behind)
             .map_err(|refusal| ProbeError::Instruction { addr, refusal })?;
-        let insn = TargetInsn::Decoded(insn, class);
+        let is_plain = step == StepMethod::Translate && insn::is_plain(insn, class);
         Ok(Target {
             addr,
-            insn,
+            insn: match is_plain {
+                true => TargetInsn::Plain(insn.bytes()),
+                false => TargetInsn::Decoded(insn, class),
+            },
             entry: EntryFacts::UNKNOWN,
         })
     }
