@@ -199,13 +199,6 @@ impl ProgramFile {
         }
     }
 
-    /// The bytes of the file from `offset` on, at most `most`.
-    fn code(&self, offset: u64, most: u64) -> &[u8] {
-        let start = offset as usize;
-        let end = start.saturating_add(most as usize).min(self.bytes.len());
-        self.bytes.get(start..end).unwrap_or_default()
-    }
-
     /// The function that has `address`.
     fn function_at(&self, address: u64) -> Option<Range<u64>> {
         let after = self
@@ -252,20 +245,24 @@ impl ProgramFile {
             if self.walk.0 != function.start {
                 self.walk = (function.start, BoundaryWalk::new());
             }
-            let mut walk = core::mem::take(&mut self.walk.1);
-            let code = self.code(start, function.end - function.start);
-            let found = walk.find(code, function.start, addr).copied();
-            self.walk.1 = walk;
-            return match found {
-                Ok(insn) => Ok(insn),
+            let code = part(&self.bytes, start, function.end - function.start);
+            return match self.walk.1.find(code, function.start, addr) {
+                Ok(insn) => Ok(*insn),
                 Err(BoundaryError::MidInstruction { start }) => {
                     Err(UprobeError::MidInstruction { addr, start })
                 }
                 Err(BoundaryError::Undecodable(cause)) => Err(undecodable(cause)),
             };
         }
-        decode(self.code(offset, MAX_INSN_BYTES as u64), addr).map_err(undecodable)
+        decode(part(&self.bytes, offset, MAX_INSN_BYTES as u64), addr).map_err(undecodable)
     }
+}
+
+/// The bytes of a file from `offset` on, at most `most`.
+fn part(bytes: &[u8], offset: u64, most: u64) -> &[u8] {
+    let start = offset as usize;
+    let end = start.saturating_add(most as usize).min(bytes.len());
+    bytes.get(start..end).unwrap_or_default()
 }
 
 /// Files of programs, each read once for the probes of a batch that follow one another.

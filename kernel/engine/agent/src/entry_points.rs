@@ -15,8 +15,8 @@
 //! What records are is in [`crate::records`], what helpers do in [`crate::helpers`].
 //!
 //! # Contexts
-//! Any, with the CPU kept, and DF and AC clear. They are on the hit path. No kernel may let them be
-//! probed.
+//! Any, with the CPU kept. For C functions DF and AC are clear. They are on the hit path. No kernel
+//! may let them be probed.
 
 #[doc(hidden)]
 pub mod graph;

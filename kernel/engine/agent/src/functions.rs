@@ -89,13 +89,13 @@ fn program<A: Agent>(how: &How<'_>) -> Result<Source, BuildError> {
         .mov(Reg::R1, CONTEXT)
         .call(Helper::FuncIp)
         .store(RECORD, 8, Size::B8, Reg::R0)
-        .load(Reg::R1, CONTEXT, Register::Sp.offset(), Size::B8)
-        .load(Reg::R1, Reg::R1, 0, Size::B8)
-        .store(RECORD, 16, Size::B8, Reg::R1);
+        .load(Reg::R0, CONTEXT, Register::Sp.offset(), Size::B8)
+        .load(Reg::R0, Reg::R0, 0, Size::B8)
+        .store(RECORD, 16, Size::B8, Reg::R0);
     for (register, at) in arguments.iter().zip((RECORD_BYTES as i16..).step_by(8)) {
         builder
-            .load(Reg::R1, CONTEXT, register.offset(), Size::B8)
-            .store(RECORD, at, Size::B8, Reg::R1);
+            .load(Reg::R0, CONTEXT, register.offset(), Size::B8)
+            .store(RECORD, at, Size::B8, Reg::R0);
     }
     builder.submit(RECORD);
     if how.with_stack {

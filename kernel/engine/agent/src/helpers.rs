@@ -567,8 +567,7 @@ unsafe extern "C" fn trace_text_bytes_at_most() {
 /// address, while the text is copied.
 ///
 /// # Safety
-/// 1. A verified program calls it, with its CPU kept, DF and AC clear, and a record that it has
-///    reserved.
+/// 1. A verified program calls it, with its CPU kept, and a record that it has reserved.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn trace_append_text() {

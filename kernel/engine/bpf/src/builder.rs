@@ -23,6 +23,9 @@ use crate::{
     ProgramKind, Reg, Size, Target, Width, context::Register,
 };
 
+/// The bit of the interrupt flag among the processor's flags.
+const INTERRUPT_FLAG: i32 = 9;
+
 /// A place in the program that jumps name before it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label(u16);
@@ -275,8 +278,6 @@ impl Builder {
     /// the register `context` has, or else 0. [`Helper::EventReserve`] cannot know, because a
     /// breakpoint turns them off.
     fn interrupts_off(&mut self, dst: Reg, context: Reg) -> &mut Self {
-        /// The bit of the interrupt flag among the processor's flags.
-        const INTERRUPT_FLAG: i32 = 9;
         self.load(dst, context, Register::Flags.offset(), Size::B8)
             .alu(AluOp::ShiftRight, dst, INTERRUPT_FLAG)
             .alu(AluOp::And, dst, 1)
@@ -284,14 +285,18 @@ impl Builder {
     }
 
     /// Adds to the flags of a record of [`Helper::EventReserve`] whether interrupts were off at the
-    /// probe. The registers `record` and `context` have the two. `r0` and `r1` are lost.
+    /// probe. The registers `record` and `context` have the two. `r0` is lost.
     pub fn note_interrupts_off(&mut self, record: Reg, context: Reg) -> &mut Self {
         /// Where the common header has its flags.
         const FLAGS: i16 = 2;
-        self.interrupts_off(Reg::R0, context)
-            .load(Reg::R1, record, FLAGS, Size::B1)
-            .alu(AluOp::Or, Reg::R1, Reg::R0)
-            .store(record, FLAGS, Size::B1, Reg::R1)
+        let on = self.label();
+        // A branch, because they are seldom off.
+        self.load(Reg::R0, context, Register::Flags.offset(), Size::B8)
+            .branch(Condition::AnyBit, Reg::R0, 1 << INTERRUPT_FLAG, on)
+            .load(Reg::R0, record, FLAGS, Size::B1)
+            .alu(AluOp::Or, Reg::R0, 1)
+            .store(record, FLAGS, Size::B1, Reg::R0)
+            .place(on)
     }
 
     /// Records the call stack of the probe whose context the register `context` has. `r0` to `r5`

@@ -1,8 +1,10 @@
 //! Which register of the machine holds each register of the program.
 //!
-//! A program that calls out has the registers of the C calling convention, so that arguments are in
-//! place. Any other program gets as few registers as possible, because a probe must save each one.
-//! Registers whose contents are never needed at the same time share one.
+//! A probe must save each register of the machine that its program changes. A program that calls out
+//! has the registers of the C calling convention, so that arguments are in place. One that no call
+//! must keep shares a register with an argument, because calls change that one anyway. Any other
+//! program gets as few registers as possible. Registers whose contents are never needed at the same
+//! time share one.
 
 use bpf::{AluOp, Insn, Operand, Reg, Width};
 
@@ -49,10 +51,13 @@ const C: Assignment = [
 
 /// Chooses. Registers in `avoid` are taken last.
 pub fn assign(env: &Env, flow: &Flow, avoid: GprSet) -> Assignment {
-    if (0..env.insns().len()).any(|i| flow.before[i].is_some() && env.is_call_out(i)) {
-        return C;
-    }
+    let is_reached_call = |i: &usize| flow.before[*i].is_some() && env.is_call_out(*i);
+    let calls = || (0..env.insns().len()).filter(is_reached_call);
     let (conflicts, used) = conflicts(env, flow);
+    if calls().next().is_some() {
+        let kept = calls().fold(RegSet::default(), |kept, i| kept.or(flow.live_out[i]));
+        return beside_arguments(used, kept, conflicts, avoid);
+    }
     let groups = groups(env, flow, conflicts);
     let order = |avoided| {
         ORDER
@@ -80,6 +85,37 @@ pub fn assign(env: &Env, flow: &Flow, avoid: GprSet) -> Assignment {
             // There are more registers than the program has.
             assignment[usize::from(member.number())] = free.unwrap_or(asm::RAX);
             done = done.with(member);
+        }
+    }
+    assignment
+}
+
+/// The assignment for a program whose calls must keep what is in `kept`.
+fn beside_arguments(
+    used: RegSet,
+    kept: RegSet,
+    conflicts: [RegSet; 11],
+    avoid: GprSet,
+) -> Assignment {
+    let mut assignment = C;
+    for reg in [Reg::R6, Reg::R7, Reg::R8, Reg::R9] {
+        if !used.has(reg) || kept.has(reg) {
+            continue;
+        }
+        let conflict = conflicts[usize::from(reg.number())];
+        let is_free = |gpr: &Gpr| {
+            let holds = |other: &Reg| assignment[usize::from(other.number())] == *gpr;
+            !Reg::ALL
+                .iter()
+                .filter(|other| holds(other))
+                .any(|other| conflict.has(*other))
+        };
+        // The first argument first: what a call gets last is often that.
+        let free = [asm::RDI, asm::RSI, asm::RDX, asm::RCX, asm::RAX]
+            .into_iter()
+            .filter(is_free);
+        if let Some(gpr) = free.min_by_key(|gpr| avoid.has(*gpr)) {
+            assignment[usize::from(reg.number())] = gpr;
         }
     }
     assignment

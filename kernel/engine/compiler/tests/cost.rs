@@ -11,7 +11,9 @@ use bpf::{
     context::Register,
     verifier::verify,
 };
-use bpf_compiler::{Array, Calls, Code, Form, Machine, MapRuntime, PerCpu, PidTgid, compile};
+use bpf_compiler::{
+    Array, Calls, Code, Form, Given, Machine, MapRuntime, PerCpu, PidTgid, Routine, compile,
+};
 use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl};
 
 const DEAD: Form = Form::Jump {
@@ -25,6 +27,11 @@ const LIVE: Form = Form::Jump {
 
 /// The program as it is compiled for maps far from everything, of which each CPU has a part.
 fn compiled(program: Program, form: Form, cpu: PerCpu) -> Code {
+    compiled_with(program, form, cpu, false)
+}
+
+/// The same; `routines`: whether there is a routine in place of each helper.
+fn compiled_with(program: Program, form: Form, cpu: PerCpu, routines: bool) -> Code {
     let maps: Vec<MapRuntime> = program
         .maps
         .iter()
@@ -59,7 +66,12 @@ fn compiled(program: Program, form: Form, cpu: PerCpu) -> Code {
         not_recording: Some(0x28),
         records_off: Some(0x30),
         helper: &|_| 0xffff_ffff_8000_0000,
-        routine: &|_, _| None,
+        routine: &|_, _| {
+            routines.then_some(Routine {
+                address: 0xffff_ffff_8000_0000,
+                arguments: [Given::Argument; 4],
+            })
+        },
     };
     compile(&verify(program).unwrap(), form, &maps, &machine).unwrap()
 }
@@ -247,8 +259,8 @@ fn a_record_that_is_not_taken_is_only_counted() {
 /// AC would let helpers reach user memory, and DF would turn their copies round.
 #[test]
 fn flags_that_c_relies_on_are_cleared_where_the_probed_code_may_have_set_them() {
-    let clears = |form| {
-        let code = compiled(count_by_di(), form, PER_CPU);
+    let clears = |form, routines| {
+        let code = compiled_with(count_by_di(), form, PER_CPU, routines);
         let decoder = Decoder::new(64, &code.bytes, DecoderOptions::NONE);
         let codes: Vec<Op> = decoder.into_iter().map(|insn| insn.code()).collect();
         let before_call = codes
@@ -257,8 +269,46 @@ fn flags_that_c_relies_on_are_cleared_where_the_probed_code_may_have_set_them() 
             .unwrap();
         [Op::Cld, Op::Clac].map(|code| before_call.contains(&code))
     };
-    assert_eq!(clears(DEAD), [false, false]);
-    assert_eq!(clears(LIVE), [true, true]);
-    assert_eq!(clears(Form::Breakpoint), [true, true]);
-    assert_eq!(clears(Form::Handler), [false, false]);
+    assert_eq!(clears(DEAD, false), [false, false]);
+    assert_eq!(clears(LIVE, false), [true, true]);
+    assert_eq!(clears(Form::Breakpoint, false), [true, true]);
+    assert_eq!(clears(Form::Handler, false), [false, false]);
+    // Routines clear them where they need it.
+    for form in [DEAD, LIVE, Form::Breakpoint, Form::Handler] {
+        assert_eq!(clears(form, true), [false, false]);
+    }
+}
+
+/// A register of the program that no call must keep costs nothing to save.
+#[test]
+fn what_no_call_keeps_is_in_a_register_that_calls_change() {
+    let record = |is_kept| {
+        let mut b = Builder::new(ProgramKind::Probe);
+        let ring = b.map(MapDef::ring("ring"));
+        let end = b.label();
+        b.load_map(R1, ring)
+            .mov(R2, 16)
+            .mov(R3, 0)
+            .call(Helper::RingReserve)
+            .branch(Condition::Equal, bpf::Reg::R0, 0, end)
+            .mov(R6, bpf::Reg::R0);
+        if is_kept {
+            b.call(Helper::WatchedAddress);
+        }
+        b.store(R6, 0, Size::B8, 1)
+            .store(R6, 8, Size::B8, 2)
+            .mov(R1, R6)
+            .mov(R2, 0)
+            .call(Helper::RingSubmit)
+            .place(end)
+            .exit(0);
+        let code = compiled_with(b.finish().unwrap(), DEAD, GS, true);
+        let decoder = Decoder::new(64, &code.bytes, DecoderOptions::NONE);
+        decoder
+            .into_iter()
+            .filter(|insn| insn.code() == Op::Push_r64)
+            .count()
+    };
+    // Those that a routine changes, and one more.
+    assert_eq!([record(false), record(true)], [5, 6]);
 }

@@ -21,7 +21,7 @@
 //!     stack.
 //!
 //! # Contexts
-//! As for all operations of hits. DF is clear.
+//! As for all operations of hits. DF and AC may be set: they are cleared before Rust is called.
 
 use core::{arch::naked_asm, mem::offset_of};
 
@@ -86,6 +86,9 @@ macro_rules! at_home {
             "push r9",
             "push r10",
             "push r11",
+            "pushfq",
+            "and qword ptr [rsp], {neither}",
+            "popfq",
             "and rsp, -16",
             "mov rdx, rcx",
             "movabs rax, {turned}",
@@ -100,6 +103,7 @@ macro_rules! at_home {
             ".cfi_restore rbp",
             "ret",
             ".cfi_endproc",
+            neither = const !0x40400_i64,
             turned = const TURNED,
             multiplier = const MULTIPLIER,
             mask = const offset_of!(Table, mask),

@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //! ROUTINE-1. They are routines in the sense of [`bpf_compiler::Routine`]: they change `rax`,
-//!     `rcx`, `rdx`, `rsi`, `rdi` and the flags.
+//!     `rcx`, `rdx`, `rsi`, `rdi` and the flags. DF and AC may be set until one calls C code.
 //!
 //! # Contexts
 //! As for all entry points.
@@ -100,7 +100,7 @@ macro_rules! record_submit {
     };
 }
 
-/// Calls a C function at the end of a routine.
+/// Calls a C function at the end of a routine. Any of the flags may be set that C code wants clear.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! call_slowly {
@@ -116,6 +116,9 @@ macro_rules! call_slowly {
     push r9
     push r10
     push r11
+    pushfq
+    and qword ptr [rsp], ~0x40400
+    popfq
     and rsp, -16
     call ",
             $function,
@@ -289,8 +292,7 @@ macro_rules! routines {
         /// The helper `Helper::RingSubmit`: the record is in `rdi`.
         ///
         /// # Safety
-        /// 1. A verified program calls it, with its CPU kept, DF and AC clear, and a record that it
-        ///    has reserved.
+        /// 1. A verified program calls it, with its CPU kept, and a record that it has reserved.
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         unsafe extern "C" fn trace_ring_submit() {

@@ -186,12 +186,12 @@ impl Lower<'_> {
             match self.env.form {
                 Form::Jump { flags_live, .. } => {
                     if flags_live {
-                        self.clear_flags();
+                        self.clear_flags_for_c();
                     }
                     let count = Mem::gs(self.machine.preempt_count);
                     self.asm.step(Bytes::B4, count, false, false);
                 }
-                Form::Breakpoint | Form::Watchpoint => self.clear_flags(),
+                Form::Breakpoint | Form::Watchpoint => self.clear_flags_for_c(),
                 Form::Handler | Form::Call => {}
             }
         }
@@ -200,8 +200,11 @@ impl Lower<'_> {
         self.note_level();
     }
 
-    /// Clears the flags that C code relies on.
-    fn clear_flags(&mut self) {
+    /// Clears the flags that C code relies on, if there is any.
+    fn clear_flags_for_c(&mut self) {
+        if self.only_routines {
+            return;
+        }
         self.asm.cld();
         if self.machine.clears_ac {
             self.asm.clac();

@@ -89,6 +89,8 @@ impl Place {
             // mov r8 to r11, [rbp - 8 …]; leave; ret
             let mut routine = vec![0x55, 0x48, 0x89, 0xe5];
             routine.extend([0x41, 0x50, 0x41, 0x51, 0x41, 0x52, 0x41, 0x53]);
+            // pushfq; and qword ptr [rsp], ~DF; popfq
+            routine.extend([0x9c, 0x48, 0x81, 0x24, 0x24, 0xff, 0xfb, 0xff, 0xff, 0x9d]);
             routine.extend([0x48, 0x83, 0xe4, 0xf0, 0xe8]);
             let distance = at as i32 - (routine_at + routine.len() + 4) as i32;
             routine.extend(distance.to_le_bytes());
