@@ -419,6 +419,10 @@ impl Asm {
             (Rm::Mem(_), Src::Rm(Rm::Reg(src))) => self.encode(shape(&[op << 3 | 1]), src.0, dst),
             (Rm::Mem(_), Src::Rm(Rm::Mem(_))) => unreachable!("one operand is a register"),
             (_, Src::Imm(imm)) => match i8::try_from(imm) {
+                _ if size == Bytes::B1 => {
+                    self.encode(shape(&[0x80]), op, dst);
+                    self.put(&imm.to_le_bytes()[..1]);
+                }
                 Ok(imm) => {
                     self.encode(shape(&[0x83]), op, dst);
                     self.put(&imm.to_le_bytes());
@@ -431,7 +435,8 @@ impl Asm {
         }
     }
 
-    /// `dst = dst OP src`, 32 or 64 bits. Not both are in memory.
+    /// `dst = dst OP src`, 32 or 64 bits. Not both are in memory. Also 8 bits of memory, with a
+    /// constant.
     pub fn op(&mut self, op: Op, size: Bytes, dst: Rm, src: Src) {
         self.op_encoded(op, size, false, dst, src);
     }

@@ -7,6 +7,7 @@
 //! So a definition is emitted only if some use on some path does not know the content.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use bpf::{
     AluOp, Argument, Condition, Helper, Insn, MapIndex, Memory, Operand, ProgramKind, Reg, Size,
@@ -443,17 +444,23 @@ impl Flow {
                 ..
             })
         );
-        let leads_there = |insn: &Insn| match insn {
-            Insn::Jump { target } | Insn::Branch { target, .. } => usize::from(target.0) == next,
-            _ => false,
-        };
         let is_both_ways = self.before[next]
             .as_ref()
             .is_some_and(|before| matches!(env.next(next, before), Next::Either(_)));
         compares
             && is_both_ways
             && !self.live_out[next].has(Reg::R0)
-            && !env.insns().iter().any(leads_there)
+            && !self.is_entered(env, next..next + 1)
+    }
+
+    /// Whether a jump or branch leads to one of the instructions in `range`.
+    pub fn is_entered(&self, env: &Env, range: Range<usize>) -> bool {
+        env.insns().iter().any(|insn| match insn {
+            Insn::Jump { target } | Insn::Branch { target, .. } => {
+                range.contains(&usize::from(target.0))
+            }
+            _ => false,
+        })
     }
 }
 

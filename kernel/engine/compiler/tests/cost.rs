@@ -5,7 +5,7 @@
 //! bound.
 
 use bpf::{
-    Builder, Condition, Helper, MapDef, Program, ProgramKind,
+    AluOp, Builder, Condition, Helper, MapDef, Program, ProgramKind,
     Reg::{R1, R2, R3, R4, R6, R10},
     Size,
     context::Register,
@@ -311,4 +311,23 @@ fn what_no_call_keeps_is_in_a_register_that_calls_change() {
     };
     // Those that a routine changes, and one more.
     assert_eq!([record(false), record(true)], [5, 6]);
+}
+
+/// As the words of a key and the flags of a record are changed.
+#[test]
+fn a_number_is_changed_where_it_is() {
+    let changed = |is_needed| {
+        let mut b = Builder::new(ProgramKind::Probe);
+        b.store(R10, -8, Size::B8, 5)
+            .load(R1, R10, -8, Size::B8)
+            .alu(AluOp::Add, R1, 7)
+            .store(R10, -8, Size::B8, R1);
+        if is_needed {
+            b.store(R10, -16, Size::B8, R1);
+        }
+        b.exit(0);
+        executed(&compiled(b.finish().unwrap(), DEAD, GS), &[])
+    };
+    // sub, mov, add, add, ret; else with a register to save and load, and two stores of it.
+    assert_eq!([changed(false), changed(true)], [5, 10]);
 }

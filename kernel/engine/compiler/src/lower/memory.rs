@@ -4,7 +4,9 @@
 //! and a base that is not the kernel's is refused by code out of line ([`Refused`]). All else lies
 //! in memory that is there, as the verifier has found out.
 
-use bpf::{AtomicOp, Memory, Operand, ProgramKind, Reg, Size, Width, context::Register};
+use bpf::{
+    AluOp, AtomicOp, Insn, Memory, Operand, ProgramKind, Reg, Size, Width, context::Register,
+};
 use fallible::push;
 
 use super::{Lower, Place, Refused, size_of_access, values::in_instance};
@@ -12,6 +14,7 @@ use crate::{
     ADDRESS_BEFORE_RETURN, BreakpointFrame, CompileError, Form, INSTANCE_RETURN_ADDRESS,
     KERNEL_MEMORY_END, WatchpointFrame,
     asm::{self, Asm, Bytes, Cc, Gpr, Mem, Op, Rm, Src},
+    flow::Value,
 };
 
 impl Lower<'_> {
@@ -75,6 +78,84 @@ impl Lower<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Compiles a load, the arithmetic that follows it, and the store of its result to the same
+    /// place as one instruction, if that has their effect. Returns whether it does.
+    pub(super) fn change_in_memory(&mut self) -> Result<bool, CompileError> {
+        let at = self.at;
+        let Some(
+            &[
+                Insn::Load {
+                    dst,
+                    base,
+                    offset,
+                    size,
+                    ..
+                },
+                Insn::Alu {
+                    width,
+                    op,
+                    dst: changed,
+                    operand,
+                },
+                Insn::Store {
+                    base: store_base,
+                    offset: store_offset,
+                    size: store_size,
+                    value: Operand::Reg(stored),
+                },
+            ],
+        ) = self.env.insns().get(at..at + 3)
+        else {
+            return Ok(false);
+        };
+        let op = match op {
+            AluOp::Add => Op::Add,
+            AluOp::Sub => Op::Sub,
+            AluOp::And => Op::And,
+            AluOp::Or => Op::Or,
+            AluOp::Xor => Op::Xor,
+            _ => return Ok(false),
+        };
+        let is_one_place = (base, offset, size) == (store_base, store_offset, store_size);
+        let is_one_number = dst == changed && dst == stored && operand != Operand::Reg(dst);
+        let is_whole = size != Size::B8 || width == Width::W64;
+        let may_be_needed = self.flow.live_out[at + 2].has(dst);
+        if !is_one_place || !is_one_number || base == dst || !is_whole || may_be_needed {
+            return Ok(false);
+        }
+        // Programs write no other memory.
+        if !matches!(self.env.memory(at)?, Memory::Own | Memory::Stack { .. }) {
+            return Ok(false);
+        }
+        let (Some(before), Some(_)) = (self.flow.before[at + 1], self.flow.before[at + 2]) else {
+            return Ok(false);
+        };
+        let is_known = |at, before| {
+            let value = self.env.defines(at, before);
+            value.is_none_or(|(_, value)| value != Value::Unknown)
+        };
+        if is_known(at, &self.before)
+            || is_known(at + 1, &before)
+            || self.flow.is_entered(self.env, at + 1..at + 3)
+        {
+            return Ok(false);
+        }
+        let bytes = size_of_access(size);
+        let place = self.operand(operand);
+        let src = match (bytes, place) {
+            (Bytes::B1, Place::Imm(value)) => Src::Imm(value as i32),
+            (Bytes::B4, Place::Imm(value)) => Src::Imm(value as i32),
+            (Bytes::B4 | Bytes::B8, place) => match self.source(Width::W64, place) {
+                Src::Rm(rm) => Src::Rm(Rm::Reg(self.in_register(Place::Rm(rm)))),
+                imm => imm,
+            },
+            _ => return Ok(false),
+        };
+        let mem = self.memory(base, offset)?;
+        self.asm.op(op, bytes, Rm::Mem(mem), src);
+        Ok(true)
     }
 
     /// `to = ` the low bytes of a register of the probed code, extended.

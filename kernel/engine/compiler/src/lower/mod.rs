@@ -512,6 +512,9 @@ impl Lower<'_> {
             }
         }
         let insn = self.env.insns()[self.at];
+        if matches!(insn, Insn::Load { .. }) && self.change_in_memory()? {
+            return Ok(After::Goto(self.at + 3));
+        }
         // A result that is not needed is written, too.
         if let Some((reg, _)) = defined
             && !matches!(insn, Insn::Call { .. })

@@ -5,8 +5,8 @@
 
 use bpf::{
     AluOp, AtomicOp, Insn,
-    Reg::{R0, R6, R10},
-    STACK_BYTES, Size,
+    Reg::{self, R0, R6, R10},
+    STACK_BYTES, Size, Width,
     context::{self, Register},
 };
 
@@ -144,6 +144,9 @@ impl Writer<'_> {
                     signed: size != Size::B8 && self.random.one_in(4),
                 });
                 self.set(dst, Holds::Number);
+                if dst != base && self.random.one_in(3) {
+                    self.change(dst, (base, offset, size), place);
+                }
             }
             4 if is_readable => {
                 let op = atomic(self.random);
@@ -184,6 +187,51 @@ impl Writer<'_> {
                         value,
                     });
                 }
+            }
+        }
+    }
+
+    /// Changes a number that was just loaded from there, and stores it back. Now and then
+    /// something of it is forgotten: it goes elsewhere, or is a part of it.
+    fn change(&mut self, dst: Reg, (base, offset, size): (Reg, i16, Size), place: Option<usize>) {
+        const OPERATIONS: [AluOp; 6] = [
+            AluOp::Add,
+            AluOp::Sub,
+            AluOp::And,
+            AluOp::Or,
+            AluOp::Xor,
+            AluOp::Mul,
+        ];
+        let holds = self.holds(base);
+        let operand = self.operand();
+        if self.holds(base) != holds || self.holds(dst) != Holds::Number {
+            return;
+        }
+        self.insns.push(Insn::Alu {
+            width: if self.random.one_in(4) {
+                Width::W32
+            } else {
+                Width::W64
+            },
+            op: self.random.of(&OPERATIONS),
+            dst,
+            operand,
+        });
+        let bytes = if self.random.one_in(8) {
+            Size::B1
+        } else {
+            size
+        };
+        if place.is_none_or(|place| self.overwrite(place, bytes.bytes() as usize)) {
+            self.insns.push(Insn::Store {
+                base,
+                offset,
+                size: bytes,
+                value: dst.into(),
+            });
+            // What nobody needs afterwards may never be in a register.
+            if self.kept & bit(dst) == 0 && self.random.one_in(2) {
+                self.constant(dst);
             }
         }
     }
