@@ -1,10 +1,10 @@
 //! Which register of the machine holds each register of the program.
 //!
-//! A probe must save each register of the machine that its program changes. A program that calls out
-//! has the registers of the C calling convention, so that arguments are in place. One that no call
-//! must keep shares a register with an argument, because calls change that one anyway. Any other
-//! program gets as few registers as possible. Registers whose contents are never needed at the same
-//! time share one.
+//! A probe must save each register of the machine that its program changes. A program that calls
+//! out has the registers of the C calling convention, so that arguments are in place. One of its
+//! registers that no call must keep shares a register with an argument, because calls change that
+//! one anyway. Any other program gets as few registers as possible. Registers whose contents are
+//! never needed at the same time share one.
 
 use bpf::{AluOp, Insn, Operand, Reg, Width};
 

@@ -212,9 +212,9 @@ pub enum Given {
 }
 
 /// A routine that does the work of a helper in a call whose constants are known. It changes `rax`,
-/// `rcx`, `rdx`, `rsi`, `rdi` and the flags, and nothing else. The stack need not be aligned, and DF
-/// and AC need not be clear: a routine clears them itself if it calls C code. So a program that calls
-/// no others saves fewer registers, and leaves these flags alone.
+/// `rcx`, `rdx`, `rsi`, `rdi` and the flags, and nothing else. The stack need not be aligned. Nor
+/// need DF and AC be clear, because a routine that calls C code clears them itself. So a program
+/// that calls no others saves fewer registers, and leaves these flags alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Routine {
     pub address: u64,
