@@ -4,14 +4,11 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Where the last search of a sorted list ended. Who asks about the addresses of a function, or of
 /// one function after the other, is answered without a search. It is only a hint: any CPU may
-/// change it at any moment, and the answer does not depend on it.
+/// change it at any moment, and the answer does not depend on it. The default is that of no search.
 #[derive(Debug, Default)]
 pub struct LastSearch(AtomicUsize);
 
 impl LastSearch {
-    /// Before any search.
-    pub const START: Self = Self(AtomicUsize::new(0));
-
     /// How many elements of `sorted` are `before` what is looked for: what
     /// [`partition_point`](slice::partition_point) says. Any context.
     pub fn of<T>(&self, sorted: &[T], before: impl Fn(&T) -> bool) -> usize {

@@ -327,7 +327,7 @@ impl<'a> Table<'a> {
             entries: Vec::new(),
             by_name: Vec::new(),
             names: strings,
-            last_search: LastSearch::START,
+            last_search: LastSearch::default(),
         };
         // Where the section of each entry ends, until the sizes are known.
         let mut limits = Vec::new();
@@ -401,7 +401,7 @@ impl<'a> Table<'a> {
             entries: Vec::new(),
             by_name: Vec::new(),
             names: list,
-            last_search: LastSearch::START,
+            last_search: LastSearch::default(),
         };
         let mut limits = Vec::new();
         for line in list.lines() {
