@@ -217,7 +217,8 @@ impl BoundaryWalk {
         if last.is_some() && prefix_start.is_none() {
             for place in &mut self.run[1..] {
                 match instructions.next() {
-                    Some(Ok(insn)) if !insn.is_forced_emulation_prefix() => *place = Some(insn),
+                    // What `ud2` is depends on the bytes after it, which may not be known yet.
+                    Some(Ok(insn)) if insn.code() != Code::Ud2 => *place = Some(insn),
                     // An error belongs to the one who asks about that instruction.
                     _ => break,
                 }

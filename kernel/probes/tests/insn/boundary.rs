@@ -5,7 +5,8 @@
 //! that goes on from its last answer is compared with a search from the function's start.
 
 use probes::insn::{
-    BoundaryError, BoundaryWalk, DecodeError, Insn, Instructions, decode, landing_pad_len,
+    BoundaryError, BoundaryWalk, DecodeError, Insn, Instructions, MAX_INSN_BYTES, decode,
+    landing_pad_len,
 };
 
 const START: u64 = 0xffff_ffff_8010_0000;
@@ -251,6 +252,39 @@ fn a_walk_answers_in_any_order_as_a_search_from_the_start_does() {
             let found = walk.find(&function, START, START + at).copied();
             let found = found.map(|insn| (insn.ip(), insn.len()));
             assert_eq!(found, answer(at), "{order:?} at {at}");
+        }
+    }
+}
+
+/// As a batch asks, which reads the bytes of a function as far as its targets need them.
+#[test]
+fn a_walk_answers_right_while_more_bytes_become_known() {
+    const NEEDED: usize = 2 * MAX_INSN_BYTES;
+    // nop or int3, the prefix of cpuid, and more of them.
+    for before in 0..NEEDED * 3 {
+        for signature in [b"xen", b"kvm"] {
+            let mut function = vec![0x90; before];
+            function.extend([0x0f, 0x0b]);
+            function.extend(signature);
+            function.extend([0x0f, 0xa2]);
+            function.extend([0xcc; 2 * NEEDED]);
+            for first in 0..NEEDED {
+                let (mut walk, mut known) = (BoundaryWalk::new(), 0);
+                for target in first..before + 12 {
+                    if known < target + NEEDED {
+                        known = (target + NEEDED).max(2 * known).min(function.len());
+                    }
+                    let bytes = &function[..known];
+                    let at = START + target as u64;
+                    let place = |insn: &Insn| (insn.ip(), insn.len());
+                    let found = walk.find(bytes, START, at).map(place);
+                    let fresh = BoundaryWalk::new().find(bytes, START, at).map(place);
+                    assert_eq!(
+                        found, fresh,
+                        "{signature:?} at {before}: {target} of {known}"
+                    );
+                }
+            }
         }
     }
 }
