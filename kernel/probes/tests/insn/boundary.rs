@@ -260,17 +260,23 @@ fn a_walk_answers_in_any_order_as_a_search_from_the_start_does() {
 #[test]
 fn a_walk_answers_right_while_more_bytes_become_known() {
     const NEEDED: usize = 2 * MAX_INSN_BYTES;
-    // nop or int3, the prefix of cpuid, and more of them.
-    for before in 0..NEEDED * 3 {
+    const LONG_NOP: [u8; 9] = [0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0];
+    for before in 0..NEEDED * 4 {
         for signature in [b"xen", b"kvm"] {
-            let mut function = vec![0x90; before];
+            // Nops, then the prefix of a cpuid.
+            let mut function = LONG_NOP.repeat(before / LONG_NOP.len());
+            function.resize(before, 0x90);
             function.extend([0x0f, 0x0b]);
             function.extend(signature);
             function.extend([0x0f, 0xa2]);
             function.extend([0xcc; 2 * NEEDED]);
-            for first in 0..NEEDED {
+            let nops = (0..before / LONG_NOP.len()).map(|nop| nop * LONG_NOP.len());
+            let nops: Vec<usize> = nops.collect();
+            for (first, last) in nops.iter().flat_map(|a| nops.iter().map(move |b| (*a, *b))) {
+                // Two nops, then each byte from the prefix on.
+                let targets = [first, last].into_iter().chain(before..before + 9);
                 let (mut walk, mut known) = (BoundaryWalk::new(), 0);
-                for target in first..before + 12 {
+                for target in targets {
                     if known < target + NEEDED {
                         known = (target + NEEDED).max(2 * known).min(function.len());
                     }
@@ -279,10 +285,8 @@ fn a_walk_answers_right_while_more_bytes_become_known() {
                     let place = |insn: &Insn| (insn.ip(), insn.len());
                     let found = walk.find(bytes, START, at).map(place);
                     let fresh = BoundaryWalk::new().find(bytes, START, at).map(place);
-                    assert_eq!(
-                        found, fresh,
-                        "{signature:?} at {before}: {target} of {known}"
-                    );
+                    let told = (first, last, target, before);
+                    assert_eq!(found, fresh, "{signature:?} {told:?}");
                 }
             }
         }
