@@ -1,6 +1,10 @@
 //! A kernel that runs, and a socket on which the command `trace` comes to it.
 
-use std::{path::PathBuf, process::Command};
+use std::{
+    path::PathBuf,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use boot::{
     guest::{End, Event, Guest},
@@ -9,7 +13,13 @@ use boot::{
     qemu::Machine,
 };
 
-use crate::tracer::program;
+use crate::{
+    processors::{self, Taken},
+    tracer::program,
+};
+
+/// How long such a kernel may say nothing that a test waits for.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A kernel that waits for tracers. All functions panic if it does not do as it should.
 pub struct Traced {
@@ -19,6 +29,7 @@ pub struct Traced {
     pub socket: PathBuf,
     guest: Guest,
     log: String,
+    _processors: Taken,
 }
 
 impl Traced {
@@ -27,33 +38,39 @@ impl Traced {
     pub fn boot(kernel: Kernel, mut machine: Machine, name: &str) -> Self {
         let socket = std::env::temp_dir().join(format!("{name}.{}", std::process::id()));
         machine.listen_at(&socket);
+        // All of its CPUs are busy all the time.
+        let taken = processors::for_guest(4 * machine.cpus);
         let guest = Guest::start(&machine, Install::Allowed).unwrap();
         let mut traced = Self {
             kernel,
             socket,
             guest,
             log: String::new(),
+            _processors: taken,
         };
         traced.read_until("a tracer may come");
         traced
     }
 
     fn read_until(&mut self, words: &str) {
+        let deadline = Some(Instant::now() + PATIENCE);
         while !self.log.contains(words) {
-            match self.guest.next(None).unwrap() {
+            match self.guest.next(deadline).unwrap() {
                 Event::Output(output) => self.log += &String::from_utf8_lossy(&output),
-                Event::End(_) | Event::Deadline => panic!("it has ended: {}", self.log),
+                Event::End(_) => panic!("it has ended: {}", self.log),
+                Event::Deadline => panic!("it does not say {words:?}: {}", self.log),
             }
         }
     }
 
     /// Its end, after all of its log.
     pub fn end(mut self) -> (End, String) {
+        let deadline = Some(Instant::now() + PATIENCE);
         loop {
-            match self.guest.next(None).unwrap() {
+            match self.guest.next(deadline).unwrap() {
                 Event::Output(output) => self.log += &String::from_utf8_lossy(&output),
                 Event::End(end) => return (end, self.log),
-                Event::Deadline => {}
+                Event::Deadline => panic!("it does not end: {}", self.log),
             }
         }
     }

@@ -345,7 +345,6 @@ fn churn() {
     const ROUNDS: u64 = 12;
     STOP.store(false, Relaxed);
     let tasks = [0, 1].map(|cpu| spawn("check", Some(cpu), call_until_stopped, 0));
-    let mut hits = 0;
     for _ in 0..ROUNDS {
         let kprobe = register(Box::new(Kprobe::new().symbol("add").pre(see_arguments)));
         let kretprobe = Kretprobe::new().symbol("triple").handler(see_result);
@@ -353,7 +352,6 @@ fn churn() {
         while kprobe.hits() == 0 {
             tasks::yield_now();
         }
-        hits += kprobe.hits();
         drop(kretprobe);
     }
     STOP.store(true, Release);
@@ -361,7 +359,6 @@ fn churn() {
     while PROBES.reap().expect("this is a task") > 0 {
         tasks::yield_now();
     }
-    assert!(hits >= ROUNDS);
 }
 
 fn users() {

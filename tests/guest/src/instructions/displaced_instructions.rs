@@ -467,7 +467,6 @@ fn a_debugger_that_a_displaced_jump_to_nowhere_calls_hits_probes() {
 /// The same with an NMI, which the CPU sends itself by a displaced store.
 #[guest_test]
 fn an_nmi_on_top_of_a_displaced_instruction_hits_probes() {
-    let cpu = without_interrupts(percpu::cpu_id);
     for step in [StepMethod::Translate, StepMethod::TrapFlag] {
         let on_top = probes_on_top();
         let mut senders = Vec::new();
@@ -492,6 +491,10 @@ fn an_nmi_on_top_of_a_displaced_instruction_hits_probes() {
                 );
             }
         }
+        assert!(
+            !senders.is_empty(),
+            "{step:?}: the sender is not a function any more"
+        );
         for count in [&POSTS, &NMIS, &NMIS_IN_HITS, &WRONG] {
             count.store(0, SeqCst);
         }
@@ -499,7 +502,7 @@ fn an_nmi_on_top_of_a_displaced_instruction_hits_probes() {
         let mut sent = 0;
         // A step's own trap comes before the NMI, which finds a handler then.
         while sent < 10 || step == StepMethod::Translate && NMIS_IN_HITS.load(SeqCst) == 0 {
-            without_interrupts(|| smp::send_nmi(cpu));
+            without_interrupts(|| smp::send_nmi(percpu::cpu_id()));
             sent += 1;
             while NMIS.load(SeqCst) < sent {
                 core::hint::spin_loop();

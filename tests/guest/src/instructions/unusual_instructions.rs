@@ -14,13 +14,15 @@ use kernel::{
         smp,
     },
     probes::{
-        FaultVerdict, Kprobe, PROBES, PreVerdict, PtRegs,
+        FaultVerdict, Kprobe, PreVerdict, PtRegs,
         StepMethod::{Translate, TrapFlag},
         register,
     },
     symbols,
     task::kthread::spawn_kthread,
 };
+
+use crate::tools::jumps::Optimization;
 
 fn address(name: &str) -> u64 {
     symbols::lookup_name(name)
@@ -164,7 +166,7 @@ fn nothing_of_a_hit_comes_behind_a_write_of_the_gs_base() {
     };
     for (method, optimize) in [(Translate, true), (Translate, false), (TrapFlag, true)] {
         HITS.store(0, SeqCst);
-        PROBES.set_optimization(optimize).unwrap();
+        let _jumps = Optimization::set(optimize);
         let probe = register(Box::new(write().step_method(method))).unwrap();
         call();
         let error = register(Box::new(write().post(after))).unwrap_err();
@@ -181,7 +183,6 @@ fn nothing_of_a_hit_comes_behind_a_write_of_the_gs_base() {
     assert_eq!(error.name(), "msr-write");
     let error = register(Box::new(write().post(after).disabled())).unwrap_err();
     assert_eq!(error.name(), "msr-write");
-    PROBES.set_optimization(true).unwrap();
     call();
 }
 
@@ -214,7 +215,7 @@ fn a_refused_msr_write_goes_on_at_its_fix_up() {
 fn a_probed_locked_instruction_loses_no_update() {
     const TIMES: u64 = 20_000;
     for (method, optimize) in [(Translate, true), (Translate, false), (TrapFlag, false)] {
-        PROBES.set_optimization(optimize).unwrap();
+        let _jumps = Optimization::set(optimize);
         COUNTER.store(0, SeqCst);
         let probe = Kprobe::new()
             .symbol("unusual_locked")
@@ -237,7 +238,6 @@ fn a_probed_locked_instruction_loses_no_update() {
         );
         drop(probe);
     }
-    PROBES.set_optimization(true).unwrap();
 }
 
 /// A probed instruction on per-CPU data is not moved to another CPU in its middle, however long it

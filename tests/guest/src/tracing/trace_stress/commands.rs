@@ -12,7 +12,7 @@ use kernel::{
     errno::Errno,
     fs,
     probes::{Kprobe, Kretprobe, PROBES, PreVerdict, register},
-    task::kthread::spawn_kthread,
+    task::{self, kthread::spawn_kthread},
     trace::{TRACING, events::EVENTS},
 };
 
@@ -89,7 +89,7 @@ fn a_count_is_lowered_once_for_each_change() {
     for _ in 0..ROUNDS {
         recording.store(true, SeqCst);
         while recording.load(SeqCst) {
-            core::hint::spin_loop();
+            task::schedule();
         }
     }
     fire.end();
