@@ -80,84 +80,6 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Compiles a load, the arithmetic that follows it, and the store of its result to the same
-    /// place as one instruction, if that has their effect. Returns whether it does.
-    pub(super) fn change_in_memory(&mut self) -> Result<bool, CompileError> {
-        let at = self.at;
-        let Some(
-            &[
-                Insn::Load {
-                    dst,
-                    base,
-                    offset,
-                    size,
-                    ..
-                },
-                Insn::Alu {
-                    width,
-                    op,
-                    dst: changed,
-                    operand,
-                },
-                Insn::Store {
-                    base: store_base,
-                    offset: store_offset,
-                    size: store_size,
-                    value: Operand::Reg(stored),
-                },
-            ],
-        ) = self.env.insns().get(at..at + 3)
-        else {
-            return Ok(false);
-        };
-        let op = match op {
-            AluOp::Add => Op::Add,
-            AluOp::Sub => Op::Sub,
-            AluOp::And => Op::And,
-            AluOp::Or => Op::Or,
-            AluOp::Xor => Op::Xor,
-            _ => return Ok(false),
-        };
-        let is_one_place = (base, offset, size) == (store_base, store_offset, store_size);
-        let is_one_number = dst == changed && dst == stored && operand != Operand::Reg(dst);
-        let is_whole = size != Size::B8 || width == Width::W64;
-        let may_be_needed = self.flow.live_out[at + 2].has(dst);
-        if !is_one_place || !is_one_number || base == dst || !is_whole || may_be_needed {
-            return Ok(false);
-        }
-        // Programs write no other memory.
-        if !matches!(self.env.memory(at)?, Memory::Own | Memory::Stack { .. }) {
-            return Ok(false);
-        }
-        let (Some(before), Some(_)) = (self.flow.before[at + 1], self.flow.before[at + 2]) else {
-            return Ok(false);
-        };
-        let is_known = |at, before| {
-            let value = self.env.defines(at, before);
-            value.is_none_or(|(_, value)| value != Value::Unknown)
-        };
-        if is_known(at, &self.before)
-            || is_known(at + 1, &before)
-            || self.flow.is_entered(self.env, at + 1..at + 3)
-        {
-            return Ok(false);
-        }
-        let bytes = size_of_access(size);
-        let place = self.operand(operand);
-        let src = match (bytes, place) {
-            (Bytes::B1, Place::Imm(value)) => Src::Imm(value as i32),
-            (Bytes::B4, Place::Imm(value)) => Src::Imm(value as i32),
-            (Bytes::B4 | Bytes::B8, place) => match self.source(Width::W64, place) {
-                Src::Rm(rm) => Src::Rm(Rm::Reg(self.in_register(Place::Rm(rm)))),
-                imm => imm,
-            },
-            _ => return Ok(false),
-        };
-        let mem = self.memory(base, offset)?;
-        self.asm.op(op, bytes, Rm::Mem(mem), src);
-        Ok(true)
-    }
-
     /// `to = ` the low bytes of a register of the probed code, extended.
     pub(super) fn load_context(&mut self, to: Gpr, register: Register, bytes: Bytes, signed: bool) {
         match (self.env.form, register) {
@@ -328,6 +250,84 @@ impl Lower<'_> {
             self.asm.mov(Bytes::B8, asm::RAX, Rm::Reg(copy));
         }
     }
+}
+
+/// Compiles a load, the arithmetic that follows it, and the store of its result to the same
+/// place as one instruction, if that has their effect. Returns whether it does.
+pub(super) fn change_in_memory(lower: &mut Lower) -> Result<bool, CompileError> {
+    let at = lower.at;
+    let Some(
+        &[
+            Insn::Load {
+                dst,
+                base,
+                offset,
+                size,
+                ..
+            },
+            Insn::Alu {
+                width,
+                op,
+                dst: changed,
+                operand,
+            },
+            Insn::Store {
+                base: store_base,
+                offset: store_offset,
+                size: store_size,
+                value: Operand::Reg(stored),
+            },
+        ],
+    ) = lower.env.insns().get(at..at + 3)
+    else {
+        return Ok(false);
+    };
+    let op = match op {
+        AluOp::Add => Op::Add,
+        AluOp::Sub => Op::Sub,
+        AluOp::And => Op::And,
+        AluOp::Or => Op::Or,
+        AluOp::Xor => Op::Xor,
+        _ => return Ok(false),
+    };
+    let is_one_place = (base, offset, size) == (store_base, store_offset, store_size);
+    let is_one_number = dst == changed && dst == stored && operand != Operand::Reg(dst);
+    let is_whole = size != Size::B8 || width == Width::W64;
+    let may_be_needed = lower.flow.live_out[at + 2].has(dst);
+    if !is_one_place || !is_one_number || base == dst || !is_whole || may_be_needed {
+        return Ok(false);
+    }
+    // Programs write no other memory.
+    if !matches!(lower.env.memory(at)?, Memory::Own | Memory::Stack { .. }) {
+        return Ok(false);
+    }
+    let (Some(before), Some(_)) = (lower.flow.before[at + 1], lower.flow.before[at + 2]) else {
+        return Ok(false);
+    };
+    let is_known = |at, before| {
+        let value = lower.env.defines(at, before);
+        value.is_none_or(|(_, value)| value != Value::Unknown)
+    };
+    if is_known(at, &lower.before)
+        || is_known(at + 1, &before)
+        || lower.flow.is_entered(lower.env, at + 1..at + 3)
+    {
+        return Ok(false);
+    }
+    let bytes = size_of_access(size);
+    let place = lower.operand(operand);
+    let src = match (bytes, place) {
+        (Bytes::B1, Place::Imm(value)) => Src::Imm(value as i32),
+        (Bytes::B4, Place::Imm(value)) => Src::Imm(value as i32),
+        (Bytes::B4 | Bytes::B8, place) => match lower.source(Width::W64, place) {
+            Src::Rm(rm) => Src::Rm(Rm::Reg(lower.in_register(Place::Rm(rm)))),
+            imm => imm,
+        },
+        _ => return Ok(false),
+    };
+    let mem = lower.memory(base, offset)?;
+    lower.asm.op(op, bytes, Rm::Mem(mem), src);
+    Ok(true)
 }
 
 /// `to = ` the function whose call this is.

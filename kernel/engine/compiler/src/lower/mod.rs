@@ -512,7 +512,7 @@ impl Lower<'_> {
             }
         }
         let insn = self.env.insns()[self.at];
-        if matches!(insn, Insn::Load { .. }) && self.change_in_memory()? {
+        if matches!(insn, Insn::Load { .. }) && memory::change_in_memory(self)? {
             return Ok(After::Goto(self.at + 3));
         }
         // A result that is not needed is written, too.
