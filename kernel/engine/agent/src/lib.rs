@@ -96,3 +96,5 @@ pub use platform::{Agent, Traced};
 pub use probes;
 pub use serial::Serial;
 pub use state::{MarkError, Tracing};
+#[doc(hidden)]
+pub use trace_maps::call_slowly;

@@ -63,8 +63,8 @@ macro_rules! pin {
     };
 }
 
-/// The whole of a routine: its lines and their own operands; then, from label 9 on, the call of
-/// `$slowly`, with the third argument from `rcx`.
+/// Calls a C function at the end of a routine, which keeps all but what HOME-1 names. Any of the
+/// flags may be set that C code wants clear: DF and AC.
 ///
 /// ```text
 ///     rbp + 8    the return address
@@ -72,38 +72,53 @@ macro_rules! pin {
 ///     rbp - 32   r8, r9, r10, r11
 ///     rsp        aligned
 /// ```
+#[doc(hidden)]
+#[macro_export]
+macro_rules! call_slowly {
+    ($function:literal) => {
+        concat!(
+            "
+    push rbp
+    .cfi_def_cfa_offset 16
+    .cfi_offset rbp, -16
+    mov rbp, rsp
+    .cfi_def_cfa_register rbp
+    push r8
+    push r9
+    push r10
+    push r11
+    pushfq
+    and qword ptr [rsp], ~0x40400
+    popfq
+    and rsp, -16
+    call ",
+            $function,
+            "
+    mov r8, [rbp - 8]
+    mov r9, [rbp - 16]
+    mov r10, [rbp - 24]
+    mov r11, [rbp - 32]
+    leave
+    .cfi_def_cfa rsp, 8
+    .cfi_restore rbp
+    ret
+    "
+        )
+    };
+}
+
+/// The whole of a routine: its lines and their own operands; then, from label 9 on, the call of
+/// `$slowly`, with the third argument from `rcx`.
 macro_rules! at_home {
     ($slowly:ident, $($line:expr),+; $($name:ident = const $value:expr),+) => {
         naked_asm!(
             ".cfi_startproc",
             $($line,)+
-            "9: push rbp",
-            ".cfi_def_cfa_offset 16",
-            ".cfi_offset rbp, -16",
-            "mov rbp, rsp",
-            ".cfi_def_cfa_register rbp",
-            "push r8",
-            "push r9",
-            "push r10",
-            "push r11",
-            "pushfq",
-            "and qword ptr [rsp], {neither}",
-            "popfq",
-            "and rsp, -16",
-            "mov rdx, rcx",
+            "9: mov rdx, rcx",
             "movabs rax, {turned}",
             "xor rsi, rax",
-            "call {slowly}",
-            "mov r8, [rbp - 8]",
-            "mov r9, [rbp - 16]",
-            "mov r10, [rbp - 24]",
-            "mov r11, [rbp - 32]",
-            "leave",
-            ".cfi_def_cfa rsp, 8",
-            ".cfi_restore rbp",
-            "ret",
+            crate::call_slowly!("{slowly}"),
             ".cfi_endproc",
-            neither = const !0x40400_i64,
             turned = const TURNED,
             multiplier = const MULTIPLIER,
             mask = const offset_of!(Table, mask),

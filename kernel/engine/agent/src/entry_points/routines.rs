@@ -100,42 +100,6 @@ macro_rules! record_submit {
     };
 }
 
-/// Calls a C function at the end of a routine. Any of the flags may be set that C code wants clear.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! call_slowly {
-    ($function:literal) => {
-        concat!(
-            "
-    push rbp
-    .cfi_def_cfa_offset 16
-    .cfi_offset rbp, -16
-    mov rbp, rsp
-    .cfi_def_cfa_register rbp
-    push r8
-    push r9
-    push r10
-    push r11
-    pushfq
-    and qword ptr [rsp], ~0x40400
-    popfq
-    and rsp, -16
-    call ",
-            $function,
-            "
-    mov r8, [rbp - 8]
-    mov r9, [rbp - 16]
-    mov r10, [rbp - 24]
-    mov r11, [rbp - 32]
-    leave
-    .cfi_def_cfa rsp, 8
-    .cfi_restore rbp
-    ret
-    "
-        )
-    };
-}
-
 /// The whole of a routine that reserves: its lines, operands of its own, and those of
 /// [`record_reserve!`](crate::record_reserve!) and
 /// [`record_begin_of_size!`](crate::record_begin_of_size!). `$slowly` does in Rust, from the
