@@ -418,11 +418,11 @@ impl Asm {
             (Rm::Reg(dst), Src::Rm(src)) => self.encode(shape(&[op << 3 | 3]), dst.0, src),
             (Rm::Mem(_), Src::Rm(Rm::Reg(src))) => self.encode(shape(&[op << 3 | 1]), src.0, dst),
             (Rm::Mem(_), Src::Rm(Rm::Mem(_))) => unreachable!("one operand is a register"),
+            (_, Src::Imm(imm)) if size == Bytes::B1 => {
+                self.encode(shape(&[0x80]), op, dst);
+                self.put(&imm.to_le_bytes()[..1]);
+            }
             (_, Src::Imm(imm)) => match i8::try_from(imm) {
-                _ if size == Bytes::B1 => {
-                    self.encode(shape(&[0x80]), op, dst);
-                    self.put(&imm.to_le_bytes()[..1]);
-                }
                 Ok(imm) => {
                     self.encode(shape(&[0x83]), op, dst);
                     self.put(&imm.to_le_bytes());

@@ -51,11 +51,10 @@ const C: Assignment = [
 
 /// Chooses. Registers in `avoid` are taken last.
 pub fn assign(env: &Env, flow: &Flow, avoid: GprSet) -> Assignment {
-    let is_reached_call = |i: &usize| flow.before[*i].is_some() && env.is_call_out(*i);
-    let calls = || (0..env.insns().len()).filter(is_reached_call);
     let (conflicts, used) = conflicts(env, flow);
-    if calls().next().is_some() {
-        let kept = calls().fold(RegSet::default(), |kept, i| kept.or(flow.live_out[i]));
+    let is_reached_call = |i: &usize| flow.before[*i].is_some() && env.is_call_out(*i);
+    let calls = (0..env.insns().len()).filter(is_reached_call);
+    if let Some(kept) = calls.map(|i| flow.live_out[i]).reduce(RegSet::or) {
         return beside_arguments(used, kept, conflicts, avoid);
     }
     let groups = groups(env, flow, conflicts);

@@ -111,6 +111,16 @@ impl Env<'_> {
         self.verified.facts().get(i)?.most_index
     }
 
+    /// Whether a jump or branch leads to one of the instructions in `range`.
+    pub fn is_entered(&self, range: Range<usize>) -> bool {
+        self.insns().iter().any(|insn| match insn {
+            Insn::Jump { target } | Insn::Branch { target, .. } => {
+                range.contains(&usize::from(target.0))
+            }
+            _ => false,
+        })
+    }
+
     /// Whether an index that is not known must be compared with the number of entries.
     pub fn is_index_checked(&self, at: usize, entries: u32) -> bool {
         let most = self.most_index(at);
@@ -450,17 +460,7 @@ impl Flow {
         compares
             && is_both_ways
             && !self.live_out[next].has(Reg::R0)
-            && !self.is_entered(env, next..next + 1)
-    }
-
-    /// Whether a jump or branch leads to one of the instructions in `range`.
-    pub fn is_entered(&self, env: &Env, range: Range<usize>) -> bool {
-        env.insns().iter().any(|insn| match insn {
-            Insn::Jump { target } | Insn::Branch { target, .. } => {
-                range.contains(&usize::from(target.0))
-            }
-            _ => false,
-        })
+            && !env.is_entered(next..next + 1)
     }
 }
 

@@ -29,45 +29,52 @@ const fn condition(condition: Condition) -> Cc {
     }
 }
 
+/// The operation of the machine that can also change memory, if there is one.
+pub(super) const fn operation(op: AluOp) -> Option<Op> {
+    match op {
+        AluOp::Add => Some(Op::Add),
+        AluOp::Sub => Some(Op::Sub),
+        AluOp::And => Some(Op::And),
+        AluOp::Or => Some(Op::Or),
+        AluOp::Xor => Some(Op::Xor),
+        _ => None,
+    }
+}
+
 impl Lower<'_> {
     pub(super) fn alu(&mut self, width: Width, op: AluOp, dst: Reg, operand: Operand) {
         let size = bytes_of(width);
         let to = self.phys(dst);
         let place = self.operand(operand);
-        let simple = match op {
-            AluOp::Mov => {
-                match (width, place) {
-                    (Width::W64, place) => self.load(to, place),
-                    (Width::W32, place) => {
-                        let src = self.in_rm(place);
-                        self.asm.mov(Bytes::B4, to, src);
-                    }
+        match op {
+            AluOp::Mov => match (width, place) {
+                (Width::W64, place) => self.load(to, place),
+                (Width::W32, place) => {
+                    let src = self.in_rm(place);
+                    self.asm.mov(Bytes::B4, to, src);
                 }
-                return;
+            },
+            AluOp::Add | AluOp::Sub | AluOp::And | AluOp::Or | AluOp::Xor => {
+                if let Some(operation) = operation(op) {
+                    let to = self.own(dst);
+                    let src = self.source(width, place);
+                    self.asm.op(operation, size, Rm::Reg(to), src);
+                }
             }
-            AluOp::Add => Op::Add,
-            AluOp::Sub => Op::Sub,
-            AluOp::And => Op::And,
-            AluOp::Or => Op::Or,
-            AluOp::Xor => Op::Xor,
             AluOp::Mul => {
                 let to = self.own(dst);
                 match self.source(width, place) {
                     Src::Imm(imm) => self.asm.imul_imm(size, to, Rm::Reg(to), imm),
                     Src::Rm(src) => self.asm.imul(size, to, src),
                 }
-                return;
             }
-            AluOp::ShiftLeft => return self.shift(Shift::Left, width, dst, place),
-            AluOp::ShiftRight => return self.shift(Shift::Right, width, dst, place),
-            AluOp::ShiftRightSigned => return self.shift(Shift::RightSigned, width, dst, place),
+            AluOp::ShiftLeft => self.shift(Shift::Left, width, dst, place),
+            AluOp::ShiftRight => self.shift(Shift::Right, width, dst, place),
+            AluOp::ShiftRightSigned => self.shift(Shift::RightSigned, width, dst, place),
             AluOp::Div | AluOp::SignedDiv | AluOp::Mod | AluOp::SignedMod => {
-                return self.divide(width, op, dst, place);
+                self.divide(width, op, dst, place);
             }
-        };
-        let to = self.own(dst);
-        let src = self.source(width, place);
-        self.asm.op(simple, size, Rm::Reg(to), src);
+        }
     }
 
     pub(super) fn shift(&mut self, shift: Shift, width: Width, dst: Reg, count: Place) {

@@ -7,7 +7,12 @@
 use bpf::{Helper, ProgramKind, Reg, Width, context::Register};
 use fallible::push;
 
-use super::{Lower, Place, SAMPLE, memory::load_function, routine, values::in_instance};
+use super::{
+    Lower, Place, SAMPLE,
+    memory::load_function,
+    routine,
+    values::{beside_memory, in_instance},
+};
 use crate::{
     Array, Calls, CompileError, Form, Given, INSTANCE_RETURN_ADDRESS, INSTANCE_WORDS, PerCpu,
     Relocation, Sample,
@@ -201,10 +206,7 @@ impl Lower<'_> {
             }
         };
         let delta = self.place(Reg::R3);
-        let delta = match self.source(Width::W64, delta) {
-            Src::Rm(rm) => Src::Rm(Rm::Reg(self.in_register(Place::Rm(rm)))),
-            imm => imm,
-        };
+        let delta = beside_memory(self, Width::W64, delta);
         let mem = self.element(array, index, offset);
         let shared = array.cpu == PerCpu::Shared;
         match delta {

@@ -4,12 +4,15 @@
 //! and a base that is not the kernel's is refused by code out of line ([`Refused`]). All else lies
 //! in memory that is there, as the verifier has found out.
 
-use bpf::{
-    AluOp, AtomicOp, Insn, Memory, Operand, ProgramKind, Reg, Size, Width, context::Register,
-};
+use bpf::{AtomicOp, Insn, Memory, Operand, ProgramKind, Reg, Size, Width, context::Register};
 use fallible::push;
 
-use super::{Lower, Place, Refused, size_of_access, values::in_instance};
+use super::{
+    Lower, Place, Refused,
+    arithmetic::operation,
+    size_of_access,
+    values::{beside_memory, in_instance},
+};
 use crate::{
     ADDRESS_BEFORE_RETURN, BreakpointFrame, CompileError, Form, INSTANCE_RETURN_ADDRESS,
     KERNEL_MEMORY_END, WatchpointFrame,
@@ -190,10 +193,7 @@ impl Lower<'_> {
                     _ => Width::W64,
                 };
                 let place = self.place(reg);
-                let src = match self.source(width, place) {
-                    Src::Rm(rm) => Src::Rm(Rm::Reg(self.in_register(Place::Rm(rm)))),
-                    imm => imm,
-                };
+                let src = beside_memory(self, width, place);
                 self.asm.op_locked(op, size, mem, src);
             }
         }
@@ -282,13 +282,8 @@ pub(super) fn change_in_memory(lower: &mut Lower) -> Result<bool, CompileError> 
     else {
         return Ok(false);
     };
-    let op = match op {
-        AluOp::Add => Op::Add,
-        AluOp::Sub => Op::Sub,
-        AluOp::And => Op::And,
-        AluOp::Or => Op::Or,
-        AluOp::Xor => Op::Xor,
-        _ => return Ok(false),
+    let Some(op) = operation(op) else {
+        return Ok(false);
     };
     let is_one_place = (base, offset, size) == (store_base, store_offset, store_size);
     let is_one_number = dst == changed && dst == stored && operand != Operand::Reg(dst);
@@ -310,19 +305,15 @@ pub(super) fn change_in_memory(lower: &mut Lower) -> Result<bool, CompileError> 
     };
     if is_known(at, &lower.before)
         || is_known(at + 1, &before)
-        || lower.flow.is_entered(lower.env, at + 1..at + 3)
+        || lower.env.is_entered(at + 1..at + 3)
     {
         return Ok(false);
     }
     let bytes = size_of_access(size);
     let place = lower.operand(operand);
     let src = match (bytes, place) {
-        (Bytes::B1, Place::Imm(value)) => Src::Imm(value as i32),
-        (Bytes::B4, Place::Imm(value)) => Src::Imm(value as i32),
-        (Bytes::B4 | Bytes::B8, place) => match lower.source(Width::W64, place) {
-            Src::Rm(rm) => Src::Rm(Rm::Reg(lower.in_register(Place::Rm(rm)))),
-            imm => imm,
-        },
+        (Bytes::B1 | Bytes::B4, Place::Imm(value)) => Src::Imm(value as i32),
+        (Bytes::B4 | Bytes::B8, place) => beside_memory(lower, Width::W64, place),
         _ => return Ok(false),
     };
     let mem = lower.memory(base, offset)?;

@@ -53,6 +53,14 @@ pub(super) fn in_instance(lower: &mut Lower, scratch: Gpr, offset: i32) -> Mem {
     Mem::at(base, offset)
 }
 
+/// The content at `place` as an operand whose other one is in memory: a constant, or a register.
+pub(super) fn beside_memory(lower: &mut Lower, width: Width, place: Place) -> Src {
+    match lower.source(width, place) {
+        Src::Rm(rm) => Src::Rm(Rm::Reg(lower.in_register(Place::Rm(rm)))),
+        imm => imm,
+    }
+}
+
 impl Lower<'_> {
     /// A register's content at the entry, where it is now. The arguments of a handler are in some.
     pub(super) fn entry_register(&self, gpr: Gpr) -> Rm {
