@@ -17,7 +17,7 @@ use std::{
 use boot::{firmware::Firmware, guest::End, qemu::Machine};
 use rustix::process::{Pid, Signal, kill_process};
 use tests::{
-    Session, built,
+    Session, built, free_path,
     tracer::{CHILDREN, program},
 };
 use trace_interface::{
@@ -26,15 +26,6 @@ use trace_interface::{
     script::Attachment,
 };
 use trace_wire::stream::{About, Asked, BuildId, Capabilities, Capability, Events, KernelEnd};
-
-/// A path in the file system that no other test has.
-fn free_path(name: &str) -> PathBuf {
-    // A socket's address has little room, so it cannot lie among the artifacts.
-    let path = std::env::temp_dir().join(format!("{name}.{}", std::process::id()));
-    // It is there only if an earlier process of this number has left it.
-    let _ = fs::remove_file(&path);
-    path
-}
 
 /// `trace`, attached to the kernel at that socket, with its file.
 fn trace_at(socket: &Path, arguments: &[&str]) -> Command {

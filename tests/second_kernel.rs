@@ -26,7 +26,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tests::{
     Document, Over, Traced,
     document::{Masks, words},
-    record,
+    free_path, record,
     tracer::{program as program_of_tracer, words as words_of_shell},
 };
 
@@ -212,9 +212,7 @@ fn its_last_calls_are_shown_when_it_panics() {
 fn last_words_that_are_cut_off_are_told() {
     const OF_LAST_WORDS: usize = 3000;
     let kernel = traced("traced dies=order", "second.cut");
-    let path = std::env::temp_dir().join(format!("second.cut.line.{}", std::process::id()));
-    // It is there only if an earlier process of this number has left it.
-    let _ = fs::remove_file(&path);
+    let path = free_path("second.cut.line");
     let listener = UnixListener::bind(&path).unwrap();
     let real = kernel.socket.clone();
     let line = thread::spawn(move || {

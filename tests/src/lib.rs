@@ -38,5 +38,5 @@ pub use boots::{record, run};
 pub use catalogue::{Catalogue, GuestTest};
 pub use document::Document;
 pub use session::Session;
-pub use traced::Traced;
+pub use traced::{Traced, free_path};
 pub use transcript::{Over, Verdict};

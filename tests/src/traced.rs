@@ -1,6 +1,7 @@
 //! A kernel that runs, and a socket on which the command `trace` comes to it.
 
 use std::{
+    fs,
     path::PathBuf,
     process::Command,
     time::{Duration, Instant},
@@ -17,6 +18,15 @@ use crate::{
     processors::{self, Taken},
     tracer::program,
 };
+
+/// A path in the file system that no other test has, for a socket of that name.
+pub fn free_path(name: &str) -> PathBuf {
+    // A socket's address has little room, so it cannot lie among the artifacts.
+    let path = std::env::temp_dir().join(format!("{name}.{}", std::process::id()));
+    // It is there only if an earlier process of this number has left it.
+    let _ = fs::remove_file(&path);
+    path
+}
 
 /// How long such a kernel may say nothing that a test waits for.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -36,7 +46,7 @@ impl Traced {
     /// Boots `kernel` on this machine, up to its words "a tracer may come". A test has a `name` of
     /// its own.
     pub fn boot(kernel: Kernel, mut machine: Machine, name: &str) -> Self {
-        let socket = std::env::temp_dir().join(format!("{name}.{}", std::process::id()));
+        let socket = free_path(name);
         machine.listen_at(&socket);
         // All of its CPUs are busy all the time.
         let taken = processors::for_guest(4 * machine.cpus);

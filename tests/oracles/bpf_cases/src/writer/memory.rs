@@ -191,8 +191,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Changes a number that was just loaded from there, and stores it back. Now and then
-    /// something of it is forgotten: it goes elsewhere, or is a part of it.
+    /// Changes a number that was just loaded from there, and stores it back. Now and then only a
+    /// part of it is stored.
     fn change(&mut self, dst: Reg, (base, offset, size): (Reg, i16, Size), place: Option<usize>) {
         const OPERATIONS: [AluOp; 6] = [
             AluOp::Add,
