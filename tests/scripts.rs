@@ -275,19 +275,14 @@ fn counts_results_and_records_of_a_function_are_exact_through_memory_and_port() 
 /// A program that ends only when it is ended.
 const ENDLESS: &str = "exercise sleep 1000000000";
 
-/// Each 10 ms: counts, and writes a record with request 0; the fifth time, with request 1.
-fn interval_script() -> Script {
-    let mut w = Writer::new();
-    let ring = w.map(MapDef::ring("ring"));
+/// A program that counts its runs, and writes a record with request 0; the fifth time, with
+/// request 1.
+fn counting_to_five(w: &mut Writer, ring: u32) -> u32 {
     let times = w.map(MapDef {
         kind: MapKind::Array,
         ..MapDef::counters("times", 1)
     });
-    let begin = w.program(ProgramKind::Probe, |b| {
-        b.mov(R7, 1);
-        record(b, ring, 0);
-    });
-    let interval = w.program(ProgramKind::Probe, |b| {
+    w.program(ProgramKind::Probe, |b| {
         let (end, fifth) = (b.label(), b.label());
         b.store(R10, -8, Size::B8, 0)
             .load_map(R1, MapIndex(times as u16))
@@ -303,7 +298,18 @@ fn interval_script() -> Script {
         b.jump(end).place(fifth);
         record(b, ring, 1);
         b.place(end);
+    })
+}
+
+/// Each 10 ms: counts to five.
+fn interval_script() -> Script {
+    let mut w = Writer::new();
+    let ring = w.map(MapDef::ring("ring"));
+    let begin = w.program(ProgramKind::Probe, |b| {
+        b.mov(R7, 1);
+        record(b, ring, 0);
     });
+    let interval = counting_to_five(&mut w, ring);
     let end = w.program(ProgramKind::Probe, |b| {
         b.mov(R7, 99);
         record(b, ring, 0);
@@ -485,6 +491,50 @@ fn a_profile_that_the_ticks_cannot_keep_is_refused() {
     assert!(text.contains("ask for profile:hz:250 or less"), "{text}");
 }
 
+#[test]
+fn a_profile_runs_at_the_ticks() {
+    let mut w = Writer::new();
+    let ring = w.map(MapDef::ring("ring"));
+    let early = w.map(MapDef::counters("early", 1));
+    let tick = counting_to_five(&mut w, ring);
+    let never = w.program(ProgramKind::Probe, |b| {
+        b.add(MapIndex(early as u16), 0, 1);
+    });
+    w.script.requests = vec![Request::Forward, Request::Exit];
+    w.script.attachments = vec![
+        // A period goes by before the first run, and none of these does in a test.
+        Attachment::Profile {
+            program: never,
+            nanoseconds: 1000 * 1_000_000_000,
+        },
+        // These are more cycles than 64 bits count.
+        Attachment::Profile {
+            program: never,
+            nanoseconds: u64::MAX,
+        },
+        Attachment::Profile {
+            program: tick,
+            nanoseconds: TICK,
+        },
+    ];
+    let request = TraceRequest {
+        script: w.script.encode(),
+        run: Some(ENDLESS.into()),
+        ..TraceRequest::default()
+    };
+    let run = run_request(kernel(), &request, "", |_, _| {});
+    assert_eq!(run.end, End::Success, "{}", run.log);
+    assert_eq!(run.records(1), [5]);
+    assert_eq!(run.sums(early), []);
+    let (status, books) = run.ended();
+    assert_eq!((status, &books[..2]), (STATUS, &[(0, 0); 2][..]));
+    // Further ticks may come before the program has ended.
+    let (runs, missed) = books[2];
+    assert!(runs >= 5 && missed == 0, "{books:?}");
+    let expected: Vec<u64> = (1..=runs).filter(|run| *run != 5).collect();
+    assert_eq!(run.records(0), expected);
+}
+
 /// The host reads the maps while the guest runs, and sees what the guest itself sends at the end.
 /// `pairs` has two words that each hit sets to the same number, so a torn value shows.
 #[test]
@@ -584,7 +634,7 @@ fn maps_are_read_in_memory_while_the_script_runs() {
 }
 
 #[test]
-fn sources_stacks_and_profiles() {
+fn sources_by_name_have_stacks_and_results() {
     let kernel = kernel();
     let mut w = Writer::new();
     let ring = w.map(MapDef::ring("ring"));
@@ -595,8 +645,6 @@ fn sources_stacks_and_profiles() {
         value_size: 8 * 16,
         entries: 64,
     });
-    let ticks = w.map(MapDef::counters("ticks", 1));
-    let early = w.map(MapDef::counters("early", 1));
     let exits = w.program(ProgramKind::Probe, |b| {
         b.load_map(R2, MapIndex(stacks as u16))
             .mov(R3, 0)
@@ -608,12 +656,6 @@ fn sources_stacks_and_profiles() {
         b.load_register(R7, Register::Ax);
         record(b, ring, 1);
     });
-    let tick = w.program(ProgramKind::Probe, |b| {
-        b.add(MapIndex(ticks as u16), 0, 1);
-    });
-    let never = w.program(ProgramKind::Probe, |b| {
-        b.add(MapIndex(early as u16), 0, 1);
-    });
     w.script.requests = vec![Request::Forward; 2];
     w.script.attachments = vec![
         Attachment::Source {
@@ -623,20 +665,6 @@ fn sources_stacks_and_profiles() {
         Attachment::Source {
             program: results,
             name: "syscalls:sys_exit_mkdir".into(),
-        },
-        Attachment::Profile {
-            program: tick,
-            nanoseconds: TICK,
-        },
-        // A period goes by before the first run, and none of these does in a test.
-        Attachment::Profile {
-            program: never,
-            nanoseconds: 1000 * 1_000_000_000,
-        },
-        // These are more cycles than 64 bits count.
-        Attachment::Profile {
-            program: never,
-            nanoseconds: u64::MAX,
         },
     ];
     let run = run(kernel, &w.script);
@@ -663,10 +691,6 @@ fn sources_stacks_and_profiles() {
     }
     let failed = run.records(1).into_iter().filter(|result| *result != 0);
     assert_eq!(failed.count() as u64, CHILDREN);
-    let (_, books) = run.ended();
-    assert!(books[2].0 > 0, "no tick: {books:?}");
-    assert_eq!(run.sums(ticks), [(0, books[2].0)]);
-    assert_eq!(run.sums(early), []);
 }
 
 #[test]

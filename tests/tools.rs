@@ -450,15 +450,15 @@ fn wakeups_have_both_tasks_and_the_stack() {
 /// the air, and each return takes one away. So at the end each entry has its time, or is in the
 /// air, and no task can have more than one there, because interrupts are off in an interrupt.
 ///
-/// From the first switch to the workload to its last one, all probes are attached. In this time the
-/// interrupts of the timer are as many as the calls of its handler.
+/// From the first switch to the program to its last one, all probes are attached. In this time the
+/// interrupts of the timer are as many as the calls of its handler, and each sleep ends by one.
 #[test]
 fn hardirqs_times_interrupts() {
     let program = programs(
         &["hardirqs"],
         "tracepoint:sched:sched_switch {
-            if (args.next_comm == \"workload\") { @on = 1; }
-            if (args.prev_comm == \"workload\" && args.prev_state == 2) { @on = 0; }
+            if (args.next_comm == \"exercise\") { @on = 1; }
+            if (args.prev_comm == \"exercise\" && args.prev_state == 2) { @on = 0; }
         }
         kprobe:timer_interrupt /@on/ { @ticks = count(); }",
     );
@@ -469,7 +469,7 @@ fn hardirqs_times_interrupts() {
     let entry = "@air[tid]++; if (@on) { @entered[$vector] = count(); }";
     let program = with(program, "$begin = nsecs;", entry);
     let program = with(program, "return {", "@air[tid]--; @returned = count();");
-    let answers = Answers::of(&[&program]);
+    let answers = Answers::of(&["--run", "exercise sleep 50", &program]);
     let by_vector = answers.map("@irq_ns").as_object().unwrap();
     let timed: u64 = by_vector.values().map(total).sum();
     assert_eq!(timed, answers.number("@returned"));
@@ -478,7 +478,7 @@ fn hardirqs_times_interrupts() {
     // The timer's vector is the only one at which its handler is called.
     let entered = answers.counts("@entered");
     let ticks = answers.number("@ticks");
-    assert!(ticks > 0);
+    assert!(ticks >= 5, "{ticks}");
     assert!(
         entered.values().any(|count| *count == ticks),
         "{entered:?}: {ticks}"
@@ -525,15 +525,16 @@ fn lockwait_times_each_lock() {
 #[test]
 fn cpuwalk_shows_each_sample_of_a_cpu_that_works() {
     let further = "profile:hz:99 { @all[cpu] = count(); }
-                   profile:hz:99 /pid == 0/ { @idle[cpu] = count(); }";
+                   profile:hz:99 /pid == 0/ { @idle[cpu] = count(); }
+                   profile:hz:99 /pid != 0/ { @n++; if (@n == 20) { exit(); } }";
     let program = programs(&["cpuwalk"], further);
-    let answers = Answers::of(&["--smp", "2", "--run", "exercise rounds 30", &program]);
+    let answers = Answers::of(&["--smp", "2", "--run", "exercise spin", &program]);
     let cpus = buckets(answers.map("@cpu"));
     let busy: BTreeMap<String, u64> = cpus
         .into_iter()
         .map(|(cpu, samples)| (cpu.to_string(), samples))
         .collect();
-    assert!(!busy.is_empty());
+    assert!(busy.values().sum::<u64>() >= 20, "{busy:?}");
     let (all, idle) = (answers.counts("@all"), answers.counts("@idle"));
     for cpu in ["0", "1"] {
         let of = |map: &BTreeMap<&str, u64>| map.get(cpu).copied().unwrap_or(0);
@@ -541,20 +542,22 @@ fn cpuwalk_shows_each_sample_of_a_cpu_that_works() {
         assert_eq!(of_cpu + of(&idle), of(&all), "CPU {cpu}");
     }
     assert!(busy.keys().all(|cpu| all.contains_key(&**cpu)), "{busy:?}");
-    // Each of the three clauses is hit by each sample.
-    assert_eq!(answers.hits, 3 * answers.sum("@all"));
+    // Each of the four clauses is hit by each sample.
+    assert_eq!(answers.hits, 4 * answers.sum("@all"));
 }
 
 /// Each sample is in one bucket, and the last one in none twice.
 #[test]
 fn samples_are_complete() {
-    let program = programs(&["profile", "runqocc"], "");
-    let answers = Answers::of(&["--run", "exercise rounds 30", &program]);
-    assert!(answers.hits > 0);
-    assert_eq!(
-        answers.sum("@samples") + answers.sum("@waits"),
-        answers.hits
+    let program = programs(
+        &["profile", "runqocc"],
+        "profile:hz:99 { @n++; if (@n == 20) { exit(); } }",
     );
+    let answers = Answers::of(&["--run", "exercise spin", &program]);
+    let samples = answers.sum("@samples");
+    assert!(samples >= 20, "{samples}");
+    assert_eq!(answers.sum("@waits"), samples);
+    assert_eq!(answers.hits, 3 * samples);
 }
 
 /// All places that are listed are attached, and no others.
