@@ -7,7 +7,13 @@
 #[path = "../kernel/probes/tests/insn/own_text.rs"]
 mod own_text;
 
-use std::{collections::HashMap, fs, ops::Range, path::PathBuf, thread};
+use std::{
+    collections::{HashMap, HashSet},
+    fs,
+    ops::Range,
+    path::PathBuf,
+    thread,
+};
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use object::{
@@ -244,10 +250,11 @@ fn the_table_for_fast_walks_agrees_with_the_call_frame_information() {
     const BOTTOM: u64 = 0xffff_ff90_0000_8000;
     const END: u64 = BOTTOM + 0x8000;
     let stack = Words(BOTTOM..END);
-    // For the addresses of a half: how many the table describes, all, found interruptions, and
-    // steps to usual callers.
+    // For the addresses of a half: how many the table describes, all, found interruptions, steps to
+    // usual callers, and steps from entries.
     let half = |first| {
         let (mut described, mut all, mut interruptions, mut usual) = (0, 0, 0, 0);
+        let mut entries = 0;
         for address in text
             .iter()
             .flat_map(|text| text.clone().skip(first).step_by(2))
@@ -279,7 +286,8 @@ fn the_table_for_fast_walks_agrees_with_the_call_frame_information() {
                     assert!(address >= lowest);
                     stack.word(address)
                 };
-                let mut climber = walker;
+                let before = walker;
+                let mut climber = before;
                 let found = walker.step(&table, END, read);
                 if !interrupted {
                     let mut is_usual = false;
@@ -289,6 +297,19 @@ fn the_table_for_fast_walks_agrees_with_the_call_frame_information() {
                     });
                     assert!(!is_usual || climber == walker, "{address:#x}: {climber:x?}");
                     usual += u64::from(is_usual);
+                }
+                let mut leaver = before;
+                if leaver.leave_entry(&table, END, read) {
+                    assert_eq!(leaver, walker, "{address:#x}");
+                    entries += 1;
+                    // The return address is the last word of the stack, or lies beyond it.
+                    for (end, is_left) in [(lowest + 8, true), (lowest + 7, false), (0, false)] {
+                        let mut leaver = before;
+                        assert_eq!(leaver.leave_entry(&table, end, read), is_left);
+                        assert_eq!(leaver == before, !is_left);
+                    }
+                } else {
+                    assert_eq!(leaver, before, "{address:#x}");
                 }
                 if found == Found::Nothing {
                     continue;
@@ -315,9 +336,9 @@ fn the_table_for_fast_walks_agrees_with_the_call_frame_information() {
                 }
             }
         }
-        [described, all, interruptions, usual]
+        [described, all, interruptions, usual, entries]
     };
-    let [described, all, interruptions, usual] = thread::scope(|scope| {
+    let [described, all, interruptions, usual, entries] = thread::scope(|scope| {
         let even = scope.spawn(|| half(0));
         let odd = half(1);
         let even = even.join().expect("the even addresses fail, see above");
@@ -329,6 +350,14 @@ fn the_table_for_fast_walks_agrees_with_the_call_frame_information() {
     );
     assert!(interruptions > 0);
     assert!(usual > all / 2, "{usual} of {all} bytes");
+    let functions: HashSet<u64> = file
+        .symbols()
+        .filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.size() > 0)
+        .map(|symbol| symbol.address())
+        .collect();
+    // Each was left with two frame pointers. A few have frames like none else, or begin elsewhere.
+    let functions = functions.len() as u64;
+    assert!(entries * 10 > functions * 2 * 9, "{entries} of {functions}");
     assert!(described * 100 > all * 98, "{described} of {all} bytes");
 }
 

@@ -1,6 +1,6 @@
-//! Kernel stacks: 32 KiB each, above a page that is never mapped.
+//! Kernel stacks: 32 KiB each, above a guard of the same size, which is never mapped.
 //!
-//! Code that runs over the end of a stack hits that page. The processor cannot push a page fault's
+//! Code that runs over the end of a stack hits the guard. The processor cannot push a page fault's
 //! frame there either, so it raises #DF. That has a stack of its own, and reports the overflow.
 //!
 //! A stack is mapped once and reused for ever. Stacks that were given back wait in a list, linked
@@ -22,8 +22,12 @@ use x86_64::VirtAddr;
 
 /// Size of a kernel stack in bytes.
 pub const STACK_BYTES: u64 = 32 * 1024;
-/// From one stack to the next: the guard page comes first.
-const SPACING: u64 = STACK_BYTES + FRAME_SIZE as u64;
+/// From one stack to the next: the guard comes first. A power of two, because each call stack that
+/// is taken asks where its stack ends.
+const SPACING: u64 = GUARD_BYTES + STACK_BYTES;
+const GUARD_BYTES: u64 = STACK_BYTES;
+
+const _: () = assert!(SPACING.is_power_of_two());
 
 struct Pool {
     /// How many stacks have been mapped.
@@ -79,7 +83,7 @@ impl KernelStack {
             pool.unused = unsafe { link(top).read() };
             return Ok(Self { top });
         }
-        let bottom = STACKS_START + pool.mapped * SPACING + FRAME_SIZE as u64;
+        let bottom = STACKS_START + pool.mapped * SPACING + GUARD_BYTES;
         let pages = (bottom..bottom + STACK_BYTES)
             .step_by(FRAME_SIZE)
             .map(VirtAddr::new);
@@ -144,8 +148,8 @@ pub fn note_boot_stacks(stacks: [Range<u64>; 2]) {
 /// context.
 pub fn bounds(sp: u64) -> Range<u64> {
     if let Some(offset) = pool_offset(sp) {
-        let guard_end = sp - offset + FRAME_SIZE as u64;
-        return if offset < FRAME_SIZE as u64 {
+        let guard_end = sp - offset + GUARD_BYTES;
+        return if offset < GUARD_BYTES {
             0..0
         } else {
             guard_end..guard_end + STACK_BYTES
@@ -167,7 +171,7 @@ pub fn end_of(sp: u64) -> u64 {
     let offset = sp.wrapping_sub(STACKS_START);
     if offset < paging::STACKS_END - STACKS_START {
         let below = offset % SPACING;
-        return if below < FRAME_SIZE as u64 {
+        return if below < GUARD_BYTES {
             0
         } else {
             sp.wrapping_sub(below).wrapping_add(SPACING)
@@ -182,7 +186,7 @@ pub fn end_of(sp: u64) -> u64 {
     0
 }
 
-/// How far `address` is from the start of the guard page of its stack, if it lies in the region of
+/// How far `address` is from the start of the guard of its stack, if it lies in the region of
 /// stacks.
 fn pool_offset(address: u64) -> Option<u64> {
     (STACKS_START..paging::STACKS_END)
@@ -190,7 +194,7 @@ fn pool_offset(address: u64) -> Option<u64> {
         .then(|| (address - STACKS_START) % SPACING)
 }
 
-/// Whether `address` lies in the unmapped page below some kernel stack. Any context.
+/// Whether `address` lies in the unmapped pages below some kernel stack. Any context.
 pub fn is_guard(address: u64) -> bool {
-    pool_offset(address).is_some_and(|offset| offset < FRAME_SIZE as u64)
+    pool_offset(address).is_some_and(|offset| offset < GUARD_BYTES)
 }

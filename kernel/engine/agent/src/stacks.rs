@@ -189,40 +189,52 @@ unsafe fn walk<A: Agent>(sample: &Sample, skip: usize, to: *mut u64, most: usize
     let mut skipped = 0;
     for _ in 0..skip {
         // SAFETY: the registers are real by 2.
-        if !unsafe { place.go_up::<A>(table, &raw mut skipped) } {
-            return 0;
+        match unsafe { place.above::<A>(table, &raw mut skipped) } {
+            Some(above) => place = above,
+            None => return 0,
         }
     }
-    let mut count = 0_usize;
-    let note = |ip: u64, count: &mut usize| {
-        // SAFETY: there is room by 1. Volatile, so that the compiler makes it no call of `memcpy`.
-        unsafe { to.wrapping_add(*count).write_volatile(ip) };
-        *count = count.wrapping_add(1);
-        *count < most
-    };
     if most == 0 {
         return 0;
     }
-    let mut has_room = note(place.walker.ip, &mut count);
+    // Counts up to 0, so that no register is needed for `most`.
+    let end = to.wrapping_add(most);
+    let mut next = (most as isize).wrapping_neg();
+    let note = |ip: u64, next: &mut isize| {
+        // SAFETY: there is room by 1. Volatile, so that the compiler makes it no call of `memcpy`.
+        unsafe { end.wrapping_offset(*next).write_volatile(ip) };
+        *next = next.wrapping_add(1);
+        *next != 0
+    };
+    let mut has_room = note(place.walker.ip, &mut next);
+    // SAFETY: the registers are real by 2.
+    if has_room && unsafe { place.leave_entry(table) } {
+        has_room = note(place.walker.ip, &mut next);
+    }
     while has_room {
         // SAFETY: the registers are real by 2.
-        unsafe { place.climb(table, |ip| note(ip, &mut count)) };
-        // The end of a chain is no frame.
-        if place.walker.ip == 0 {
-            return count.wrapping_sub(1);
-        }
-        if count == most {
+        unsafe { place.climb(table, |ip| note(ip, &mut next)) };
+        if next == 0 || place.walker.ip == 0 {
             break;
         }
-        let last = to.wrapping_add(count).wrapping_sub(1);
+        let last = end.wrapping_offset(next).wrapping_sub(1);
         // SAFETY: the registers are real by 2, and the last frame was written above.
-        if !unsafe { place.go_up::<A>(table, last) } {
-            return count;
+        match unsafe { place.above::<A>(table, last) } {
+            Some(above) => place = above,
+            None => break,
         }
-        has_room = note(place.walker.ip, &mut count);
+        has_room = note(place.walker.ip, &mut next);
     }
-    // SAFETY: as above.
-    unsafe { place.is_borrowed::<A>(to.wrapping_add(count).wrapping_sub(1)) };
+    let count = most.wrapping_add_signed(next);
+    // The end of a chain is no frame.
+    if place.walker.ip == 0 {
+        return count.wrapping_sub(1);
+    }
+    if next == 0 && !table.usual().contains(place.walker.ip) {
+        let mut last = place;
+        // SAFETY: as above.
+        unsafe { last.is_borrowed::<A>(end.wrapping_sub(1)) };
+    }
     count
 }
 
@@ -292,6 +304,7 @@ unsafe fn walk_program<A: Agent>(sample: &Sample, skip: usize, to: *mut u64, mos
 }
 
 /// A place in a walk.
+#[derive(Clone, Copy)]
 struct Place {
     walker: Walker,
     /// The end of its stack, or 0.
@@ -299,10 +312,21 @@ struct Place {
 }
 
 impl Place {
-    /// Goes up through callers, as long as they are found as most are ([`Walker::climb`]).
+    /// Goes from the first instruction of a function to its caller ([`Walker::leave_entry`]).
     ///
     /// # Safety
     /// The walk began with the registers of interrupted code of this CPU, which waits.
+    #[inline(always)]
+    unsafe fn leave_entry(&mut self, table: &FastTable) -> bool {
+        // SAFETY: see FRAMES-1.
+        let read = |address: u64| unsafe { (address as *const u64).read_volatile() };
+        self.walker.leave_entry(table, self.end, read)
+    }
+
+    /// Goes up through callers, as long as they are found as most are ([`Walker::climb`]).
+    ///
+    /// # Safety
+    /// The same as above.
     #[inline(always)]
     unsafe fn climb(&mut self, table: &FastTable, found: impl FnMut(u64) -> bool) {
         // SAFETY: see FRAMES-1.
@@ -312,13 +336,13 @@ impl Place {
         }
     }
 
-    /// Goes to the frame above. False: there is none. Writes the true address to `frame`, where
-    /// this place is kept, if it is a borrowed one.
+    /// The frame above. None: there is none. Writes the true address to `frame`, where this place
+    /// is kept, if it is a borrowed one.
     ///
     /// # Safety
     /// The same as above, and `frame` may be written.
     #[inline(never)]
-    unsafe fn go_up<A: Agent>(&mut self, table: &FastTable, frame: *mut u64) -> bool {
+    unsafe fn above<A: Agent>(mut self, table: &FastTable, frame: *mut u64) -> Option<Self> {
         // SAFETY: see FRAMES-1.
         let read = |address: u64| unsafe { (address as *const u64).read_volatile() };
         let mut found = self.walker.step(table, self.end, read);
@@ -330,7 +354,7 @@ impl Place {
             self.end = A::stack_end(self.walker.sp);
         }
         // The end of a chain has no upper half.
-        found != Found::Nothing && self.walker.ip >> 63 != 0
+        (found != Found::Nothing && self.walker.ip >> 63 != 0).then_some(self)
     }
 
     /// Whether this is the address of a trampoline. If so, it is replaced by the true one, here and

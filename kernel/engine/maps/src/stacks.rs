@@ -108,25 +108,51 @@ impl Stacks {
 
     /// The number of the trace `frames`, the innermost first, which is kept from now on. Any
     /// context.
+    #[inline(always)]
     pub fn insert(&self, frames: &[u64]) -> Result<u64, Lost> {
         self.insert_in_steps::<NoSteps>(frames)
     }
 
     /// Same as [`Stacks::insert`], with `S` before each access.
+    #[inline(always)]
     pub fn insert_in_steps<S: Steps>(&self, frames: &[u64]) -> Result<u64, Lost> {
-        let frames = frames.get(..self.max_frames).unwrap_or(frames);
-        // An empty trace is kept as one frame of 0, because a slot without frames is being written.
-        let frames = if frames.is_empty() { &[0] } else { frames };
+        if (1..=self.max_frames).contains(&frames.len()) {
+            self.insert_whole::<S>(frames)
+        } else {
+            self.insert_other::<S>(frames)
+        }
+    }
+
+    /// Inserts a trace that is not kept as it is. A long one is cut. An empty one is kept as one
+    /// frame of 0, because a slot without frames is being written.
+    #[cold]
+    #[inline(never)]
+    fn insert_other<S: Steps>(&self, frames: &[u64]) -> Result<u64, Lost> {
+        match frames.get(..self.max_frames) {
+            Some(frames) => self.insert_whole::<S>(frames),
+            None => self.insert_whole::<S>(&[0]),
+        }
+    }
+
+    #[inline(always)]
+    fn insert_whole<S: Steps>(&self, frames: &[u64]) -> Result<u64, Lost> {
         let hash = frames.iter().fold(TURNED, |hash: u64, &frame| {
-            (hash.rotate_left(5) ^ frame).wrapping_mul(MULTIPLIER)
+            hash.wrapping_add(frame).wrapping_mul(MULTIPLIER)
         });
         let hash = fold(hash);
         let hash = if hash == 0 { 1 } else { hash };
         let home = (hash & self.mask) as usize;
-        for index in home..home.wrapping_add(WINDOW) {
-            let Some([tag, state, words @ ..]) = self.slot(index) else {
+        let words = self.memory.words();
+        let Some(mut rest) = words.get(home.wrapping_mul(self.stride())..) else {
+            return Err(self.no_room::<S>());
+        };
+        for distance in 0..WINDOW {
+            let Some(([tag, state, words @ ..], after)) = rest.split_at_checked(self.stride())
+            else {
                 break;
             };
+            rest = after;
+            let index = home.wrapping_add(distance);
             let found = load::<S>(tag, Acquire);
             if found == hash {
                 if let Some(state) = equal::<S>(state, words, frames) {
@@ -144,8 +170,14 @@ impl Stacks {
                 return Ok(number(index, complete));
             }
         }
+        Err(self.no_room::<S>())
+    }
+
+    /// Counts a hit that is lost.
+    #[cold]
+    fn no_room<S: Steps>(&self) -> Lost {
         add::<S>(&self.full, 1, Relaxed);
-        Err(Lost::Full)
+        Lost::Full
     }
 
     /// Copies the frames of the trace `number` to `to`. Returns how many there are. `None` if there
@@ -278,6 +310,7 @@ fn equal<S: Steps>(state: &AtomicU64, words: &[AtomicU64], frames: &[u64]) -> Op
     }
     // Nearly always they are equal, so it is not asked after each.
     let difference = words
+        .get(..frames.len())?
         .iter()
         .zip(frames)
         .fold(0, |difference, (word, &frame)| {

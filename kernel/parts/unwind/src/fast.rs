@@ -6,11 +6,12 @@
 //! found by another one than `rsp` or `rbp` has no rule. This kernel's code has no such frame.
 //!
 //! ```text
-//!   blocks   for each 16 bytes of code: their rule, or the index of a mixed block
+//!   blocks   for each 16 bytes of code: their rule, or the index of a mixed block; and whether
+//!            the first byte has the rule of a function's entry
 //!   mixed    for each byte of such a block: the index of its rule
 //!   rules    the different rules that mixed blocks have
-//!   usual    for each byte of code a bit: its rule is that of a function with a frame pointer, in
-//!            its body
+//!   usual    for each address a bit: the code in front of it has the rule of a function with a
+//!            frame pointer, in its body. So it is asked for a return address as it is
 //!
 //!   rule   bits 0-1    0 none, 1 the frame ends at rsp + size, 2 at rbp + size
 //!          bit 2       the frame of an exception or interrupt lies at the end of this one
@@ -21,6 +22,7 @@
 //! # Invariants
 //! FAST-1. Where the table has a rule, [`Walker::step`] gives the instruction pointer, `rsp` and
 //!     `rbp` that [`Tables::step`] gives. If it goes no further, the table is silent, not wrong.
+//!     [`Walker::leave_entry`] and [`Walker::climb`] do what steps would do, or stop.
 //! FAST-2. A step reads the stack only from the frame's stack pointer up to the end of the stack,
 //!     and the next frame is nearer to that end. So a walk ends.
 //!
@@ -55,6 +57,8 @@ mod rule {
     pub const BYTES: u32 = (MOST_WORDS as u32) << 3;
     /// The rule of a function with a frame pointer, in its body.
     pub const USUAL: u32 = BY_BP | 2 << SIZE_SHIFT | 2 << SAVED_BP_SHIFT;
+    /// The rule at the first instruction of a function: all of the frame is the return address.
+    pub const ENTRY: u32 = BY_SP | 1 << SIZE_SHIFT;
 }
 
 /// Where an exception or interrupt saves the instruction pointer, in bytes below the frame's end.
@@ -68,16 +72,37 @@ const BLOCKS_A_WORD: u64 = 64 / BLOCK_BYTES as u64;
 
 /// The bit of an entry of `blocks` which says that the rest is an index into `mixed`.
 const MIXED: u32 = 1 << 31;
+/// The bit of an entry of `blocks` which says that a function may begin there: the first byte has
+/// the rule [`rule::ENTRY`].
+const ENTRY: u32 = 1 << 30;
 
 /// The rules for all code of one linked image.
 #[derive(Debug, Default)]
 pub struct FastTable {
-    /// The first address.
-    start: u64,
+    /// What makes an address its distance from the first one, which is a multiple of 64.
+    below: u64,
     blocks: Vec<u32>,
     mixed: Vec<[u16; BLOCK_BYTES]>,
     rules: Vec<u32>,
     usual: Vec<u64>,
+}
+
+/// The return addresses of calls by functions with a frame pointer. None of those that are borrowed
+/// is among them, because these have no rule.
+#[derive(Clone, Copy, Debug)]
+pub struct Usual<'a> {
+    /// As in the table. A multiple of 64, so that an address has the number of its bit.
+    below: u64,
+    bits: &'a [u64],
+}
+
+impl Usual<'_> {
+    #[inline(always)]
+    pub fn contains(self, return_address: u64) -> bool {
+        let word = return_address.wrapping_add(self.below) / 64;
+        let word = self.bits.get(word as usize);
+        word.is_some_and(|word| word >> (return_address % 64) & 1 != 0)
+    }
 }
 
 /// A range of addresses with one rule.
@@ -129,11 +154,12 @@ impl FastTable {
 
     /// Puts the spans, which ascend, into blocks.
     fn of_spans(spans: &[Span]) -> Result<Self, TryReserveError> {
+        let start = spans.first().map_or(0, |span| span.start & !63);
         let mut table = Self {
-            start: spans.first().map_or(0, |span| span.start),
+            below: start.wrapping_neg(),
             ..Self::default()
         };
-        let length = spans.last().map_or(0, |span| span.end - table.start);
+        let length = spans.last().map_or(0, |span| span.end - start);
         // The image is less than 2 GiB long, because all of it is reached by 32 bits. So there are
         // fewer blocks than an index can tell apart.
         let count = length
@@ -144,8 +170,9 @@ impl FastTable {
         table.usual.try_reserve_exact(words)?;
         table.usual.resize(words, 0);
         let mut left = spans;
+        let mut last_is_usual = 0;
         for block in 0..count {
-            let first = table.start + block * BLOCK_BYTES as u64;
+            let first = start + block * BLOCK_BYTES as u64;
             let mut rules = [rule::NONE; BLOCK_BYTES];
             for (address, rule) in (first..).zip(&mut rules) {
                 while let [span, rest @ ..] = left
@@ -159,8 +186,10 @@ impl FastTable {
                     *rule = span.rule;
                 }
             }
-            let bits = (0..).zip(&rules).filter(|&(_, &rule)| rule == rule::USUAL);
-            let bits = bits.fold(0, |bits, (byte, _)| bits | 1_u64 << byte);
+            let bits = (1..).zip(&rules).filter(|&(_, &rule)| rule == rule::USUAL);
+            let bits = bits.fold(last_is_usual, |bits, (byte, _)| bits | 1_u64 << byte);
+            last_is_usual = bits >> BLOCK_BYTES;
+            let bits = bits & ((1 << BLOCK_BYTES) - 1);
             if let Some(word) = table.usual.get_mut((block / BLOCKS_A_WORD) as usize) {
                 *word |= bits << (block % BLOCKS_A_WORD * BLOCK_BYTES as u64);
             }
@@ -169,7 +198,10 @@ impl FastTable {
             } else {
                 MIXED | table.mix(&rules)?
             };
-            table.blocks.push(block);
+            let is_entry = rules[0] == rule::ENTRY;
+            table
+                .blocks
+                .push(if is_entry { ENTRY | block } else { block });
         }
         Ok(table)
     }
@@ -205,22 +237,40 @@ impl FastTable {
     /// The rule at an address.
     #[inline(always)]
     fn rule(&self, address: u64) -> u32 {
-        let offset = address.wrapping_sub(self.start) as usize;
+        let offset = address.wrapping_add(self.below) as usize;
         match self.blocks.get(offset / BLOCK_BYTES) {
             None => rule::NONE,
-            Some(&block) if block & MIXED == 0 => block,
+            Some(&block) if block & MIXED == 0 => block & !ENTRY,
             Some(&block) => self
                 .mixed
-                .get((block & !MIXED) as usize)
+                .get((block & !(MIXED | ENTRY)) as usize)
                 .and_then(|block| self.rules.get(usize::from(block[offset % BLOCK_BYTES])))
                 .copied()
                 .unwrap_or(rule::NONE),
         }
     }
 
+    /// Whether a function may begin at `address`. Functions that do not begin at a multiple of 16
+    /// are not found.
+    #[inline(always)]
+    fn is_entry(&self, address: u64) -> bool {
+        let offset = address.wrapping_add(self.below) as usize;
+        let block = self.blocks.get(offset / BLOCK_BYTES);
+        block.is_some_and(|block| block & ENTRY != 0) && offset.is_multiple_of(BLOCK_BYTES)
+    }
+
     /// Whether there is a rule for the code at `address`.
     pub fn describes(&self, address: u64) -> bool {
         self.rule(address) != rule::NONE
+    }
+
+    /// The return addresses of most calls.
+    #[inline(always)]
+    pub fn usual(&self) -> Usual<'_> {
+        Usual {
+            below: self.below,
+            bits: &self.usual,
+        }
     }
 
     /// How many bytes of memory it takes.
@@ -379,6 +429,23 @@ impl Walker {
         Found::Interrupted
     }
 
+    /// Goes from the first instruction of a function, where it was interrupted, to its caller. Does
+    /// nothing elsewhere. `end` and `read` as above.
+    #[inline(always)]
+    pub fn leave_entry(&mut self, table: &FastTable, end: u64, read: impl Fn(u64) -> u64) -> bool {
+        let frame_end = self.sp.wrapping_add(8);
+        if !self.interrupted || !table.is_entry(self.ip) || frame_end > end {
+            return false;
+        }
+        *self = Self {
+            ip: read(self.sp),
+            sp: frame_end,
+            interrupted: false,
+            ..*self
+        };
+        true
+    }
+
     /// Goes up through functions with a frame pointer that wait for a call to return, as most do.
     /// Tells each caller's ip to `found`, until that says false, or a function is of another kind.
     /// Only where this place waits for a call to return.
@@ -392,13 +459,8 @@ impl Walker {
     ) {
         // Where the last frame of the stack can have its `rbp`.
         let last = end.saturating_sub(16);
-        let (usual, start) = (table.usual.as_slice(), table.start.wrapping_add(1));
-        let is_usual = |ip: u64| {
-            let offset = ip.wrapping_sub(start);
-            let word = usual.get((offset / 64) as usize);
-            word.is_some_and(|word| word >> (offset % 64) & 1 != 0)
-        };
-        while is_usual(self.ip) && (self.sp..=last).contains(&self.bp) {
+        let usual = table.usual();
+        while usual.contains(self.ip) && (self.sp..=last).contains(&self.bp) {
             self.sp = self.bp.wrapping_add(16);
             self.ip = read(self.bp.wrapping_add(8));
             self.bp = read(self.bp);
