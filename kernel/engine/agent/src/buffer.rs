@@ -95,8 +95,8 @@ struct Rings<A> {
     rings: Vec<Owned>,
     /// Each CPU's other ring. Empty: there are none. Which of the two is live, the CPU knows.
     others: Vec<Owned>,
-    /// Data pages of each.
-    pages: usize,
+    /// Data pages of each, while there are none yet.
+    first_pages: usize,
     mode: Mode,
     /// The counts of the rings that are gone.
     gone: Totals,
@@ -158,6 +158,8 @@ impl Totals {
 
 /// A ring and its memory.
 struct Owned {
+    /// Data pages.
+    pages: usize,
     memory: NonNull<u8>,
     layout: Layout,
     ring: Ring<'static>,
@@ -178,6 +180,7 @@ impl Owned {
         // has it any more (BUFFER-1), and no reader, because they hold the lock (BUFFER-2).
         match unsafe { Ring::init(memory, pages, mode) } {
             Ok(ring) => Ok(Self {
+                pages,
                 memory,
                 layout,
                 ring,
@@ -212,23 +215,27 @@ impl Drop for Owned {
 /// How often an allocation is tried again whose result may be confused with another ring.
 const TRIES: usize = 4;
 
-/// A ring for each CPU.
-fn rings_of<A: Agent>(pages: usize, mode: Mode) -> Result<Vec<Owned>, BufferError> {
-    let cpus = A::possible_cpus();
-    let mut rings = try_vec(cpus)?;
-    for _ in 0..cpus {
+/// The data pages of a ring of at least `kib` KiB.
+fn pages_for(kib: usize) -> usize {
+    kib.div_ceil(PAGE_BYTES / 1024)
+}
+
+/// So many rings.
+fn new_rings(count: usize, pages: usize, mode: Mode) -> Result<Vec<Owned>, BufferError> {
+    let mut rings = try_vec(count)?;
+    for _ in 0..count {
         rings.push(Owned::new(pages, mode)?);
     }
     Ok(rings)
 }
 
-/// Another ring for each of `rings`, none of which can be confused with its own.
-fn others_of(rings: &[Owned], pages: usize, mode: Mode) -> Result<Vec<Owned>, BufferError> {
+/// Another ring for each of `rings`, of the same size, none of which can be confused with its own.
+fn others_of(rings: &[Owned], mode: Mode) -> Result<Vec<Owned>, BufferError> {
     let mut others = try_vec(rings.len())?;
     let mut unfit = try_vec(TRIES)?;
     for first in rings {
         let other = loop {
-            let other = Owned::new(pages, mode)?;
+            let other = Owned::new(first.pages, mode)?;
             let [one, two] = [first, &other].map(|ring| ring.memory.addr().get() as u64);
             if !may_be_confused(one, two, first.layout.size() as u64) {
                 break other;
@@ -242,6 +249,11 @@ fn others_of(rings: &[Owned], pages: usize, mode: Mode) -> Result<Vec<Owned>, Bu
         others.push(other);
     }
     Ok(others)
+}
+
+/// One of so many CPUs, or all. None if there is no such.
+fn one_of(count: usize, cpu: Option<usize>) -> Range<usize> {
+    cpu.map_or(0..count, |cpu| cpu.min(count)..(cpu + 1).min(count))
 }
 
 /// The place of a CPU's ring, and its other ring.
@@ -283,33 +295,41 @@ fn settle<A: Agent>() {
 }
 
 impl<A: Agent> Rings<A> {
-    /// Makes rings of `pages` pages and gives them to the CPUs, in place of those that were there.
-    fn make(&mut self, pages: usize) -> Result<(), BufferError> {
-        let rings = rings_of::<A>(pages, self.mode)?;
-        let others = match self.others.is_empty() {
+    /// Makes rings of `pages` pages for some CPUs and gives them to these, in place of those that
+    /// were there. If there were none, it is for all.
+    fn make(&mut self, cpus: Range<usize>, pages: usize) -> Result<(), BufferError> {
+        let mut rings = new_rings(cpus.len(), pages, self.mode)?;
+        let mut others = match self.others.is_empty() {
             true => Vec::new(),
-            false => others_of(&rings, pages, self.mode)?,
+            false => others_of(&rings, self.mode)?,
         };
         // No record is being written from here on (BUFFER-1).
         A::tracing().recording.pause();
         A::probes().synchronize_hits();
-        for (cpu, owned) in rings.iter().enumerate() {
+        for (index, cpu) in cpus.clone().enumerate() {
             let mut held = hold::<A>(cpu);
-            let other = others.get(cpu).map_or(null_mut(), Owned::start);
+            let other = others.get(index).map_or(null_mut(), Owned::start);
             // SAFETY: empty rings, which live until they are taken away again; null is none. No
             // record is being written.
             unsafe {
                 held.set_spare(other);
-                held.set_live(owned.start());
+                held.set_live(rings[index].start());
             }
         }
-        for owned in self.rings.iter().chain(&self.others) {
+        for (old, new) in [
+            (&mut self.rings, &mut rings),
+            (&mut self.others, &mut others),
+        ] {
+            if old.is_empty() {
+                core::mem::swap(old, new);
+            } else {
+                old[cpus.clone()].swap_with_slice(new);
+            }
+        }
+        for owned in rings.iter().chain(&others) {
             self.gone.add(&owned.final_stats());
         }
         self.gone.cleared += core::mem::take(&mut self.gone.unread);
-        self.rings = rings;
-        self.others = others;
-        self.pages = pages;
         A::tracing()
             .recording
             .has_rings()
@@ -321,7 +341,7 @@ impl<A: Agent> Rings<A> {
     /// Makes the rings, if there are none yet.
     fn ready(&mut self) -> Result<(), BufferError> {
         match self.rings.is_empty() {
-            true => self.make(self.pages),
+            true => self.make(0..A::possible_cpus(), self.first_pages),
             false => Ok(()),
         }
     }
@@ -333,7 +353,7 @@ impl<A: Agent> Rings<A> {
         }
         self.ready()?;
         if self.others.is_empty() {
-            let others = others_of(&self.rings, self.pages, self.mode)?;
+            let others = others_of(&self.rings, self.mode)?;
             for (cpu, owned) in others.iter().enumerate() {
                 // SAFETY: an empty ring, which lives until it is taken away again.
                 unsafe { hold::<A>(cpu).set_spare(owned.start()) };
@@ -405,10 +425,16 @@ impl<A: Agent> Rings<A> {
         }
     }
 
-    /// The CPU, or all.
+    /// Data pages of a CPU's ring, which may not be there yet.
+    fn pages_of(&self, cpu: usize) -> usize {
+        self.rings
+            .get(cpu)
+            .map_or(self.first_pages, |owned| owned.pages)
+    }
+
+    /// The CPU, or all. None if there are no rings yet.
     fn chosen(&self, cpu: Option<usize>) -> Range<usize> {
-        let all = 0..self.rings.len();
-        cpu.map_or(all.clone(), |cpu| cpu.min(all.end)..(cpu + 1).min(all.end))
+        one_of(self.rings.len(), cpu)
     }
 }
 
@@ -420,7 +446,7 @@ impl<A: Agent> Buffers<A> {
                 Rings {
                     rings: Vec::new(),
                     others: Vec::new(),
-                    pages: A::RING_PAGES,
+                    first_pages: A::RING_PAGES,
                     mode: Mode::Overwrite,
                     triggers: 0,
                     shared: false,
@@ -471,16 +497,17 @@ impl<A: Agent> Buffers<A> {
         Ok(())
     }
 
-    /// The size of each CPU's ring in KiB.
-    pub fn size_kib(&self) -> usize {
-        self.rings.lock().pages * PAGE_BYTES / 1024
+    /// The size of a CPU's ring in KiB.
+    pub fn size_kib(&self, cpu: usize) -> usize {
+        self.rings.lock().pages_of(cpu) * PAGE_BYTES / 1024
     }
 
-    /// Gives each CPU a ring of at least `kib` KiB. The records of the old ones are gone.
+    /// Gives each CPU, or one of them, a ring of at least `kib` KiB. The records of the old ones
+    /// are gone.
     ///
     /// # Errors
-    /// [`BufferError`]; nothing has changed then.
-    pub fn resize(&self, kib: usize) -> Result<(), BufferError> {
+    /// [`BufferError`]; no size has changed then.
+    pub fn resize(&self, cpu: Option<usize>, kib: usize) -> Result<(), BufferError> {
         if !(1..=MOST_KIB).contains(&kib) {
             return Err(BufferError::Size);
         }
@@ -488,17 +515,21 @@ impl<A: Agent> Buffers<A> {
         if rings.shared {
             return Err(BufferError::Busy);
         }
-        rings.make((kib * 1024).div_ceil(PAGE_BYTES))
+        if cpu.is_some() {
+            rings.ready()?;
+        }
+        rings.make(one_of(A::possible_cpus(), cpu), pages_for(kib))
     }
 
-    /// The same, but rings that have that size stay, with their records.
+    /// The same, but rings that have that size stay, with their records, if all of these have it.
     ///
     /// # Errors
     /// The same as [`resize`](Self::resize).
-    pub fn set_size_kib(&self, kib: usize) -> Result<(), BufferError> {
-        match kib.checked_next_multiple_of(PAGE_BYTES / 1024) {
-            Some(kib) if kib == self.size_kib() => Ok(()),
-            _ => self.resize(kib),
+    pub fn set_size_kib(&self, cpu: Option<usize>, kib: usize) -> Result<(), BufferError> {
+        let has_size = |cpu| self.rings.lock().pages_of(cpu) == pages_for(kib);
+        match one_of(A::possible_cpus(), cpu).all(has_size) {
+            true => Ok(()),
+            false => self.resize(cpu, kib),
         }
     }
 

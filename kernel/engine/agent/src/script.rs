@@ -126,7 +126,7 @@ pub fn read<A: Agent>(script: &[u8], options: &Options<'_>) -> Result<(Script, H
     drop(try_vec::<u8>(script.len().saturating_mul(ROOM))?);
     let script = Script::decode(script).map_err(|error| Refusal::new(None, error))?;
     if let Some(kib) = options.ring_kib {
-        let resized = A::tracing().buffer.resize(kib as usize);
+        let resized = A::tracing().buffer.resize(None, kib as usize);
         resized.map_err(|error| {
             Refusal::new(
                 None,

@@ -1,5 +1,6 @@
-//! The files of the trace buffer: `trace`, `trace_pipe`, `snapshot` and `stats`, of all CPUs or of
-//! one; and `trace_marker`, by which a program puts its own words among the records.
+//! The files of the trace buffer: `trace`, `trace_pipe`, `snapshot`, `buffer_size_kb` and `stats`,
+//! of all CPUs or of one; and `trace_marker`, by which a program puts its own words among the
+//! records.
 //!
 //! A read of `trace` shows the records and leaves them; a read of `trace_pipe` takes them out. Text
 //! for which a read had no room, and a record for whose text there was no memory, wait in the open
@@ -20,17 +21,22 @@ use super::{
     paths::{READ, WRITE},
 };
 use crate::{
-    arch::percpu,
+    arch::{percpu, smp},
     errno::Errno,
     fs::{
         How, Opened, Special, poll_for_data,
         pseudo::{self, VirtualFile},
     },
+    mm::{
+        frame::{self, FRAME_SIZE},
+        user_space::KERNEL_RESERVE,
+    },
+    pr_err,
     sync::Mutex,
     time::{ktime_get, tsc_to_ns},
     trace::{
         MarkError, TRACING,
-        buffer::{Item, Waiting},
+        buffer::{Item, MOST_KIB, Waiting},
         output::{self, CallLines, Printer},
         shared::try_box,
     },
@@ -40,7 +46,7 @@ use fallible::Text;
 /// `trace` and similar: pause recording while one of them is open.
 pub(super) static PAUSE_ON_TRACE: AtomicBool = AtomicBool::new(false);
 
-/// `trace`, `trace_pipe`, `snapshot` and `stats`, of all CPUs or of one.
+/// `trace`, `trace_pipe`, `snapshot` and `buffer_size_kb`, of all CPUs or of one; `stats` of one.
 pub(super) fn create(directory: &str, cpu: Option<usize>) -> Result<(), Errno> {
     let trace = Trace { cpu };
     pseudo::create_special(&format!("{directory}/trace"), READ | WRITE, trace)?;
@@ -48,6 +54,8 @@ pub(super) fn create(directory: &str, cpu: Option<usize>) -> Result<(), Errno> {
     pseudo::create_special(&format!("{directory}/trace_pipe"), READ, pipe)?;
     let snapshot = SnapshotFile { cpu };
     pseudo::create(&format!("{directory}/snapshot"), READ | WRITE, snapshot)?;
+    let size = SizeFile { cpu };
+    pseudo::create(&format!("{directory}/buffer_size_kb"), READ | WRITE, size)?;
     match cpu {
         Some(cpu) => pseudo::create(&format!("{directory}/stats"), READ, StatsFile { cpu }),
         None => Ok(()),
@@ -275,6 +283,52 @@ impl VirtualFile for SnapshotFile {
 }
 
 /// The file `stats` of a CPU.
+/// The sizes of the CPUs' buffers, in KiB.
+pub(super) fn sizes_kib() -> impl Iterator<Item = usize> {
+    (0..smp::possible_cpus()).map(|cpu| TRACING.buffer.size_kib(cpu))
+}
+
+/// Gives each CPU, or one of them, a buffer of so many KiB. The old ones are freed after the new
+/// ones are there, and what programs and files need stays free.
+///
+/// # Errors
+/// EINVAL for 0 or too much, ENOMEM, EBUSY while the host reads the buffers.
+fn resize(cpu: Option<usize>, kib: usize) -> Result<(), Errno> {
+    let (cpus, grows) = match cpu {
+        Some(cpu) => (1, kib > TRACING.buffer.size_kib(cpu)),
+        None => (smp::possible_cpus(), sizes_kib().any(|size| kib > size)),
+    };
+    let bytes = kib.saturating_mul(1024).saturating_mul(cpus);
+    let frames = bytes.div_ceil(FRAME_SIZE);
+    if kib > MOST_KIB {
+        pr_err!("trace: the buffer of a CPU has 1 to {MOST_KIB} KiB");
+    } else if grows && frames.saturating_add(KERNEL_RESERVE) > frame::free_frames() {
+        pr_err!("trace: buffers of {kib} KiB leave too little memory for programs and files");
+        return Err(Errno::ENOMEM);
+    }
+    Ok(TRACING.buffer.set_size_kib(cpu, kib)?)
+}
+
+/// The file `buffer_size_kb`.
+struct SizeFile {
+    cpu: Option<usize>,
+}
+
+impl VirtualFile for SizeFile {
+    fn show(&self, out: &mut dyn Write) -> Result<(), Errno> {
+        let size = TRACING.buffer.size_kib(self.cpu.unwrap_or(0));
+        // As Linux shows that the sizes differ.
+        if self.cpu.is_none() && sizes_kib().any(|other| other != size) {
+            return Ok(out.write_str("X\n")?);
+        }
+        Ok(writeln!(out, "{size}")?)
+    }
+
+    fn store(&self, data: &[u8]) -> Result<(), Errno> {
+        resize(self.cpu, number(data)?)
+    }
+}
+
 struct StatsFile {
     cpu: usize,
 }

@@ -13,12 +13,12 @@
 //!   function_profile_enabled, trace_stat/functionN
 //!   options/{overwrite, pause-on-trace, annotate, record-tgid, stacktrace, event-fork,
 //!            function-fork, func_stack_trace, func-args, funcgraph-…, sleep-time, graph-time}
-//!   per_cpu/cpuN/{trace, trace_pipe, snapshot, stats}
+//!   per_cpu/cpuN/{trace, trace_pipe, snapshot, stats, buffer_size_kb}
 //!   events/enable, events/GROUP/{enable, filter}
 //!   events/GROUP/EVENT/{enable, filter, format, hist, id, profile, trigger}
 //! ```
 //!
-//! Names, formats and errnos are those of Linux. `docs/tracing.md` tells the differences.
+//! Names, formats and errnos are those of Linux. `docs/tracefs.md` tells the differences.
 //!
 //! | file | content |
 //! |---|---|
@@ -63,7 +63,6 @@ use self::{
 };
 use super::{
     TRACING,
-    buffer::MOST_KIB,
     event::Event,
     events::{EVENTS, Name},
     follow, names, output, sleep,
@@ -74,11 +73,6 @@ use crate::{
     arch::smp,
     errno::Errno,
     fs::pseudo::{self, VirtualFile},
-    mm::{
-        frame::{self, FRAME_SIZE},
-        user_space::KERNEL_RESERVE,
-    },
-    pr_err,
     task::comms,
 };
 
@@ -166,16 +160,10 @@ static FILES: &[(&str, u32, Functions)] = &[
         }),
     ),
     (
-        "buffer_size_kb",
-        READ | WRITE,
-        Functions::shows(|out| Ok(writeln!(out, "{}", TRACING.buffer.size_kib())?))
-            .stores(|data| resize(number(data)?)),
-    ),
-    (
         "buffer_total_size_kb",
         READ,
         Functions::shows(|out| {
-            let kib = TRACING.buffer.size_kib() * smp::possible_cpus();
+            let kib: usize = buffer::sizes_kib().sum();
             Ok(writeln!(out, "{kib}")?)
         }),
     ),
@@ -253,26 +241,6 @@ const fn definitions(
         .stores(store)
         .truncates(clear)
         .of_lines()
-}
-
-/// Gives each CPU a buffer of so many KiB. The old ones are freed after the new ones are there, and
-/// what programs and files need stays free.
-///
-/// # Errors
-/// EINVAL for 0 or too much, ENOMEM, EBUSY while the host reads the buffers.
-fn resize(kib: usize) -> Result<(), Errno> {
-    let bytes = kib
-        .saturating_mul(1024)
-        .saturating_mul(smp::possible_cpus());
-    let frames = bytes.div_ceil(FRAME_SIZE);
-    let grows = kib > TRACING.buffer.size_kib();
-    if kib > MOST_KIB {
-        pr_err!("trace: the buffer of a CPU has 1 to {MOST_KIB} KiB");
-    } else if grows && frames.saturating_add(KERNEL_RESERVE) > frame::free_frames() {
-        pr_err!("trace: buffers of {kib} KiB leave too little memory for programs and files");
-        return Err(Errno::ENOMEM);
-    }
-    Ok(TRACING.buffer.set_size_kib(kib)?)
 }
 
 /// An option of `trace_options`.

@@ -146,8 +146,8 @@ impl Rings {
     fn of(kib: usize, overwrites: bool) -> Self {
         // Without a program that records there are none.
         drop(recorder());
-        let before = TRACING.buffer.size_kib();
-        TRACING.buffer.resize(kib).unwrap();
+        let before = TRACING.buffer.size_kib(0);
+        TRACING.buffer.resize(None, kib).unwrap();
         TRACING.buffer.set_overwrite(overwrites);
         TRACING.buffer.clear(None);
         Self(before)
@@ -157,7 +157,7 @@ impl Rings {
 impl Drop for Rings {
     fn drop(&mut self) {
         TRACING.buffer.set_overwrite(true);
-        TRACING.buffer.resize(self.0).unwrap();
+        TRACING.buffer.resize(None, self.0).unwrap();
     }
 }
 

@@ -351,6 +351,55 @@ fn records_of_all_cpus_come_in_the_order_of_time() {
     clean_up();
 }
 
+/// The records of the other CPU stay when the size of one is changed, and both of its buffers have
+/// that size: the live one and that of snapshots.
+#[guest_test(smp = 2)]
+fn a_cpu_can_have_a_buffer_of_its_own_size() {
+    const CALLS: u64 = 1000;
+    let of_cpu = |cpu| show(&format!("per_cpu/cpu{cpu}/buffer_size_kb"));
+    clean_up();
+    define("p:many traced_function number=%di:u64");
+    let on_both = || (0..2).for_each(|cpu| on_cpu(cpu, || (0..CALLS).for_each(call)));
+    on_cpu(0, || call(7));
+    on_cpu(1, || call(8));
+    echo("4", "per_cpu/cpu1/buffer_size_kb").unwrap();
+    assert_eq!((stat(0, "entries"), stat(1, "entries")), (1, 0));
+    assert_eq!(show("buffer_size_kb"), "X\n");
+    assert_eq!((of_cpu(0), of_cpu(1)), ("256\n".into(), "4\n".into()));
+    assert_eq!(show("buffer_total_size_kb"), "260\n");
+    // The same size again keeps the records.
+    on_both();
+    let kept = stat(1, "entries");
+    echo("4", "per_cpu/cpu1/buffer_size_kb").unwrap();
+    assert_eq!(stat(1, "entries"), kept);
+    for _ in 0..2 {
+        assert_eq!((stat(0, "entries") / CALLS, stat(0, "overrun")), (1, 0));
+        let (entries, overrun) = (stat(1, "entries"), stat(1, "overrun"));
+        assert_eq!(entries + overrun, CALLS);
+        assert!(overrun > entries, "{overrun} of {CALLS}");
+        echo("1", "snapshot").unwrap();
+        on_both();
+    }
+    for (bad, errno) in [
+        ("0", Errno::EINVAL),
+        ("x", Errno::EINVAL),
+        ("99999999", Errno::EINVAL),
+        ("18446744073709551616", Errno::ERANGE),
+    ] {
+        assert_eq!(
+            echo(bad, "per_cpu/cpu0/buffer_size_kb"),
+            Err(errno),
+            "{bad}"
+        );
+    }
+    assert_eq!(show("buffer_total_size_kb"), "260\n");
+    echo("256", "buffer_size_kb").unwrap();
+    assert_eq!(show("buffer_size_kb"), "256\n");
+    assert_eq!(of_cpu(1), "256\n");
+    echo("0", "snapshot").unwrap();
+    clean_up();
+}
+
 /// A ring of one page is too small, so the oldest records go. Each of them is counted.
 #[guest_test]
 fn lost_records_are_told_where_they_were() {

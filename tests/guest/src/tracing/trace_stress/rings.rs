@@ -84,10 +84,11 @@ fn disturbed(rounds: u64, mut disturb: impl FnMut(u64)) -> super::Totals {
 #[guest_test(smp = 4)]
 fn rings_are_resized_under_fire() {
     let totals = disturbed(25, |round| {
-        TRACING
-            .buffer
-            .resize([4, 64, 8, 1, 256][round as usize % 5])
-            .unwrap();
+        let round = round as usize;
+        // Of all CPUs, then of each alone.
+        let cpu = (round % 5).checked_sub(1);
+        let kib = [4, 64, 8, 1, 256, 16][round % 6];
+        TRACING.buffer.resize(cpu, kib).unwrap();
     });
     assert!(totals.cleared > 0, "no record was in a ring that went");
 }
@@ -191,7 +192,9 @@ fn a_storm_of_snapshots_harms_nothing() {
         match round % 5 {
             0 => TRACING.buffer.clear(None),
             1 => TRACING.buffer.take_snapshot(None).unwrap(),
-            2 => TRACING.buffer.resize([64, 4][round % 2]).unwrap(),
+            2 => (TRACING.buffer)
+                .resize([None, Some(2)][round / 5 % 2], [64, 4][round % 2])
+                .unwrap(),
             3 => TRACING.buffer.free_snapshot().unwrap(),
             _ => TRACING.buffer.settle_snapshot(),
         }

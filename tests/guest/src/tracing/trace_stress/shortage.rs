@@ -167,12 +167,12 @@ fn each_allocation_of_new_rings_may_fail() {
         fired_target(n);
     }
     for room in 0.. {
-        let size = TRACING.buffer.size_kib();
-        let outcome = with_room_for(room, || TRACING.buffer.resize(16));
+        let size = TRACING.buffer.size_kib(0);
+        let outcome = with_room_for(room, || TRACING.buffer.resize(None, 16));
         if outcome.refused == 0 {
             assert_eq!(outcome.result, Ok(()));
             assert_eq!(
-                (TRACING.buffer.size_kib(), TRACING.buffer.unread()),
+                (TRACING.buffer.size_kib(0), TRACING.buffer.unread()),
                 (16, 0)
             );
             break;
@@ -180,7 +180,7 @@ fn each_allocation_of_new_rings_may_fail() {
         assert_eq!(outcome.result, Err(BufferError::OutOfMemory));
         assert_eq!(outcome.kept, 0, "bytes kept with room for {room}");
         assert_eq!(
-            (TRACING.buffer.size_kib(), TRACING.buffer.unread()),
+            (TRACING.buffer.size_kib(0), TRACING.buffer.unread()),
             (size, 10)
         );
     }
