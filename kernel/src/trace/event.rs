@@ -364,7 +364,8 @@ impl Event {
         program.finish()
     }
 
-    /// Adds a trigger. `slot` is that of one that is no histogram.
+    /// Adds a trigger. `slot` is that of one that is no histogram. As in Linux, a histogram comes
+    /// last, and another trigger first: they are shown in that order, and done in it at a hit.
     ///
     /// # Errors
     /// The same as [`Event::apply_growth`]; then it is not there, and comes back.
@@ -387,16 +388,21 @@ impl Event {
             return (Err(Errno::EINVAL), Some(trigger));
         };
         self.set_paused(bit, paused);
-        self.triggers.push(ActiveTrigger {
+        let at = match trigger.action {
+            Action::Hist(_) => self.triggers.len(),
+            _ => 0,
+        };
+        let active = ActiveTrigger {
             trigger,
             name,
             slot,
             bit,
-        });
+        };
+        self.triggers.insert(at, active);
         let result = self.apply_growth();
         let back = match result {
             Ok(()) => None,
-            Err(_) => self.triggers.pop().map(|active| active.trigger),
+            Err(_) => Some(self.triggers.remove(at).trigger),
         };
         (result, back)
     }

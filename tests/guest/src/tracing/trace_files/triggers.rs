@@ -1,4 +1,7 @@
-//! Call stacks beside records: by triggers, and by the option `stacktrace`.
+//! Call stacks beside records, by triggers and by the option `stacktrace`; the order of triggers.
+//!
+//! A stack is a record of its own, which stands behind that of its hit. So the tests read `trace`
+//! as a list of records, in which a stack is the names of its two innermost functions.
 
 use super::{
     on_cpu,
@@ -149,5 +152,53 @@ fn each_record_can_have_its_stack() {
     echo("", "trace").unwrap();
     call_deep(3);
     assert_eq!(records(), ["deep"]);
+    clean_up();
+}
+
+/// Histograms come last, in the order of their definition, and other triggers first, the newest
+/// before the others.
+#[guest_test]
+fn triggers_are_shown_in_the_order_of_linux() {
+    clean_up();
+    echo("p:deep traced_function number=%di:u64", "kprobe_events").unwrap();
+    let add = |line| append(line, TRIGGER).unwrap();
+    let shown = || {
+        let text = show(TRIGGER);
+        let name = |line: &str| String::from(line.split(":vals").next().unwrap());
+        text.lines().map(name).collect::<Vec<_>>()
+    };
+    [
+        "hist:keys=number",
+        "traceoff:3",
+        "hist:keys=common_pid",
+        "stacktrace",
+    ]
+    .map(add);
+    let histograms = ["hist:keys=number", "hist:keys=common_pid"];
+    let plain = ["stacktrace:unlimited", "traceoff:count=3"];
+    assert_eq!(shown(), [plain, histograms].concat());
+    [
+        "!traceoff",
+        "!hist:keys=number",
+        "traceoff:4",
+        "hist:keys=number",
+    ]
+    .map(add);
+    let histograms = ["hist:keys=common_pid", "hist:keys=number"];
+    let plain = ["traceoff:count=4", "stacktrace:unlimited"];
+    assert_eq!(shown(), [plain, histograms].concat());
+    for _ in 0..2 {
+        on_cpu(0, || call_deep(1));
+    }
+    assert_eq!(shown()[0], "traceoff:count=3");
+    assert_eq!(show("tracing_on"), "0\n");
+    echo("1", "tracing_on").unwrap();
+    [
+        "!traceoff",
+        "!stacktrace",
+        "!hist:keys=number",
+        "!hist:keys=common_pid",
+    ]
+    .map(add);
     clean_up();
 }
