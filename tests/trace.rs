@@ -810,6 +810,8 @@ fn a_trait_object_is_shown_as_the_value_that_it_is() {
 #[test]
 fn a_program_that_is_no_hit_has_the_stack_of_its_task() {
     let said = answer(&[
+        "--run",
+        "exercise sleep 50",
         "begin { print(kstack); } interval:ms:10 { @[kstack] = count(); } end { print(kstack); }",
     ]);
     let has_a_stack = |stack: &str| {
