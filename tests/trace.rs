@@ -130,6 +130,38 @@ fn answers_are_json_if_asked_for() {
     assert_eq!(line("books")["data"]["hits"], MKDIRS);
 }
 
+/// Whatever return probes have borrowed the place of the return address before, and whoever asked
+/// for them.
+#[test]
+fn the_caller_is_the_true_one_beside_return_probes() {
+    const ENTRY: &str = "kprobe:sys_mkdir { @entry[caller] = count(); }";
+    const RETURN: &str = "kretprobe:sys_mkdir { @return[caller] = count(); }";
+    let file = std::env::temp_dir().join(format!("trace.caller.{}.html", std::process::id()));
+    let page = file.to_str().unwrap();
+    let session = "session:sys_mkdir { @entry[caller] = count(); } return { }";
+    for arguments in [
+        vec![&*format!("{ENTRY} {RETURN}")],
+        vec![&*format!("{RETURN} {ENTRY}")],
+        vec![&*format!("{session} {RETURN}")],
+        vec![ENTRY, "--html", page],
+    ] {
+        let said = answer(&arguments);
+        let of_map = |name: &str| {
+            let line = said.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|line| line.split_once("+"))
+                .map(|(caller, rest)| {
+                    assert!(rest.ends_with("]: 7"), "{said}");
+                    caller.to_owned()
+                })
+        };
+        let caller = Some("kernel::syscall::do_syscall".to_owned());
+        assert_eq!(of_map("@entry["), caller, "{arguments:?}: {said}");
+        let at_return = arguments.len() == 1;
+        assert_eq!(of_map("@return["), caller.filter(|_| at_return), "{said}");
+    }
+    fs::remove_file(file).unwrap();
+}
+
 /// Without fw_cfg and shared memory.
 #[test]
 #[ignore = "it takes minutes, and Bochs"]

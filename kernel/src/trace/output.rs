@@ -370,10 +370,28 @@ pub fn show_tasks(of_groups: bool, out: &mut dyn Write) -> Result<(), Errno> {
 /// # Errors
 /// That of `out`, and ENOMEM.
 pub fn show(cpu: Option<usize>, out: &mut dyn Write) -> Result<(), Errno> {
-    let (unread, written) = counts(Which::Live, cpu);
     let mut printer = Printer::of_now()?;
+    // A tracer of all functions would trace what makes the text, and overwrite what is to be shown.
+    let _pause = (printer.kind != TracerKind::Nop).then(Pause::begin);
+    let (unread, written) = counts(Which::Live, cpu);
     printer.head(unread, written, out)?;
     show_records(&mut printer, Which::Live, cpu, out)
+}
+
+/// No record is begun while it is there.
+struct Pause;
+
+impl Pause {
+    fn begin() -> Self {
+        TRACING.recording.pause();
+        Self
+    }
+}
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        TRACING.recording.resume();
+    }
 }
 
 /// Writes the text of `snapshot`, of all CPUs or of one. Without records it tells how to use the

@@ -63,6 +63,8 @@ pub(crate) enum Number {
     Ip,
     /// Where a call returns to.
     ReturnAddress,
+    /// The same at the first instruction of the function.
+    Caller,
     /// What the watch of this hit watches.
     WatchedAddress,
     /// Memory.

@@ -136,6 +136,7 @@ macro_rules! entry_points {
             trace_trigger = helpers::trigger(number: u64, value: u64) -> u64;
             trace_aim_watch = helpers::aim_watch(number: u64, address: u64) -> u64;
             trace_watched_address = helpers::watched_address() -> u64;
+            trace_true_address = helpers::true_address(slot: u64, value: u64) -> u64;
         }
 
         /// The functions that programs call.
@@ -171,6 +172,7 @@ macro_rules! entry_points {
                 trigger: trace_trigger as *const () as u64,
                 aim_watch: trace_aim_watch as *const () as u64,
                 watched_address: trace_watched_address as *const () as u64,
+                true_address: trace_true_address as *const () as u64,
                 find_by_word: trace_find_by_word as *const () as u64,
                 set_by_word: trace_set_by_word as *const () as u64,
                 add_by_word: trace_add_by_word as *const () as u64,

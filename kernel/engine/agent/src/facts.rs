@@ -158,6 +158,7 @@ pub struct EntryPoints {
     pub trigger: u64,
     pub aim_watch: u64,
     pub watched_address: u64,
+    pub true_address: u64,
     pub find_by_word: u64,
     pub set_by_word: u64,
     pub add_by_word: u64,

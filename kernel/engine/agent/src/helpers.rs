@@ -70,6 +70,7 @@ pub(crate) fn address<A: Agent>(helper: Helper) -> Option<u64> {
         Helper::CanRead => entry.can_read,
         Helper::AimWatch => entry.aim_watch,
         Helper::WatchedAddress => entry.watched_address,
+        Helper::TrueAddress => entry.true_address,
         Helper::StackId => entry.stack_id,
         Helper::RecordStack => entry.record_stack,
         Helper::NotRecording => entry.not_recording,
@@ -723,4 +724,13 @@ pub unsafe fn aim_watch<A: Agent>(number: u64, address: u64) -> u64 {
 #[inline(always)]
 pub unsafe fn watched_address<A: Agent>() -> u64 {
     A::this_cpu_tracing().watched.load(Ordering::Relaxed)
+}
+
+/// [`Helper::TrueAddress`].
+///
+/// # Safety
+/// A verified program calls it.
+#[inline(always)]
+pub unsafe fn true_address<A: Agent>(slot: u64, value: u64) -> u64 {
+    A::probes().return_address(A::task_key(), slot, value)
 }

@@ -150,6 +150,9 @@ pub enum Helper {
     /// number, so the map needs some entries more. 0. A map of which no program says so forgets
     /// nothing.
     UseKey,
+    /// `(slot, value)`: the return address that belongs at the address `slot` of the kernel's
+    /// stack, which holds `value`: the true one if a return probe has borrowed it, else `value`.
+    TrueAddress,
 }
 
 /// The most bytes that [`Helper::CanRead`] looks at, so that a hit ends soon.
@@ -240,7 +243,7 @@ impl Helper {
     pub const FIRST_OWN: u32 = Self::Tsc as u32;
 
     /// All of them.
-    pub const ALL: [Self; 42] = [
+    pub const ALL: [Self; 43] = [
         Self::MapLookup,
         Self::MapUpdate,
         Self::MapDelete,
@@ -283,6 +286,7 @@ impl Helper {
         Self::AimWatch,
         Self::WatchedAddress,
         Self::UseKey,
+        Self::TrueAddress,
     ];
 
     /// Its number in the wire form.
@@ -321,7 +325,7 @@ impl Helper {
             | Self::NotRecording
             | Self::WatchedAddress => &[],
             Self::Log2 => &[A::Scalar],
-            Self::Trigger | Self::AimWatch => &[A::Scalar, A::Scalar],
+            Self::Trigger | Self::AimWatch | Self::TrueAddress => &[A::Scalar, A::Scalar],
             Self::Add => &[A::Map(ARRAYS), A::Scalar, A::Scalar],
             Self::AddByKey => &[A::Map(HASHES), A::Key, A::Scalar],
             Self::EventReserve => &[A::Map(RING), A::RecordSize, A::Scalar, A::Constant],

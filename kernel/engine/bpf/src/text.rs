@@ -64,6 +64,7 @@ impl Display for Helper {
             Self::AimWatch => "aim_watch",
             Self::WatchedAddress => "watched_address",
             Self::UseKey => "use_key",
+            Self::TrueAddress => "true_address",
         })
     }
 }

@@ -23,7 +23,7 @@ pub const PROBES: Rules<'static> = Rules {
 
 /// The rules for this kernel's closure.
 pub const KERNEL: Rules<'static> = Rules {
-    roots: &joined::<44, 63, 107>(PROBES_ROOTS, ROOTS),
+    roots: &joined::<44, 64, 108>(PROBES_ROOTS, ROOTS),
     ends: &joined::<7, 12, 19>(PROBES_ENDS, ENDS),
     callers: &joined::<33, 7, 40>(PROBES_CALLERS, CALLERS),
     stack_switchers: &joined::<1, 4, 5>(PROBES_STACK_SWITCHERS, STACK_SWITCHERS),
@@ -135,7 +135,7 @@ const PROBES_ROOTS: [Named; 44] = [
 ];
 
 /// Where the kernel comes to the probes, and why it must not need them there.
-const ROOTS: [Named; 63] = [
+const ROOTS: [Named; 64] = [
     (
         "kernel::arch::x86_64::traps::do_breakpoint",
         "a hit runs through it",
@@ -191,6 +191,7 @@ const ROOTS: [Named; 63] = [
     ("trace_trigger", "actions call it"),
     ("trace_aim_watch", "actions call it"),
     ("trace_watched_address", "actions call it"),
+    ("trace_true_address", "actions call it"),
     ("trace_graph_root", "the tracer of calls runs through it"),
     ("trace_graph_inner", "the tracer of calls runs through it"),
     (

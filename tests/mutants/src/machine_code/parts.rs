@@ -393,6 +393,7 @@ pub const PARTS: [Part; 26] = [
             "trace_trigger",
             "trace_use_key",
             "trace_watched_address",
+            "trace_true_address",
         ],
         tests: &["trace_files::", "trace_programs::", "trace_scripts::"],
         copied: false,

@@ -126,6 +126,7 @@ impl<E: Environment + ?Sized> Machine<'_, E> {
                 .aim_watch(arguments.numbers[0], second)
                 .into(),
             Helper::WatchedAddress => self.environment.watched_address(),
+            Helper::TrueAddress => self.environment.true_address(arguments.numbers[0], second),
             Helper::RecordStack => {
                 self.environment.record_stack(third as u8);
                 0

@@ -126,6 +126,11 @@ pub trait Environment {
         0
     }
 
+    /// [`bpf::Helper::TrueAddress`].
+    fn true_address(&mut self, _slot: u64, value: u64) -> u64 {
+        value
+    }
+
     /// Records the call stack.
     fn record_stack(&mut self, flags: u8) {
         let _ = flags;

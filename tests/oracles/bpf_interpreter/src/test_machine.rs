@@ -549,6 +549,11 @@ impl Environment for TestMachine {
         self.func_ip.wrapping_mul(5)
     }
 
+    // Any number that depends on both.
+    fn true_address(&mut self, slot: u64, value: u64) -> u64 {
+        slot.rotate_left(7) ^ value
+    }
+
     fn record_stack(&mut self, flags: u8) {
         self.recorded_stacks.push(flags);
     }

@@ -3,7 +3,9 @@
 //! A number comes into `r0`, and `r1` to `r5` are lost. A number of two parts keeps the first in
 //! the stack while the second is calculated, unless that takes one register only.
 
-use bpf::{AluOp, AtomicOp, Condition, Helper, Insn, Reg, Size, Swap, USER_STACK, Width};
+use bpf::{
+    AluOp, AtomicOp, Condition, Helper, Insn, Reg, Size, Swap, USER_STACK, Width, context::Register,
+};
 
 use super::{
     code::Code,
@@ -27,6 +29,7 @@ impl Code<'_, '_> {
             | Number::Cpu
             | Number::Ip
             | Number::ReturnAddress
+            | Number::Caller
             | Number::WatchedAddress
             | Number::Random => {
                 self.identity(number);
@@ -83,6 +86,14 @@ impl Code<'_, '_> {
                 self.asm.call(Helper::FuncIp);
             }
             Number::ReturnAddress => self.asm.call(Helper::ReturnAddress),
+            Number::Caller => {
+                // It is on top of the stack, unless a return probe has borrowed that place.
+                let slot = Number::Register(Register::Sp);
+                self.number(&Number::load(slot.clone(), 0, 8, false));
+                self.asm.mov(Reg::R2, Reg::R0);
+                self.asm.simple(Reg::R1, &slot);
+                self.asm.call(Helper::TrueAddress);
+            }
             Number::WatchedAddress => self.asm.call(Helper::WatchedAddress),
             Number::Random => {
                 // The counter's bits are mixed as splitmix64 does it.

@@ -110,9 +110,7 @@ impl Values<'_, '_> {
                     Val::number(Number::ReturnAddress, Kind::Symbol { with_offset: true })
                 }
                 _ if self.is_at_entry() => {
-                    // The return address is on top of the stack.
-                    let top = Number::load(Number::Register(Register::Sp), 0, 8, false);
-                    Val::number(top, Kind::Symbol { with_offset: true })
+                    Val::number(Number::Caller, Kind::Symbol { with_offset: true })
                 }
                 _ => {
                     return Err(Diagnostic::new(

@@ -136,6 +136,7 @@ impl World {
             Helper::Trigger => self.machine.trigger(a, b).into(),
             Helper::AimWatch => self.machine.aim_watch(a, b).into(),
             Helper::WatchedAddress => self.machine.watched_address(),
+            Helper::TrueAddress => self.machine.true_address(a, b),
             Helper::RecordStack => {
                 self.check_sample(a);
                 self.machine.record_stack(c as u8);

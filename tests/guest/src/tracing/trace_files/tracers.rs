@@ -723,3 +723,29 @@ fn every_function_is_traced() {
         end();
     }
 }
+
+/// What makes the text calls thousands of functions, all of which are traced.
+#[guest_test]
+fn a_reader_sees_one_state_while_all_functions_are_traced() {
+    clean_up();
+    echo("40", "buffer_size_kb").unwrap();
+    for tracer in ["function", "function_graph"] {
+        echo(tracer, "current_tracer").unwrap();
+        for _ in 0..3 {
+            let text = show("trace");
+            let lost = text.lines().filter(|line| line.contains("[LOST ")).count();
+            assert!(lost <= smp::possible_cpus(), "{text}");
+            // The reader's own call is among the last ones.
+            assert!(text.lines().count() > 300, "{text}");
+            if tracer == "function" {
+                let (_, head) = text.split_once("entries-written: ").unwrap();
+                let entries: usize = head.split('/').next().unwrap().parse().unwrap();
+                let lines = text.lines().filter(|line| line.contains(" <-"));
+                assert_eq!(lines.count(), entries);
+            }
+        }
+    }
+    echo("nop", "current_tracer").unwrap();
+    echo("256", "buffer_size_kb").unwrap();
+    clean_up();
+}

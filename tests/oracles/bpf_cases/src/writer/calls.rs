@@ -49,11 +49,12 @@ impl Writer<'_> {
             Helper::Trigger,
             Helper::AimWatch,
             Helper::WatchedAddress,
+            Helper::TrueAddress,
         ]);
         match helper {
             Helper::ReturnAddress if !matches!(self.kind, ProgramKind::Return { .. }) => return,
             Helper::Log2 => self.number_argument(R1),
-            Helper::Trigger | Helper::AimWatch => {
+            Helper::Trigger | Helper::AimWatch | Helper::TrueAddress => {
                 self.number_argument(R1);
                 self.number_argument(R2);
             }
