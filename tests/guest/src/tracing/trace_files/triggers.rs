@@ -167,23 +167,22 @@ fn triggers_are_shown_in_the_order_of_linux() {
         let name = |line: &str| String::from(line.split(":vals").next().unwrap());
         text.lines().map(name).collect::<Vec<_>>()
     };
-    [
-        "hist:keys=number",
-        "traceoff:3",
-        "hist:keys=common_pid",
-        "stacktrace",
-    ]
-    .map(add);
+    let plain = ["traceoff:3", "stacktrace"];
+    let histograms = ["hist:keys=number", "hist:keys=common_pid"];
+    histograms.into_iter().zip(plain).for_each(|(hist, plain)| {
+        add(hist);
+        add(plain);
+    });
     let histograms = ["hist:keys=number", "hist:keys=common_pid"];
     let plain = ["stacktrace:unlimited", "traceoff:count=3"];
     assert_eq!(shown(), [plain, histograms].concat());
-    [
+    let changes = [
         "!traceoff",
         "!hist:keys=number",
         "traceoff:4",
         "hist:keys=number",
-    ]
-    .map(add);
+    ];
+    changes.into_iter().for_each(add);
     let histograms = ["hist:keys=common_pid", "hist:keys=number"];
     let plain = ["traceoff:count=4", "stacktrace:unlimited"];
     assert_eq!(shown(), [plain, histograms].concat());
@@ -193,12 +192,8 @@ fn triggers_are_shown_in_the_order_of_linux() {
     assert_eq!(shown()[0], "traceoff:count=3");
     assert_eq!(show("tracing_on"), "0\n");
     echo("1", "tracing_on").unwrap();
-    [
-        "!traceoff",
-        "!stacktrace",
-        "!hist:keys=number",
-        "!hist:keys=common_pid",
-    ]
-    .map(add);
+    for name in ["traceoff", "stacktrace"].iter().chain(&histograms) {
+        append(&format!("!{name}"), TRIGGER).unwrap();
+    }
     clean_up();
 }
