@@ -35,6 +35,7 @@
 //! The host. One thread asks; answers about a function are remembered for it.
 
 mod callees;
+mod epilogue;
 mod error;
 mod files;
 mod frame;
@@ -50,6 +51,7 @@ mod names;
 mod place;
 mod programs;
 mod prologue;
+mod registers;
 mod returned;
 mod scope;
 mod search;

@@ -19,6 +19,7 @@ use trace_interface::symbols::{
 
 use crate::{
     DebugInfo, Known,
+    epilogue::GivenBack,
     index::FunctionRow,
     lines, names,
     scope::{Local, Location, Scope, ScopeKind},
@@ -81,6 +82,7 @@ impl DebugInfo {
             frame_base: &frame_base,
             frame_pointer: known.frames.frame_pointer(address, moment),
             epilogue: lines::at(&table, address).is_some_and(|row| row.epilogue),
+            given_back: GivenBack::before(&self.image, row.address, row.bytes, address),
         };
         let own = local.argument && scope.kind == ScopeKind::Function;
         let moved = || {
@@ -99,12 +101,10 @@ impl DebugInfo {
         }) {
             let pieces = match slot.is_address {
                 true => stored(known, address, slot.offset, 8, &context)
-                    .and_then(|address| behind(&address, bytes)),
+                    .and_then(|address| behind(&address, bytes).ok_or(UNKNOWN_STORE.into())),
                 false => stored(known, address, slot.offset, bytes, &context),
             };
-            return pieces
-                .ok_or_else(|| unknown("when it is put into its place is not known"))
-                .and_then(found);
+            return pieces.map_err(|why| unknown(&why)).and_then(found);
         }
         let mut pieces = value::pieces(expression, bytes, &context).map_err(|why| unknown(&why))?;
         if let Some(slot) = slot.filter(|slot| !slot.is_address) {
@@ -140,6 +140,7 @@ impl DebugInfo {
             frame_base: context.frame_base,
             frame_pointer: None,
             epilogue: false,
+            given_back: GivenBack::default(),
         };
         let (range, expression) = list
             .iter()
@@ -257,6 +258,9 @@ fn missing(pieces: &[Piece]) -> u64 {
     missing.map(|piece| u64::from(piece.bytes)).sum()
 }
 
+/// Why [`stored`] does not know a place.
+const UNKNOWN_STORE: &str = "when it is put into its place is not known";
+
 /// The pieces of an argument that the first instructions of the function put into its frame: in the
 /// register that it came in, as long as it has not been stored.
 fn stored(
@@ -265,28 +269,30 @@ fn stored(
     offset: i64,
     bytes: u64,
     context: &value::Context,
-) -> Option<Vec<Piece>> {
+) -> Result<Vec<Piece>, String> {
     let mut pieces = Vec::new();
     let mut done = 0;
     while done < bytes {
-        let at = offset + i64::try_from(done).ok()?;
-        let store = known.prologue.stores.iter().find(|store| {
+        let at = offset.saturating_add_unsigned(done);
+        let mut stores = known.prologue.stores.iter();
+        let store = stores.find(|store| {
             let base = known.frame_base.as_deref();
             store.offset == at && known.frames.is_base(base, store.base, store.address)
-        })?;
+        });
+        let store = store.ok_or(UNKNOWN_STORE)?;
         let part = store.bytes.min(bytes - done);
         let source = if address <= store.address {
             Source::Value(context.moment.register(store.register))
         } else {
-            Source::Memory(value::plus((context.frame_base)().ok()?, at))
+            Source::Memory(value::in_frame(context, at, context.frame_base)?)
         };
         pieces.push(Piece {
-            bytes: u32::try_from(part).ok()?,
+            bytes: u32::try_from(part).map_err(|_| "it is too large")?,
             source,
         });
         done += part;
     }
-    Some(pieces)
+    Ok(pieces)
 }
 
 /// The pieces of an argument whose address is known.

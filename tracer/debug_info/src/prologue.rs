@@ -10,7 +10,7 @@ use iced_x86::{
 };
 use trace_interface::symbols::{Expression, Function, Operation, Register, Unavailable};
 
-use crate::{image::Image, value};
+use crate::{image::Image, registers::general, value};
 
 /// A register that is stored as the function received it.
 #[derive(Clone, Copy, Debug)]
@@ -294,14 +294,6 @@ fn is_argument(offset: i64) -> bool {
 fn argument(offset: i64) -> Expression {
     // The caller's frame pointer is pushed first.
     value::plus(Expression::Register(Register::Sp), offset - 8)
-}
-
-fn general(register: iced_x86::Register) -> Option<Register> {
-    let register = register.full_register();
-    let number = u8::try_from(register.number()).ok();
-    number
-        .filter(|_| register.is_gpr64())
-        .and_then(Register::numbered)
 }
 
 fn store(instruction: &Instruction) -> Option<Store> {

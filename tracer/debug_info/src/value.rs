@@ -6,7 +6,7 @@
 use gimli::{Operation as Op, Reader};
 use trace_interface::symbols::{Expression, Operation, Piece, Register, Source};
 
-use crate::image::Slice;
+use crate::{epilogue::GivenBack, image::Slice};
 
 /// Where an expression is read.
 pub struct Context<'a> {
@@ -21,6 +21,19 @@ pub struct Context<'a> {
     pub frame_pointer: Option<Expression>,
     /// Whether the frame is being given up. An interrupt may overwrite its content.
     pub epilogue: bool,
+    /// What is the caller's again.
+    pub given_back: GivenBack,
+}
+
+impl Context<'_> {
+    /// The register with a number of the debug information, if the function still has it.
+    fn register(&self, number: u16) -> Result<Register, String> {
+        let register = register(number)?;
+        match self.given_back.registers.contains(&register) {
+            true => Err("the function has given its register back here".into()),
+            false => Ok(register),
+        }
+    }
 }
 
 /// Which registers the expression means.
@@ -162,7 +175,7 @@ pub fn pieces(expression: &[u8], bytes: u64, context: &Context) -> Result<Vec<Pi
         let op = Op::parse(&mut reader, context.encoding)
             .map_err(|_| "its place is written in a form that is not known".to_string())?;
         match op {
-            Op::Register { register: number } => now = Now::Register(register(number.0)?),
+            Op::Register { register: number } => now = Now::Register(context.register(number.0)?),
             Op::StackValue => now = Now::Value(pop(&mut stack)?),
             Op::ImplicitValue { data } => now = Now::Bytes(data.slice().to_vec()),
             Op::Piece {
@@ -249,14 +262,19 @@ pub fn constant(content: &[u8], bytes: u64, pieces: &mut Vec<Piece>) -> Result<(
     Ok(())
 }
 
+/// The value was in the frame.
+const GIVEN_UP: &str = "the function gives up its frame here";
+
 /// An address in the function's frame.
-fn in_frame(
+pub fn in_frame(
     context: &Context,
     offset: i64,
     base: impl Fn() -> Result<Expression, String>,
 ) -> Result<Expression, String> {
-    if context.epilogue && offset < 0 {
-        return Err("the function gives up its frame here".into());
+    // Above the frame pointer are the arguments on the stack, which the caller keeps.
+    let is_own = offset < 0 || context.frame_pointer.is_none() && context.given_back.frame;
+    if is_own && (context.epilogue || context.given_back.frame) {
+        return Err(GIVEN_UP.into());
     }
     Ok(plus(base()?, offset))
 }
@@ -330,7 +348,13 @@ fn step(op: &Op<Slice>, stack: &mut Vec<Expression>, context: &Context) -> Resul
             register: number,
             offset,
             base_type: gimli::UnitOffset(0),
-        } => plus(context.moment.register(register(number.0)?), *offset),
+        } => {
+            let register = context.register(number.0)?;
+            if register == Register::Sp && context.given_back.frame {
+                return Err(GIVEN_UP.into());
+            }
+            plus(context.moment.register(register), *offset)
+        }
         Op::FrameOffset { offset } => in_frame(context, *offset, context.frame_base)?,
         Op::Deref {
             base_type: gimli::UnitOffset(0),
@@ -401,6 +425,7 @@ mod tests {
             frame_base: &|| Err(String::new()),
             frame_pointer: None,
             epilogue: false,
+            given_back: GivenBack::default(),
         };
         for (code, operation) in [
             (gimli::DW_OP_and, Operation::And),
@@ -444,6 +469,7 @@ mod tests {
             frame_base: &|| Err(String::new()),
             frame_pointer: None,
             epilogue,
+            given_back: GivenBack::default(),
         };
         let known = |epilogue, offset| {
             let base = || Ok(Expression::Constant(0x1000));
@@ -456,6 +482,24 @@ mod tests {
             (true, 8, true),
         ] {
             assert_eq!(known(epilogue, offset), is_known, "{epilogue} {offset}");
+        }
+        let mut later = context(false);
+        later.given_back.frame = true;
+        let base = || Ok(Expression::Constant(0x1000));
+        assert_eq!(in_frame(&later, -8, base), Err(GIVEN_UP.into()));
+        assert_eq!(in_frame(&later, 8, base), Err(GIVEN_UP.into()));
+        later.frame_pointer = Some(Expression::Constant(0x1000));
+        assert!(in_frame(&later, 8, base).is_ok());
+        // breg7 (rsp) 8; breg3 (rbx) 0; reg3 (rbx)
+        later.given_back.registers = vec![Register::Bp];
+        for (expression, is_known) in [
+            (&[0x77, 8][..], false),
+            (&[0x73, 0], true),
+            (&[0x53], true),
+            (&[0x56], false),
+        ] {
+            let found = pieces(expression, 8, &later);
+            assert_eq!(found.is_ok(), is_known, "{expression:x?}");
         }
     }
 }

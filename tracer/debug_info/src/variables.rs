@@ -9,6 +9,7 @@ use trace_interface::symbols::{Moment, ProbePlace, Unavailable, Variable};
 
 use crate::{
     DebugInfo,
+    epilogue::GivenBack,
     names::{self, Pattern},
     scope::{self, Local, Location, Scope},
     search::{NEAR, did_you_mean},
@@ -180,6 +181,7 @@ impl DebugInfo {
             frame_base: &|| Err(String::new()),
             frame_pointer: None,
             epilogue: false,
+            given_back: GivenBack::default(),
         };
         let pieces = value::pieces(&expression, bytes, &context).ok()?;
         Some(Variable { type_id, pieces })
