@@ -316,6 +316,15 @@ impl Kernel for Renamed<'_> {
         self.0.variable(place, name)
     }
 
+    fn argument(
+        &self,
+        place: ProbePlace,
+        copy: Option<&str>,
+        name: &str,
+    ) -> Result<Variable, Unavailable> {
+        self.0.argument(place, copy, name)
+    }
+
     fn returned(&self, function: u64) -> Result<Variable, Unavailable> {
         self.0.returned(function)
     }

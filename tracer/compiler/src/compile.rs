@@ -462,6 +462,7 @@ impl<'a> Compiler<'a> {
             words: usize::MAX,
             function: group.user.as_ref().and_then(|user| user.name.clone()),
             mark: group.user.as_ref().and_then(|user| user.mark.clone()),
+            copy: group.copy.clone(),
         };
         match group.site {
             SiteKind::SessionEntry => {

@@ -31,6 +31,8 @@ pub(crate) struct Group {
     pub(crate) user: Option<UserSite>,
     /// The watch that it aims. It does not run the clause then.
     pub(crate) aim: Option<Aim>,
+    /// The pattern of the inlined functions whose copies it is at, if it is at some.
+    pub(crate) copy: Option<Rc<str>>,
 }
 
 /// A place in a program of user mode.
@@ -89,6 +91,7 @@ pub(crate) fn group(tables: &mut Tables<'_>, probe: &Probe) -> Lowered<Group> {
         source: None,
         user: None,
         aim: None,
+        copy: None,
     };
     let timer = |site, name: String, nanoseconds| Group {
         site,
@@ -99,6 +102,7 @@ pub(crate) fn group(tables: &mut Tables<'_>, probe: &Probe) -> Lowered<Group> {
         source: None,
         user: None,
         aim: None,
+        copy: None,
     };
     let all = |tables: &mut Tables<'_>, function: &tree::Name| {
         let found = tables.functions(&function.text);
@@ -141,7 +145,10 @@ pub(crate) fn group(tables: &mut Tables<'_>, probe: &Probe) -> Lowered<Group> {
                     false => tables.no_function(function),
                 });
             }
-            group(SiteKind::Inside, "inline:", addresses)
+            Group {
+                copy: Some(function.text.as_str().into()),
+                ..group(SiteKind::Inside, "inline:", addresses)
+            }
         }
         ProbeKind::Line { file, line } => {
             let found = tables.types.kernel.line(&file.text, *line);
@@ -236,6 +243,7 @@ pub(crate) fn of_call(
         source: None,
         user: None,
         aim: None,
+        copy: None,
     };
     let function = &call.function;
     let at_entry = format!("kprobe:{}", function.text);
@@ -283,6 +291,7 @@ pub(crate) fn of_program(
             source: None,
             user: Some(site),
             aim: None,
+            copy: None,
         }
     };
     let (name, offset) = match place {
@@ -413,6 +422,7 @@ pub(crate) fn of_marks(
                 mark: Some(Rc::new(mark)),
             }),
             aim: None,
+            copy: None,
         }
     };
     Ok(marks.into_iter().map(group).collect())
@@ -473,6 +483,7 @@ pub(crate) fn of_sources(
             source: Some(Rc::new(source)),
             user: None,
             aim: None,
+            copy: None,
         });
     }
     Ok(groups)

@@ -279,6 +279,7 @@ fn site(kind: SiteKind, address: Option<u64>) -> Site {
         words: usize::MAX,
         function: None,
         mark: None,
+        copy: None,
     }
 }
 

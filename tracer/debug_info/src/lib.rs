@@ -374,6 +374,15 @@ impl Kernel for DebugInfo {
         self.variable_at(self.place_in_file(place), name)
     }
 
+    fn argument(
+        &self,
+        place: ProbePlace,
+        copy: Option<&str>,
+        name: &str,
+    ) -> Result<Variable, Unavailable> {
+        self.argument_at(self.place_in_file(place), copy, name)
+    }
+
     fn returned(&self, function: u64) -> Result<Variable, Unavailable> {
         self.result_of(self.in_file(function))
     }

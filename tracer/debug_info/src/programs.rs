@@ -214,6 +214,16 @@ impl Kernel for ProgramInfo {
         Ok(self.variable_outside(variable))
     }
 
+    fn argument(
+        &self,
+        place: ProbePlace,
+        copy: Option<&str>,
+        name: &str,
+    ) -> Result<Variable, Unavailable> {
+        let variable = self.debug_info.argument(place, copy, name)?;
+        Ok(self.variable_outside(variable))
+    }
+
     fn returned(&self, function: u64) -> Result<Variable, Unavailable> {
         let variable = self.debug_info.returned(function)?;
         Ok(self.variable_outside(variable))

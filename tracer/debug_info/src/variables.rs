@@ -2,6 +2,7 @@
 //!
 //! The innermost scope comes first, and of two variables with one name in a scope the later one
 //! hides the other. At the entry and at the return of a function its own arguments come first.
+//! An argument that is asked for as one is of the function itself, whatever hides its name.
 
 use std::ops::Range;
 
@@ -11,7 +12,7 @@ use crate::{
     DebugInfo,
     epilogue::GivenBack,
     names::{self, Pattern},
-    scope::{self, Local, Location, Scope},
+    scope::{self, Local, Location, Scope, ScopeKind},
     search::{NEAR, did_you_mean},
     session::Session,
     types, value,
@@ -52,6 +53,35 @@ fn named<'a>(scopes: &[&'a Scope], name: &str) -> Option<(&'a Scope, &'a Local)>
         let mut locals = scope.locals.iter().rev();
         Some((*scope, locals.find(|local| local.name == name)?))
     })
+}
+
+/// The innermost copy at an address of a function that `is_meant` is true for. It gets the entries
+/// of copies.
+fn copy_at(all: &Scope, address: u64, is_meant: impl Fn(u64) -> bool) -> Option<&Scope> {
+    let mut around = all.around(address).into_iter().rev();
+    around.find(|scope| matches!(scope.kind, ScopeKind::Inlined { .. }) && is_meant(scope.entry))
+}
+
+/// The arguments of the function with a path, whose outermost scope this is.
+///
+/// An argument whose value the compiler knows without the call is described as a variable. Those of
+/// `let` are in blocks, so such a variable of the outermost scope is an argument, unless a closure
+/// has captured it.
+fn arguments<'a>(scope: &'a Scope, path: &str) -> impl Iterator<Item = &'a Local> {
+    let last = names::segments(path).pop().unwrap_or_default();
+    let captures = last.starts_with("{closure");
+    let locals = scope.locals.iter();
+    locals.filter(move |local| (local.argument || !captures) && !local.name.is_empty())
+}
+
+fn without_types(function: &str) -> Unavailable {
+    Unavailable {
+        reason: format!(
+            "the debug information of {function} has no types, so its arguments and variables are \
+             not known"
+        ),
+        help: crate::REGISTERS_INSTEAD.into(),
+    }
 }
 
 impl DebugInfo {
@@ -109,13 +139,7 @@ impl DebugInfo {
             });
         }
         if !known.is_described {
-            return Err(Unavailable {
-                reason: format!(
-                    "the debug information of {function} has no types, so its arguments and \
-                     variables are not known"
-                ),
-                help: crate::REGISTERS_INSTEAD.into(),
-            });
+            return Err(without_types(function));
         }
         let known_here = self.names_at(place);
         let near = names::nearest(name, known_here.iter().map(String::as_str), NEAR);
@@ -126,6 +150,58 @@ impl DebugInfo {
         };
         Err(Unavailable {
             reason: format!("{function} has nothing with the name {name}"),
+            help,
+        })
+    }
+
+    pub(crate) fn argument_at(
+        &self,
+        place: ProbePlace,
+        copy: Option<&str>,
+        name: &str,
+    ) -> Result<Variable, Unavailable> {
+        let (row, known) = self.known_alone(place.address)?;
+        let mut scope = &known.scope;
+        let mut function = self.index.name(row.path);
+        if let Some(copy) = copy {
+            let pattern = Pattern::new(copy);
+            let path = |entry| self.index.inlined_path(entry);
+            let is_meant = |entry| path(entry).is_some_and(|path| pattern.matches(path));
+            scope = copy_at(scope, place.address, is_meant).ok_or_else(|| Unavailable {
+                reason: format!("what this copy of {copy} knows is not told here"),
+                help: format!("write {name} for what the code around it knows"),
+            })?;
+            function = path(scope.entry).unwrap_or(copy);
+        }
+        if let Some(local) = arguments(scope, function).find(|local| local.name == name) {
+            return self.pieces(&known, row, place, local, scope);
+        }
+        // A copy has none of the arguments that it does not use.
+        let whole = match scope.kind {
+            ScopeKind::Inlined { origin, .. } => Scope::read(&self.session(), origin),
+            _ => None,
+        };
+        let all = arguments(whole.as_ref().unwrap_or(scope), function);
+        let names: Vec<&str> = all.map(|local| local.name.as_str()).collect();
+        if names.contains(&name) {
+            return Err(Unavailable {
+                reason: format!("the argument {name} is not there: {}", value::GONE),
+                help: "probe where its parts are computed".into(),
+            });
+        }
+        if !known.is_described {
+            return Err(without_types(function));
+        }
+        let is_variable = named(&visible(&known.scope, row.address, place), name).is_some();
+        let near = names::nearest(name, names.iter().copied(), NEAR);
+        let help = match (is_variable, near.is_empty(), names.is_empty()) {
+            (true, ..) => format!("a variable is read by its name alone: {name}"),
+            (false, false, _) => did_you_mean(&near),
+            (false, true, false) => format!("its arguments are {}", names.join(", ")),
+            (false, true, true) => "it has none; a variable is read by its name alone".into(),
+        };
+        Err(Unavailable {
+            reason: format!("{function} has no argument with the name {name}"),
             help,
         })
     }
@@ -228,7 +304,6 @@ impl DebugInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scope::ScopeKind;
 
     /// A scope with variables, of which each is the constant of its place in the list.
     fn scope(entry: u64, range: Range<u64>, names: &[&str], inner: Vec<Scope>) -> Scope {
@@ -276,6 +351,45 @@ mod tests {
     fn at_the_return_there_are_the_names_of_the_function_alone() {
         assert_eq!(seen(0x10, Moment::Return), [1]);
         assert_eq!(seen(0x38, Moment::Return), [1]);
+    }
+
+    /// `let a = a;` makes a variable in a block of the function.
+    #[test]
+    fn an_argument_is_found_behind_what_hides_it() {
+        let mut function = function();
+        function.locals[0].argument = true;
+        let has_name = |scope: &Scope| named(&[scope], "a").is_some();
+        assert!(function.around(0x12).into_iter().all(has_name));
+        let found = |path: &str| -> Vec<&str> {
+            let found = arguments(&function, path);
+            found.map(|local| local.name.as_str()).collect()
+        };
+        // The others have values that are known without the call.
+        assert_eq!(found("of::some"), ["a", "b", "x"]);
+        // Here they are captured.
+        assert_eq!(found("of::some::{closure#0}"), ["a"]);
+        assert_eq!(found("of::{closure#0}::some"), ["a", "b", "x"]);
+    }
+
+    #[test]
+    fn a_copy_is_the_innermost_one_that_is_meant() {
+        let mut function = function();
+        let copied = ScopeKind::Inlined {
+            origin: 9,
+            file: 1,
+            line: 1,
+        };
+        function.inner[0].kind = copied;
+        function.inner[0].inner[0].kind = copied;
+        let found = |address, meant: &[u64]| {
+            let copy = copy_at(&function, address, |entry| meant.contains(&entry));
+            copy.map(|scope| scope.entry)
+        };
+        assert_eq!(found(0x12, &[2, 3]), Some(3));
+        assert_eq!(found(0x12, &[2]), Some(2));
+        assert_eq!(found(0x18, &[2, 3]), Some(2));
+        // Neither a block nor the function is a copy.
+        assert_eq!(found(0x38, &[1, 4]), None);
     }
 
     #[test]

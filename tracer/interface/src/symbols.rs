@@ -97,6 +97,23 @@ pub trait Kernel {
     /// [`Unavailable`]: it is optimised out there, or there is no such name.
     fn variable(&self, place: ProbePlace, name: &str) -> Result<Variable, Unavailable>;
 
+    /// An argument of the function whose code is at a place, not of one that is inlined there. At
+    /// the beginning of a copy that [`Kernel::inlined`] gives, `copy` is the pattern, and the
+    /// argument is the copied function's. Where nothing tells arguments from variables, they are
+    /// the same.
+    ///
+    /// # Errors
+    /// [`Unavailable`]: it is optimised out there, or the function has no such argument.
+    fn argument(
+        &self,
+        place: ProbePlace,
+        copy: Option<&str>,
+        name: &str,
+    ) -> Result<Variable, Unavailable> {
+        let _ = copy;
+        self.variable(place, name)
+    }
+
     /// The result of the function that begins at an address, when it has returned. A result that is
     /// too large for registers is where a register pointed at the entry.
     ///

@@ -461,6 +461,8 @@ impl Fake {
                     )),
                 ),
                 ((READ, "count"), Ok(in_register(U32, 4, Dx))),
+                ((WRITE + 0x10, "left"), Ok(in_register(U32, 4, Si))),
+                ((READ + 0x10, "left"), Ok(in_register(U32, 4, Si))),
                 ((OPEN, "path"), Ok(in_two(STR, Di, Si))),
                 ((OPEN, "tall"), Ok(behind(TypeId(TALL), 192, Di))),
                 ((OPEN, "narrow"), Ok(behind(TypeId(NARROW), 56, Di))),
@@ -602,6 +604,22 @@ impl Kernel for Fake {
                 reason: format!("there is no `{name}` here"),
                 help: String::new(),
             }),
+        }
+    }
+
+    /// `left` is an argument of the copies of `tiny`, and a variable of what is around them.
+    fn argument(
+        &self,
+        place: ProbePlace,
+        copy: Option<&str>,
+        name: &str,
+    ) -> Result<Variable, Unavailable> {
+        match (copy, name) {
+            (None, "left") => Err(Unavailable {
+                reason: "there is no argument `left` here".into(),
+                help: "a variable is read by its name alone: left".into(),
+            }),
+            _ => self.variable(place, name),
         }
     }
 

@@ -296,6 +296,22 @@ fn values_that_are_not_there_say_why() {
     );
 }
 
+/// `args` has no variables, except that where a copy begins the arguments are the copy's.
+#[test]
+fn a_variable_is_no_argument_of_the_probed_function() {
+    assert_eq!(
+        short("kprobe:vfs_write+16 { print(args.left); }"),
+        "there is no argument `left` here | a variable is read by its name alone: left"
+    );
+    for text in [
+        "kprobe:vfs_write+16 { print(left); }",
+        "inline:tiny { print(args.left); }",
+    ] {
+        let compiled = compiled_with(text, &Fake::new(), &Options::default());
+        assert_eq!(compiled.err(), None, "{text}");
+    }
+}
+
 #[test]
 fn a_function_that_is_inlined_everywhere_is_found_by_its_copies() {
     assert_eq!(

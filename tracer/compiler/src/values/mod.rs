@@ -191,6 +191,9 @@ pub(crate) struct Site {
     pub(crate) function: Option<String>,
     /// The static mark that it is at.
     pub(crate) mark: Option<Rc<Mark>>,
+    /// The pattern of the inlined functions of which a copy begins here, if the text asks for
+    /// those.
+    pub(crate) copy: Option<Rc<str>>,
 }
 
 impl Site {

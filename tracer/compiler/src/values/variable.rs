@@ -33,6 +33,14 @@ enum When {
     AtEntry,
 }
 
+/// What a name of the source is to mean.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Argument,
+    /// Whatever it means at the place.
+    Any,
+}
+
 impl Values<'_, '_> {
     pub(crate) fn variable(&mut self, name: &str, span: Span) -> Lowered<Val> {
         if let Some(variable) = self.find(name) {
@@ -94,7 +102,7 @@ impl Values<'_, '_> {
                 names::NO_DEBUG_INFORMATION,
             ));
         }
-        match self.local(&name.text) {
+        match self.local(&name.text, Asked::Argument) {
             Some(Ok(value)) => Ok(value),
             Some(Err(reason)) => Err(unavailable(reason, name.span)),
             None if self.site.user_moment().is_some() => Err(Diagnostic::new(
@@ -110,8 +118,8 @@ impl Values<'_, '_> {
         }
     }
 
-    /// An argument or local variable of the source. None: there are none here.
-    pub(crate) fn local(&mut self, name: &str) -> Option<Result<Val, Unavailable>> {
+    /// What a name of the source means at the place. None: names have no meaning here.
+    pub(crate) fn local(&mut self, name: &str, asked: Asked) -> Option<Result<Val, Unavailable>> {
         let address = self.site.address?;
         let when = match self.site.kind {
             SiteKind::Entry | SiteKind::SessionEntry | SiteKind::Inside => When::Here,
@@ -132,7 +140,11 @@ impl Values<'_, '_> {
             address,
             moment: Moment::At,
         };
-        let variable = match probed.variable(place, name) {
+        let found = match asked {
+            Asked::Argument => probed.argument(place, self.site.copy.as_deref(), name),
+            Asked::Any => probed.variable(place, name),
+        };
+        let variable = match found {
             Ok(variable) => variable,
             Err(unavailable) => {
                 let names = probed.variables(place);

@@ -14,7 +14,10 @@ use trace_interface::{
 pub(crate) use trace_language::WORDS;
 use trace_language::{Diagnostic, tree::Span};
 
-use super::{Site, SiteKind, UserMoment, Val, Values, Watched, variable::argument_of_mark};
+use super::{
+    Site, SiteKind, UserMoment, Val, Values, Watched,
+    variable::{Asked, argument_of_mark},
+};
 use crate::{
     Lowered,
     functions::ABSENT,
@@ -242,7 +245,7 @@ impl Values<'_, '_> {
         let mut reason = None;
         if self.tables.options.debug_info {
             let is_word = !name.contains("::");
-            if is_word && let Some(local) = self.local(name) {
+            if is_word && let Some(local) = self.local(name, Asked::Any) {
                 match local {
                     Ok(value) => return Ok(value),
                     Err(unavailable) => reason = Some(unavailable),
@@ -291,6 +294,7 @@ fn kernel_word(values: &mut Values<'_, '_>, name: &str, span: Span) -> Option<Lo
         words: before,
         function: None,
         mark: None,
+        copy: None,
         ..values.site.clone()
     };
     let here = mem::replace(&mut values.site, nowhere);

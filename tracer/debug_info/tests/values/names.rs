@@ -137,6 +137,50 @@ fn a_function_that_exists_only_inlined_is_found_at_each_copy() {
     );
 }
 
+/// An argument is one of the function itself, or, where a copy is asked for, of the copied one.
+#[test]
+fn neither_variables_nor_the_arguments_of_copies_are_arguments() {
+    let info = open(Mangling::Legacy);
+    let copies = info.inlined("only_inlined");
+    let refused = |address: u64, copy: Option<&str>, name: &str| {
+        info.argument(at(address), copy, name).unwrap_err()
+    };
+    let there = "only_inlined";
+    let right = info.argument(at(copies[0]), Some(there), "right");
+    let right = right.unwrap().pieces[0].source.clone();
+    assert_eq!(right, Source::Value(Expression::Constant(3)));
+    let none = refused(copies[0], None, "right");
+    assert_eq!(
+        none.reason,
+        "shapes::inlines_once has no argument with the name right"
+    );
+    assert_eq!(none.help, "a variable is read by its name alone: right");
+    let none = refused(copies[0], Some(there), "a");
+    assert_eq!(
+        none.reason,
+        "shapes::only_inlined has no argument with the name a"
+    );
+    assert_eq!(none.help, "a variable is read by its name alone: a");
+    let none = refused(copies[0], Some(there), "lift");
+    assert_eq!(none.help, "did you mean left?");
+    // What begins at the place is a copy of another function, if it is one at all.
+    assert!(
+        refused(copies[0], Some("same_name"), "a")
+            .reason
+            .contains("same_name")
+    );
+
+    let function = &info.functions("local_variables")[0];
+    let line = info.line("shapes.rs", marked("both")).unwrap();
+    let known = |address: &&u64| info.variable(at(**address), "doubled").is_ok();
+    let address = *line.iter().find(known).unwrap();
+    let none = refused(address, None, "doubled");
+    assert_eq!(none.help, "a variable is read by its name alone: doubled");
+    let none = refused(address, None, "something");
+    assert_eq!(none.help, "its arguments are a");
+    assert!(info.argument(at(function.address), None, "a").is_ok());
+}
+
 #[test]
 fn arguments_are_named_in_the_order_of_the_source() {
     let info = open(Mangling::Legacy);
