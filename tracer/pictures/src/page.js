@@ -56,12 +56,15 @@
     const number = columns.function[i];
     let one = functions.get(number);
     if (!one) {
-      one = { name: texts[number], calls: 0, total: 0, own: 0, lengths: [] };
+      one = { name: texts[number], calls: 0, total: null, own: null, lengths: [] };
       functions.set(number, one);
     }
     one.calls++;
-    one.total += columns.length[i];
-    one.own += own[i];
+    // Nobody knows the time of a call that has not returned.
+    if (columns.seen[i] !== 3) {
+      one.total += columns.length[i];
+      one.own += own[i];
+    }
     if (columns.seen[i] === 0) one.lengths.push(columns.length[i]);
   }
   const rows = Array.from(functions.values());

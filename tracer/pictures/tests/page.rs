@@ -145,6 +145,11 @@ fn the_page_counts_calls_exactly(browser: &Browser) -> Result<(), Failed> {
         builder.exit(time + 100 + number, 1, 0, "inner", None);
         builder.exit(time + 2000, 1, 0, "outer", None);
     }
+    // Two calls do not return. The one that the second makes does.
+    builder.entry(30_000_000, 2, 1, "last", Vec::new());
+    builder.entry(40_000_000, 3, 1, "last", Vec::new());
+    builder.entry(50_000_000, 3, 1, "in last", Vec::new());
+    builder.exit(50_000_700, 3, 1, "in last", None);
     builder.entry(90_000_000, 2, 1, "last", Vec::new());
     let document = browser.document("exact", &page_of(builder.finish()), "")?;
     let table = between(&document, "<table id=\"functions\">", "</table>")?;
@@ -155,14 +160,16 @@ fn the_page_counts_calls_exactly(browser: &Browser) -> Result<(), Failed> {
         let name = between(row, "<code>", "</code>")?;
         writeln!(rows, "{name} {}", values.collect::<Vec<_>>().join(" "))?;
     }
-    // Calls, total, own, mean, median, 99 %, longest; sorted by own time.
+    // Calls, total, own, mean, median, 99 %, longest; sorted by own time. What has not returned has
+    // no time.
     let inner: u64 = (0..1234).sum();
     let outer = 1234 * 2000;
     let own = outer - inner;
     let expected = format!(
         "outer 1234 {outer} {own} 2000 2000 2000 2000\n\
          inner 1234 {inner} {inner} 616.5 617 1221 1233\n\
-         last 1 0 0\n"
+         in last 1 700 700 700 700 700 700\n\
+         last 3\n"
     );
     if rows != expected {
         return Err(format!("the table is\n{rows}instead of\n{expected}").into());
