@@ -720,6 +720,25 @@ fn pictures_leave_the_lines_of_the_program_alone() {
     assert!(page.contains("\"/tmp/workload."), "{page}");
 }
 
+/// They are recorded at the return, so the pictures tell how many of them did not come to it.
+#[test]
+fn pictures_tell_how_many_calls_have_not_returned() {
+    let file = std::env::temp_dir().join(format!("trace.open.{}.html", std::process::id()));
+    let path = file.to_str().unwrap();
+    let program = "kprobe:sys_exit_group,kprobe:sys_mkdir { @[func] = count(); }";
+    let output = trace(&[program, "--html", path]);
+    let page = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("when the trace ended: 4; --graph"), "{said}");
+    assert!(page.contains(">4 records are missing from the timeline: their calls had"));
+    let answer = String::from_utf8_lossy(&output.stdout);
+    let shown = "@[kernel::syscall::tasks::sys_exit_group]: 4\n\
+                 @[kernel::syscall::paths::sys_mkdir]: 7\n\n\
+                 18 hits = 18 recorded + 0 missed\n";
+    assert_eq!(answer, shown);
+}
+
 /// How much had come when the kernel panics at the third directory is left to chance.
 #[test]
 fn pictures_of_a_kernel_that_dies_have_what_had_come() {

@@ -532,7 +532,8 @@ impl Presentation {
         entries
     }
 
-    fn entries(&self, map: u32, entries: &[MapEntry]) -> Vec<(Key, Value)> {
+    /// What the entries of the map with that number say: keys, each with the value of all CPUs.
+    pub fn entries(&self, map: u32, entries: &[MapEntry]) -> Vec<(Key, Value)> {
         let map = self.view.maps.get(map as usize);
         map.map_or_else(Vec::new, |map| map::entries(map, entries, &self.context))
     }

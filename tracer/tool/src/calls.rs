@@ -4,7 +4,8 @@
 //!
 //! The clauses stand after the program's own text, in the same language. A function whose values
 //! the compiler refuses says less and less, until its clause compiles or is left out. So the
-//! additions never refuse the user's program.
+//! additions never refuse the user's program. A call outside of trees is recorded when it returns,
+//! and a map counts those that have not.
 
 use std::{
     cmp::Reverse,
@@ -20,6 +21,7 @@ use trace_interface::{
     Kernel as _,
     script::{Attachment, OPTIONAL},
     symbols::{Moment, ProbePlace},
+    view::View,
 };
 use trace_language::{
     Diagnostic, parse_with,
@@ -39,6 +41,25 @@ const RETURN: &str = "return";
 
 /// The beginning of the names of probes that the pictures have added to the program.
 pub const ADDED: &str = "for the pictures: session:";
+
+/// The name of the map that counts the calls that have not returned. No text of the program has it.
+fn count_of(text: &str) -> String {
+    let mut name = String::from("@calls_for_pictures");
+    while text.contains(&name) {
+        name.push('_');
+    }
+    name
+}
+
+/// Takes the map that counts the calls that have not returned out of what is shown. Its number, if
+/// calls are counted: those of a tree are told when they begin.
+pub fn take_count(source: &Source, view: &mut View) -> Option<u32> {
+    let name = count_of(&source.text);
+    let mut maps = (0..).zip(&mut view.maps);
+    let (number, map) = maps.find(|(_, map)| map.name.as_ref() == Some(&name))?;
+    map.name = None;
+    Some(number)
+}
 
 /// What a record tells of a call.
 pub enum Told {
@@ -161,6 +182,7 @@ pub fn compile_with_calls(
         true => Additions {
             own: source.text.clone(),
             calls: calls(tree, symbols),
+            count: count_of(&source.text),
             ..Additions::default()
         },
         false => Additions::default(),
@@ -189,6 +211,8 @@ struct Additions {
     calls: Vec<Call>,
     /// Clauses without values.
     plain: Vec<Call>,
+    /// The map that counts the calls that have not returned, where calls are told at the return.
+    count: String,
     last: &'static str,
     /// Whether the trace is refused if the first function cannot be probed.
     first_is_required: bool,
@@ -200,7 +224,7 @@ impl Additions {
         let mut text = format!("{}\n", self.own);
         let plain = self.plain.iter().filter(|_| with_plain);
         let clauses = self.calls.iter().chain(plain).map(|call| {
-            text.push_str(&call.clause());
+            text.push_str(&call.clause(&self.count));
             text.len()
         });
         let ends = clauses.collect();
@@ -500,8 +524,8 @@ impl Call {
 
     /// The clause that records its calls. Left out are nothing, the result, the arguments, or both.
     /// A record has the time at which its place in the ring was taken. All times that it tells are
-    /// read before that.
-    fn clause(&self) -> String {
+    /// read before that. `count` is the map that counts those that have not returned.
+    fn clause(&self, count: &str) -> String {
         let (has_arguments, has_result) = (self.left_out & 2 == 0, self.left_out & 1 == 0);
         let arguments = self.arguments.iter().filter(|_| has_arguments);
         let arguments: String = arguments
@@ -513,7 +537,8 @@ impl Call {
         let (predicate, returns_arguments) = match &self.in_tree {
             None => {
                 return format!(
-                    "{probes} {{ $begin = nsecs; }} return {{ $time = nsecs - $begin; \
+                    "{probes} {{ {count} = sum(1); $begin = nsecs; }} \
+                     return {{ $time = nsecs - $begin; {count} = sum(-1); \
                      printf(\"%s\\n\", (\"\\x01{RETURN}\", func, $begin, $time, {result}, \
                      {NOTHING}{arguments})); }}\n"
                 );

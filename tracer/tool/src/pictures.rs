@@ -43,6 +43,9 @@ pub struct Gathered {
     books: Vec<frame::Books>,
     /// What was lost, a sentence each.
     warnings: Vec<String>,
+    /// The map that counts the calls that have not returned, and what it was at the end.
+    count: Option<u32>,
+    not_returned: i128,
     has_begun: bool,
     /// The maps have not come.
     is_cut_off: bool,
@@ -50,10 +53,11 @@ pub struct Gathered {
 }
 
 impl Gathered {
-    /// Nothing yet.
-    pub fn new(options: &Options) -> Self {
+    /// Nothing yet. `count` is the map that counts the calls that have not returned.
+    pub fn new(options: &Options, count: Option<u32>) -> Self {
         Self {
             moments: Moments::new(options.graph.over),
+            count,
             ..Self::default()
         }
     }
@@ -80,6 +84,11 @@ impl Gathered {
             }
             Frame::Comm { tid, name } => self.builder.task(*tid, *tid, name),
             Frame::Ended { books, .. } => self.books.clone_from(books),
+            Frame::Map { map, entries } if Some(*map) == self.count => {
+                let entries = presentation.entries(*map, entries);
+                let number = entries.first().and_then(|(_, value)| value.number());
+                self.not_returned = number.unwrap_or(0);
+            }
             _ => {}
         }
         match event {
@@ -103,6 +112,14 @@ impl Gathered {
 
     /// What is missing: records in the timeline, all else in what the program has found out.
     fn lost(&mut self, totals: &Totals) {
+        if let Ok(calls @ 1..) = u64::try_from(self.not_returned) {
+            say(format_args!(
+                "pictures lack the calls that had not returned when the trace ended: {calls}; \
+                 --graph shows such calls"
+            ));
+            let reason = "their calls had not returned when the trace ended";
+            self.builder.lost(reason, calls);
+        }
         for (reason, count) in &totals.lost {
             match reason.strip_prefix("records: ") {
                 Some(reason) => self.builder.lost(reason, *count),

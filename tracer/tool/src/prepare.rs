@@ -57,6 +57,8 @@ pub struct Plan {
     pub presentation: Presentation,
     /// The names of the probes, by attachment.
     pub probes: Vec<String>,
+    /// The map that counts the calls that have not returned, for pictures.
+    pub count: Option<u32>,
 }
 
 /// Compiles the program and what the options add to it.
@@ -70,7 +72,7 @@ pub fn compile(
     let mut how = target.compile_options(options)?;
     // A line of a tree is to be read at a glance.
     how.brief = options.graph.is_wanted();
-    let compiled = calls::compile_with_calls(options, source, &prepared.tree, symbols, &how)
+    let mut compiled = calls::compile_with_calls(options, source, &prepared.tree, symbols, &how)
         .map_err(|mistakes| refusal(&mistakes, source))?;
     target.check(&compiled.script)?;
     if !compiled.missing.is_empty() {
@@ -99,11 +101,13 @@ pub fn compile(
             .check(&compiled.view.maps)
             .map_err(Failure::Refused)?;
     }
+    let count = calls::take_count(source, &mut compiled.view);
     let presentation = Presentation::new(compiled.view);
     Ok(Plan {
         script: compiled.script,
         presentation,
         probes,
+        count,
     })
 }
 

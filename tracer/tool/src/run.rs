@@ -108,7 +108,7 @@ pub fn follow(
         options,
         probes: plan.probes,
         presentation: plan.presentation,
-        gathered: Gathered::new(options),
+        gathered: Gathered::new(options, plan.count),
         symbols,
         ended: None,
         refused: None,

@@ -4,7 +4,10 @@
 //! functions have names like `f1`.
 
 use super::*;
-use trace_interface::{Script, view::View};
+use trace_interface::{
+    Script,
+    view::{Class, MapView},
+};
 use trace_language::tree::Span;
 
 #[test]
@@ -111,11 +114,38 @@ fn each_function_of_several_patterns_is_named_once() {
 fn calls_of_many_functions_have_one_clause_without_values() {
     let call = Call::of_all(vec!["a*".into(), "b".into()]);
     assert_eq!(
-        call.clause(),
-        "session:\"a*\", session:\"b\" { $begin = nsecs; } \
-         return { $time = nsecs - $begin; \
+        call.clause("@n"),
+        "session:\"a*\", session:\"b\" { @n = sum(1); $begin = nsecs; } \
+         return { $time = nsecs - $begin; @n = sum(-1); \
          printf(\"%s\\n\", (\"\\x01return\", func, $begin, $time, \"\", \"\")); }\n"
     );
+}
+
+/// The map is no one's but the pictures', whatever maps the program has.
+#[test]
+fn the_count_of_calls_without_an_end_is_not_shown() {
+    let source = |text: &str| Source {
+        name: "the program".into(),
+        text: text.into(),
+        arguments: Vec::new(),
+    };
+    let map = |name: &str| MapView {
+        name: Some(name.into()),
+        class: Class::Sum { signed: true },
+        keys: Vec::new(),
+    };
+    let own = count_of("begin { }");
+    let text = format!("begin {{ {own} = 1; }}");
+    let others = count_of(&text);
+    assert_ne!(own, others);
+    let mut view = View {
+        maps: vec![map("@a"), map(&own), map(&others)],
+        ..View::default()
+    };
+    assert_eq!(take_count(&source(&text), &mut view), Some(2));
+    let names = view.maps.iter().map(|map| map.name.as_deref());
+    assert_eq!(names.collect::<Vec<_>>(), [Some("@a"), Some(&*own), None]);
+    assert_eq!(take_count(&source(&text), &mut view), None);
 }
 
 fn call_of(name: &str) -> Call {
@@ -229,7 +259,7 @@ fn a_clause_that_is_wrong_says_less_until_nothing_is_left() {
     assert!(call.say_less());
     let mut said = Vec::new();
     loop {
-        let clause = call.clause();
+        let clause = call.clause("@n");
         said.push((clause.contains("args.a"), clause.contains("retval")));
         call.is_wrong = true;
         if !call.say_less() {

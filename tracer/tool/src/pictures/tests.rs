@@ -11,6 +11,10 @@ use pictures::{
     model::{Seen, WallClock},
 };
 use trace_answers::{NoSymbols, PrintedBy, Recorded, Value};
+use trace_interface::{
+    frame::MapEntry,
+    view::{Class, MapView, View},
+};
 
 /// When the trace begins, in nanoseconds since the boot.
 const BOOT: u64 = 10_000;
@@ -280,6 +284,57 @@ fn what_was_lost_is_missing_from_the_timeline_or_a_warning() {
     assert_eq!(gathered.warnings, warnings);
     let lost = ("the trace buffer was full".to_owned(), 17);
     assert_eq!(built(gathered).lost, [lost]);
+}
+
+/// Each processor counts for itself, and a call may begin on one and return on another.
+#[test]
+fn calls_that_have_not_returned_are_missing_from_the_timeline() {
+    // How many numbers were added, and their sum.
+    let entry = |cpu, sum: i64| MapEntry {
+        cpu,
+        key: Vec::new(),
+        value: [7, sum].map(i64::to_le_bytes).concat(),
+    };
+    let sum = MapView {
+        name: None,
+        class: Class::Sum { signed: true },
+        keys: Vec::new(),
+    };
+    let presentation = Presentation::new(View {
+        maps: vec![sum.clone(), sum.clone(), sum],
+        ..View::default()
+    });
+    let map = |map, values: [i64; 3]| Frame::Map {
+        map,
+        entries: (0..)
+            .zip(values)
+            .map(|(cpu, value)| entry(cpu, value))
+            .collect(),
+    };
+    for (values, lost) in [
+        ([9, -4, -1], &[4][..]),
+        ([3, -3, 0], &[]),
+        ([-1, 0, 0], &[]),
+    ] {
+        let mut gathered = Gathered {
+            count: Some(2),
+            ..Gathered::default()
+        };
+        let end = Event::Ended {
+            status: 0,
+            totals: Totals::default(),
+        };
+        for (frame, event) in [
+            (map(2, values), &Event::Nothing),
+            (map(1, [50, 0, 0]), &Event::Nothing),
+            (started(), &end),
+        ] {
+            gathered.frame(&frame, event, "", &presentation, &NoSymbols);
+        }
+        let timeline = built(gathered);
+        let found = timeline.lost.iter().map(|(_, calls)| *calls);
+        assert_eq!(found.collect::<Vec<_>>(), lost, "{values:?}");
+    }
 }
 
 #[test]
