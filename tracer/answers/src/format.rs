@@ -23,14 +23,14 @@ pub(crate) fn write(
     let unused = 128 - 8 * u32::from(conversion.bytes.unwrap_or(bytes).clamp(1, bytes));
     let bits = whole.cast_unsigned() << unused >> unused;
     let number = whole << unused >> unused;
+    let is_there = !matches!(
+        value,
+        Value::Absent | Value::Unavailable | Value::Unreadable | Value::Invalid
+    );
     let mut text = String::new();
     match conversion.style {
         // What is not there has one text, whatever the conversion.
-        _ if matches!(
-            value,
-            Value::Absent | Value::Unavailable | Value::Unreadable | Value::Invalid
-        ) =>
-        {
+        _ if !is_there => {
             write!(text, "{}", value.shown(symbols))?;
         }
         Style::Decimal if matches!(value, Value::Wide(_)) && conversion.bytes.is_none() => {
@@ -99,10 +99,11 @@ pub(crate) fn write(
     }
     let missing = conversion.width.saturating_sub(text.chars().count());
     let fill = |out: &mut dyn Write, letter| (0..missing).try_for_each(|_| out.write_char(letter));
-    let is_numeric = !matches!(
-        conversion.style,
-        Style::Natural | Style::Character | Style::Dump { .. }
-    );
+    let is_numeric = is_there
+        && !matches!(
+            conversion.style,
+            Style::Natural | Style::Character | Style::Dump { .. }
+        );
     if conversion.left {
         out.write_str(&text)?;
         fill(out, ' ')

@@ -345,6 +345,17 @@ fn lines_show_values_as_their_conversions_say() {
     );
 }
 
+/// The sign is no part of a number, so no zeros follow it.
+#[test]
+fn what_is_not_there_is_padded_with_blanks() {
+    let mut world = World::new(
+        "kprobe:vfs_write { printf(\"%05d|%-5d|%3x|%#06x\\n\", args.inode.Some.links, \
+         args.inode.Some.links, args.inode.Some.links, args.inode.Some.links); }",
+    );
+    hits(&mut world, &[0]);
+    assert_eq!(world.out, "    -|-    |  -|     -\n");
+}
+
 #[test]
 fn maps_are_printed_where_the_program_says_and_once_more_at_the_end() {
     let mut world = World::new(
