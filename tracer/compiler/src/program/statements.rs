@@ -10,7 +10,7 @@ use alloc::{
 };
 
 use bpf::Condition;
-use trace_interface::symbols::{Enum, Type};
+use trace_interface::symbols::{Enum, Type, TypeId};
 use trace_language::{
     Diagnostic,
     tree::{
@@ -22,7 +22,8 @@ use trace_language::{
 use super::Program;
 use crate::{
     Lowered, functions, names,
-    number::{Counted, Number, Test},
+    number::{Counted, Kind, Number, Test},
+    types::Types,
     values::{Holds, Val, close_scope, literal},
 };
 
@@ -230,18 +231,10 @@ impl Program<'_, '_> {
             ),
             PatternKind::Variant { name, .. } => {
                 let Val::Object(object) = value else {
-                    return Err(Diagnostic::new(
-                        pattern.span,
-                        "this value is no enum, so it has no variants",
-                        "match numbers, texts, true and false, or `_`",
-                    ));
+                    return Err(no_enum(self.values().types(), value, pattern.span));
                 };
                 let Some(described) = self.values().types().enum_of(object) else {
-                    return Err(Diagnostic::new(
-                        pattern.span,
-                        "this value is no enum, so it has no variants",
-                        "match numbers, texts, true and false, or `_`",
-                    ));
+                    return Err(no_enum(self.values().types(), value, pattern.span));
                 };
                 let Type::Enum(of) = &*described else {
                     return Ok(Test::Constant(false));
@@ -281,6 +274,33 @@ impl Program<'_, '_> {
         }
         Ok(())
     }
+}
+
+/// Why a value has no variants. A reference is followed where the text says it, not in a pattern.
+fn no_enum(types: &Types<'_>, value: &Val, span: Span) -> Diagnostic {
+    let is_enum = |to: TypeId| matches!(&*types.describe(to), Type::Enum(_));
+    let leads_to_one = match value {
+        Val::Number(counted) => match counted.kind {
+            Kind::Pointer { to, .. } => to.is_some_and(is_enum),
+            _ => false,
+        },
+        Val::Object(object) => match &*types.describe(object.type_id) {
+            Type::Pointer { to, .. } => is_enum(*to),
+            _ => false,
+        },
+        _ => false,
+    };
+    let (message, help) = match leads_to_one {
+        true => (
+            "this value is a reference to an enum, and has no variants itself",
+            "match what it leads to: write `*` in front, as in `match *args.shape`",
+        ),
+        false => (
+            "this value is no enum, so it has no variants",
+            "match numbers, texts, true and false, or `_`",
+        ),
+    };
+    Diagnostic::new(span, message, help)
 }
 
 /// The variant that a pattern names.

@@ -62,7 +62,7 @@ const NARROW: u64 = 200;
 pub(super) const LEVELS: u64 = 12;
 
 pub(super) struct Fake {
-    types: BTreeMap<TypeId, Rc<Type>>,
+    pub(super) types: BTreeMap<TypeId, Rc<Type>>,
     pub(super) functions: Vec<Function>,
     pub(super) variables: BTreeMap<(u64, &'static str), Result<Variable, Unavailable>>,
     pub(super) returns: BTreeMap<u64, Variable>,

@@ -5,9 +5,13 @@
 
 use std::rc::Rc;
 
-use trace_interface::script::Attachment;
+use bpf::context::Register;
+use trace_interface::{
+    script::Attachment,
+    symbols::{Type, TypeId},
+};
 
-use super::fake::{Fake, READ, compiled_with};
+use super::fake::{Fake, READ, SHAPE, WRITE, compiled_with, in_register};
 use crate::{EventTable, Options};
 
 fn refusal(text: &str) -> String {
@@ -310,6 +314,56 @@ fn a_variable_is_no_argument_of_the_probed_function() {
         let compiled = compiled_with(text, &Fake::new(), &Options::default());
         assert_eq!(compiled.err(), None, "{text}");
     }
+}
+
+#[test]
+fn a_name_that_the_reader_makes_is_no_text_at_the_probe() {
+    let name = "this is an address here, and gets its name when it is shown | compare it with a \
+                name, as in func == \"vfs_read\", or print it";
+    let probe = "this is a number here, and gets its name when it is shown | compare it with a \
+                 name, as in probe == \"kprobe:vfs_read\", or print it";
+    for (value, refused) in [
+        ("strcontains(func, \"vfs\")", name),
+        ("strstr(caller, \"vfs\")", name),
+        ("strlen(func)", name),
+        ("strncmp(func, \"vfs\", 3)", name),
+        ("strlen(probe)", probe),
+        ("strcontains(probe, \"vfs\")", probe),
+        (
+            "strcontains(arg0, \"vfs\")",
+            "this is no text | str(address) makes a text of an address",
+        ),
+    ] {
+        assert_eq!(
+            short(&format!("kprobe:vfs_* {{ print({value}); }}")),
+            refused
+        );
+    }
+}
+
+#[test]
+fn a_reference_to_an_enum_is_matched_by_what_it_leads_to() {
+    let mut kernel = Fake::new();
+    let (reference, to) = (TypeId(1 << 20), SHAPE);
+    let name = "&Shape".into();
+    let described = Type::Pointer { name, to };
+    kernel.types.insert(reference, Rc::new(described));
+    let shape = in_register(reference, 8, Register::Di);
+    kernel.variables.insert((WRITE, "shape"), Ok(shape));
+    let compiled = |value: &str| {
+        let text = format!("kprobe:vfs_write {{ match {value} {{ Circle($r) => {{ }} }} }}");
+        compiled_with(&text, &kernel, &Options::default()).err()
+    };
+    assert_eq!(
+        compiled("args.shape").as_deref().map(brief).as_deref(),
+        Some(
+            "this value is a reference to an enum, and has no variants itself | match what it \
+             leads to: write `*` in front, as in `match *args.shape`"
+        )
+    );
+    assert_eq!(compiled("*args.shape"), None);
+    let other = compiled("arg0").unwrap();
+    assert!(other.contains("this value is no enum"), "{other}");
 }
 
 #[test]

@@ -391,9 +391,9 @@ fn texts_differ(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
     let (left_value, right_value) = (values.value(left)?, values.value(right)?);
     for (value, span) in [(&left_value, left.span), (&right_value, right.span)] {
         if !values.is_text(value) {
-            return Err(Diagnostic::new(
+            return Err(library::no_text(
+                value,
                 span,
-                "this is no text to compare",
                 "str(address) makes a text of an address",
             ));
         }

@@ -107,6 +107,27 @@ pub(super) fn named(values: &mut Values<'_, '_>, call: Call<'_>, naming: Naming)
     }))
 }
 
+/// The refusal of a value that is no text at the probe. `help` is for one that the reader shows as
+/// a number.
+pub(super) fn no_text(value: &Val, span: Span, help: &str) -> Diagnostic {
+    let kind = match value {
+        Val::Number(counted) => &counted.kind,
+        _ => &Kind::UNSIGNED,
+    };
+    let (message, help) = match kind {
+        Kind::Symbol { .. } => (
+            "this is an address here, and gets its name when it is shown",
+            "compare it with a name, as in func == \"vfs_read\", or print it",
+        ),
+        Kind::Probe => (
+            "this is a number here, and gets its name when it is shown",
+            "compare it with a name, as in probe == \"kprobe:vfs_read\", or print it",
+        ),
+        _ => ("this is no text", help),
+    };
+    Diagnostic::new(span, message, help)
+}
+
 /// `strlen(text)`: its bytes.
 pub(super) fn text_length(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Val> {
     let [of] = call.arguments else {
@@ -114,9 +135,9 @@ pub(super) fn text_length(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowere
     };
     let value = values.value(of)?;
     if !values.is_text(&value) {
-        return Err(Diagnostic::new(
+        return Err(no_text(
+            &value,
             of.span,
-            "this is no text",
             "str(address) makes a text of an address; len() counts the elements of other values",
         ));
     }
@@ -161,9 +182,9 @@ fn searched(values: &mut Values<'_, '_>, call: Call<'_>) -> Lowered<Number> {
     for of in [text, part] {
         let value = values.value(of)?;
         if !values.is_text(&value) {
-            return Err(Diagnostic::new(
+            return Err(no_text(
+                &value,
                 of.span,
-                "this is no text",
                 "str(address) makes a text of an address",
             ));
         }
