@@ -23,6 +23,9 @@
 //! module's name on Linux. Here it is always one blank, because modules are part of the kernel.
 //! Marks follow it without a gap, in this order: `[GONE]`, or else `[DISABLED]`; `[OPTIMIZED]`.
 //!
+//! The registry does not count the hits of a kprobe with a compiled program. Of an event, `stats`
+//! has what its program counts. Other programs, such as those of tracers, have 0 hits there.
+//!
 //! Each text is made in one go under the registry's lock. So a reader sees one state of all probes,
 //! even if others are registered meanwhile. The hit path does not know of these files.
 //!
@@ -31,13 +34,17 @@
 
 #![forbid(unsafe_code)]
 
-use core::fmt::{self, Write};
+use core::{
+    fmt::{self, Write},
+    ptr,
+};
 
 use super::{PROBES, WATCHPOINTS, blacklist};
 use crate::{
     errno::Errno,
     fs::pseudo::{self, Functions, Show, Store},
     symbols,
+    trace::events::EVENTS,
 };
 use ::probes::{Watchpoint, kprobe::flags, registry::Listed};
 
@@ -126,8 +133,16 @@ fn show_list(out: &mut dyn Write) -> fmt::Result {
 
 /// Writes the content of `stats`.
 fn show_stats(out: &mut dyn Write) -> fmt::Result {
+    // They are locked until the text is there, so no other probe comes to the place of one.
+    let events = EVENTS.lock();
+    let counted = events.counted_kprobes().map_err(|_| fmt::Error)?;
     show_each(out, |out, listed| {
-        write!(out, "  {} {}", listed.hits, listed.misses)
+        let place = ptr::from_ref(listed.probe);
+        let hits = match counted.binary_search_by_key(&place, |(kprobe, _)| *kprobe) {
+            Ok(at) => counted[at].1,
+            Err(_) => listed.hits,
+        };
+        write!(out, "  {hits} {}", listed.misses)
     })?;
     show_each_watchpoint(out, |out, watch| {
         write!(out, "  {} {}", watch.hits(), watch.nmissed())

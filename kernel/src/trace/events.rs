@@ -33,12 +33,14 @@ use super::{
     TRACING,
     event::{Event, Probe, check_loadable},
     names::KernelSymbols,
-    shared::{Shared, try_box, try_vec},
+    shared::{OutOfMemory, Shared, try_box, try_vec},
     sources,
     tasks::{TaskList, TaskSet},
     triggers::{Deed, Other, Taken},
 };
-use crate::{errno::Errno, mm::user_space::is_memory_short, sync::Mutex, time::ktime_get};
+use crate::{
+    errno::Errno, mm::user_space::is_memory_short, probes::Kprobe, sync::Mutex, time::ktime_get,
+};
 
 /// Group and name.
 pub type Name = (String, String);
@@ -395,6 +397,22 @@ impl Events {
             )?;
         }
         Ok(())
+    }
+
+    /// The kprobes of events whose hits the registry does not count, by their places in memory,
+    /// and how many hits each has. They stay as long as the events are locked.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub fn counted_kprobes(&self) -> Result<Vec<(*const Kprobe, u64)>, OutOfMemory> {
+        let mut counted = Vec::new();
+        for (_, event) in self.iter() {
+            for (kprobe, hits) in event.probes.iter().filter_map(Probe::counted_kprobe) {
+                push(&mut counted, (core::ptr::from_ref(kprobe), hits))?;
+            }
+        }
+        counted.sort_unstable_by_key(|(kprobe, _)| *kprobe);
+        Ok(counted)
     }
 
     /// The addresses in the kernel that events are on, ascending.

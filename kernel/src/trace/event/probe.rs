@@ -212,6 +212,15 @@ impl Probe {
         profile
     }
 
+    /// The kprobe whose hits the program counts and not the registry, and how many there were since
+    /// it was registered.
+    pub fn counted_kprobe(&self) -> Option<(&Kprobe, u64)> {
+        match &self.state {
+            State::Armed(probe) => Some((probe.kprobe(), Profile::of(probe.program(), 0).hits)),
+            _ => None,
+        }
+    }
+
     /// The address of the instruction in the kernel that it is on, if it is armed. The kernel's own
     /// events are apart, as on Linux.
     pub fn function(&self) -> Option<u64> {

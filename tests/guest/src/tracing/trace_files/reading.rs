@@ -596,6 +596,43 @@ fn the_profile_counts_returns_and_calls_without_an_instance() {
     clean_up();
 }
 
+/// The list of all probes has the hits of events, too, of each probe by itself.
+#[guest_test]
+fn the_counts_of_all_probes_have_those_of_events() {
+    clean_up();
+    define("p:here traced_function");
+    define("p:here traced_recursion");
+    define("r:back traced_function");
+    let counts = || -> Vec<String> {
+        let text = show("../debug/kprobes/stats");
+        let lines = text.lines().map(|line| line.split_ascii_whitespace());
+        let counts = lines.map(|words| words.skip(1).collect::<Vec<_>>().join(" "));
+        let mut counts: Vec<_> = counts.collect();
+        counts.sort();
+        counts
+    };
+    let expected = |times: u64| {
+        [
+            "k traced_function+0x0 3 0".into(),
+            format!("k traced_recursion+0x0 {times} 0"),
+            "r traced_function+0x0 3 0".into(),
+        ]
+    };
+    (0..3).for_each(call);
+    assert_eq!(counts(), expected(0));
+    traced_recursion(3);
+    // Hits that a filter rejects are hits.
+    echo("common_pid == 0", "events/kprobes/here/filter").unwrap();
+    assert_eq!(
+        counts()[..2],
+        ["k traced_function+0x0 0 0", "k traced_recursion+0x0 0 0"]
+    );
+    (0..3).for_each(call);
+    traced_recursion(3);
+    assert_eq!(counts()[..2], expected(4)[..2]);
+    clean_up();
+}
+
 /// Each filter keeps those of four calls that it should.
 #[guest_test]
 fn filters_compare_numbers_strings_and_common_fields() {
