@@ -39,6 +39,7 @@ use crate::{
         buffer::{Item, MOST_KIB, Waiting},
         output::{self, CallLines, Printer},
         shared::try_box,
+        tracers::TRACERS,
     },
 };
 use fallible::Text;
@@ -76,6 +77,10 @@ impl Special for Trace {
         })?;
         if how.truncate {
             TRACING.buffer.clear(self.cpu);
+            // Those are the calls of all CPUs.
+            if self.cpu.is_none() {
+                TRACERS.lock().forget_missed();
+            }
         }
         opened.pauses = how.read && PAUSE_ON_TRACE.load(Ordering::Relaxed);
         if opened.pauses {

@@ -141,8 +141,10 @@ pub struct Tracers {
     times: Times,
     /// The least duration of a call that is recorded, in microseconds.
     least_us: u64,
-    /// The calls that the tracer had missed when its probes were last exchanged.
+    /// The calls that were missed before the probes were last exchanged, since `trace` was cleared.
     missed_before: u64,
+    /// The calls that these probes had missed when `trace` was cleared.
+    missed_cleared: u64,
 }
 
 /// The tracers of this kernel.
@@ -156,6 +158,7 @@ pub static TRACERS: Mutex<Tracers> = Mutex::new(Tracers {
     times: Times::WithInner,
     least_us: 0,
     missed_before: 0,
+    missed_cleared: 0,
 });
 
 /// The options of `function_graph` that are on.
@@ -385,14 +388,26 @@ impl Tracers {
         TRACING.set_graph_threshold(ticks);
     }
 
-    /// How many functions the tracer has probes on, and how many of their calls it missed.
+    /// How many functions the tracer has probes on, and how many of their calls it missed since
+    /// `trace` was cleared.
     pub fn books(&self) -> (usize, u64) {
-        let (functions, missed) = match &self.running {
+        let (functions, missed) = self.books_of_probes();
+        (functions, self.missed_before + missed - self.missed_cleared)
+    }
+
+    /// The functions of the probes that there are, and all calls that these missed.
+    fn books_of_probes(&self) -> (usize, u64) {
+        match &self.running {
             Running::Nop => (0, 0),
             Running::Function(tracer) => (tracer.functions(), tracer.misses()),
             Running::Graph(tracer) => (tracer.functions(), tracer.misses()),
-        };
-        (functions, self.missed_before + missed)
+        }
+    }
+
+    /// Counts the calls that are missed from 0 on, because `trace` is cleared.
+    pub fn forget_missed(&mut self) {
+        self.missed_before = 0;
+        self.missed_cleared = self.books_of_probes().1;
     }
 
     /// Writes a line for each function that tracing is on, or with `ever` has been on since the
@@ -488,6 +503,7 @@ impl Tracers {
             true => self.books().1,
             false => 0,
         };
+        self.missed_cleared = 0;
         // The old ones go here.
         self.running = next;
         Ok(())

@@ -377,6 +377,15 @@ fn calls_that_are_too_many_at_once_are_counted() {
         echo(on, "options/funcgraph-args").unwrap();
         assert!(show("trace").contains(&note), "{}", show("trace"));
     }
+    // They count from the time when the records are removed.
+    assert_eq!(tracer_recursion(30), 30);
+    echo("", "trace").unwrap();
+    assert!(!show("trace").contains("missed"), "{}", show("trace"));
+    assert_eq!(tracer_recursion(30), 30);
+    for on in ["1", "0"] {
+        assert!(show("trace").contains(&note), "{}", show("trace"));
+        echo(on, "options/funcgraph-args").unwrap();
+    }
     echo("nop", "current_tracer").unwrap();
     assert!(!show("trace").contains("missed"), "{}", show("trace"));
     end();
