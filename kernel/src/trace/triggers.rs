@@ -128,13 +128,21 @@ impl Taken {
             .map_or(core::ptr::null(), core::ptr::from_ref);
         slot.watch.store(place.cast_mut(), Relaxed);
         slot.missed.store(0, Relaxed);
-        slot.left.store(count.unwrap_or(UNLIMITED), Relaxed);
-        slot.deed.store(deed as u64, Release);
-        Some(Self {
+        let taken = Self {
             number,
             _switch: switch,
             _watch: watch,
-        })
+        };
+        taken.set_left(count);
+        slot.deed.store(deed as u64, Release);
+        Some(taken)
+    }
+
+    /// Sets how often it acts from now on; None: always.
+    pub fn set_left(&self, count: Option<u64>) {
+        SLOTS[self.number]
+            .left
+            .store(count.unwrap_or(UNLIMITED), Relaxed);
     }
 
     /// The number for programs.

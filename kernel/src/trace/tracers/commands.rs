@@ -219,12 +219,22 @@ pub fn obey(commands: &mut Vec<Command>, word: &CommandWord<'_>) -> Result<(), E
         push(&mut new, Command::new(word, functions)?)?;
     }
     commands.try_reserve(new.len()).map_err(|_| Errno::ENOMEM)?;
+    let count = new
+        .iter()
+        .map(|command| command.functions.addresses().len());
+    let mut touched = touched::reserve(count.sum())?;
+    // Nothing is refused any more, so all of them begin.
+    for command in &new {
+        touched.add(command.functions.addresses());
+        command.slot.set_left(word.count);
+    }
     commands.append(&mut new);
     Ok(())
 }
 
 impl Command {
-    /// Puts the command on these functions.
+    /// Puts the command on these functions. It has no turns yet, so its hits do nothing: others of
+    /// the same word may be refused still.
     ///
     /// # Errors
     /// EINVAL if there is no such event; ENOSPC if all slots are in use; ENOMEM.
@@ -250,19 +260,13 @@ impl Command {
                 Some(switch)
             }
         };
-        let slot = Taken::new(
-            deed,
-            word.count,
-            Other {
-                switch,
-                watch: None,
-            },
-        )
-        .ok_or(Errno::ENOSPC)?;
+        let other = Other {
+            switch,
+            watch: None,
+        };
+        let slot = Taken::new(deed, Some(0), other).ok_or(Errno::ENOSPC)?;
         let program = program(deed, slot.number()).map_err(LoadError::from)?;
-        let mut touched = touched::reserve(functions.addresses().len())?;
         let probes = AttachedProbes::new(Program::load(program)?, functions.addresses())?;
-        touched.add(functions.addresses());
         Ok(Self {
             act: text(word.act)?,
             event: word.event.map(named).transpose()?,

@@ -1,4 +1,7 @@
 //! Commands on functions: what happens at a call, whatever tracer runs.
+//!
+//! A command is on all functions that its word means, or on none. Its lines in `set_ftrace_filter`
+//! tell what is left of its counts, and what has become of the records tells that it has acted.
 
 use alloc::format;
 
@@ -129,6 +132,24 @@ fn a_command_on_several_functions_is_one_of_each() {
     append("!*:enable_event:mine:inner", FILE).unwrap();
     echo("0", "events/mine/inner/enable").unwrap();
     append("-:mine/inner", "kprobe_events").unwrap();
+    end();
+}
+
+/// A command that has no room on all of its functions does nothing at calls of the others.
+#[guest_test]
+fn a_command_that_is_refused_has_not_acted() {
+    end();
+    for word in ["*:traceoff:1", "*:stacktrace:5"] {
+        let touched = show("touched_functions");
+        assert_eq!(
+            append(word, "set_ftrace_filter"),
+            Err(Errno::ENOSPC),
+            "{word}"
+        );
+        assert_eq!(show("tracing_on"), "1\n", "{word}");
+        assert_eq!(TRACING.buffer.written(), 0, "{word}");
+        assert_eq!(show("touched_functions"), touched, "{word}");
+    }
     end();
 }
 
