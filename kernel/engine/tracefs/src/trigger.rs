@@ -606,14 +606,22 @@ fn set_event(enable: bool, switched: Switched, text: &str) -> Result<(Action, &s
     Ok((action, left.strip_prefix(':').unwrap_or(left)))
 }
 
-/// Reads a count, if there is one. The largest number is none, as in Linux.
+/// The count that all of `text` is. The largest number is none, as in Linux.
+///
+/// # Errors
+/// [`TriggerError::BadCount`].
+pub fn parse_count(text: &str) -> Result<Option<u64>, TriggerError> {
+    let count = number::unsigned(text).ok_or(TriggerError::BadCount)?;
+    Ok(Some(count).filter(|count| *count != u64::MAX))
+}
+
+/// Reads a count, if there is one.
 fn split_count(text: &str) -> Result<(Option<u64>, &str), TriggerError> {
     if !text.starts_with(|letter: char| letter.is_ascii_digit()) {
         return Ok((None, text));
     }
     let (count, rest) = text.split_at(text.find([' ', '\t']).unwrap_or(text.len()));
-    let count = number::digits(count).ok_or(TriggerError::BadCount)?;
-    Ok((Some(count).filter(|count| *count != u64::MAX), rest))
+    Ok((parse_count(count)?, rest))
 }
 
 /// Reads `if FILTER`, or nothing.

@@ -18,6 +18,7 @@ use core::fmt::Write;
 
 use bpf::{BuildError, Builder, Condition, Helper, MapDef, Program as Source, ProgramKind, Reg};
 use fallible::{copied, push};
+use tracefs::trigger::parse_count;
 
 use super::set::{FunctionSet, function_name};
 use crate::{
@@ -93,7 +94,9 @@ impl<'a> CommandWord<'a> {
         let count = match parts.next() {
             // It means nothing then, so a line of the file can be given back.
             _ if is_removal => None,
-            Some(count) => Some(count.parse().ok()?),
+            // As on Linux, a colon needs no count, but after an event.
+            Some("") if event.is_none() => None,
+            Some(count) => parse_count(count).ok()?,
             None => None,
         };
         (is_removal || parts.next().is_none()).then_some(Self {

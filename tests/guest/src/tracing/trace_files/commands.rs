@@ -135,6 +135,33 @@ fn a_command_on_several_functions_is_one_of_each() {
     end();
 }
 
+/// A count is read as C reads it. If it is empty, there is none, but after an event.
+#[guest_test]
+fn counts_of_commands_are_read_as_on_linux() {
+    const FILE: &str = "set_ftrace_filter";
+    end();
+    for (count, shown) in [
+        (":010", "count=8"),
+        (":0x5", "count=5"),
+        (":+7", "count=7"),
+        (":18446744073709551615", "unlimited"),
+        (":", "unlimited"),
+    ] {
+        append(&format!("tracer_inner:traceon{count}"), FILE).unwrap();
+        let line = format!("tracer_inner:traceon:{shown}");
+        assert_eq!(sorted(FILE)[1..], [line], "{count}");
+        append("!tracer_inner:traceon", FILE).unwrap();
+    }
+    append("p:mine/inner tracer_inner", "kprobe_events").unwrap();
+    let event = "tracer_outer:enable_event:mine:inner";
+    append(&format!("{event}:0x10"), FILE).unwrap();
+    assert_eq!(sorted(FILE)[1..], [format!("{event}:count=16")]);
+    append(&format!("!{event}"), FILE).unwrap();
+    assert_eq!(append(&format!("{event}:"), FILE), Err(Errno::EINVAL));
+    append("-:mine/inner", "kprobe_events").unwrap();
+    end();
+}
+
 /// A command that has no room on all of its functions does nothing at calls of the others.
 #[guest_test]
 fn a_command_that_is_refused_has_not_acted() {
@@ -166,7 +193,7 @@ fn commands_that_cannot_be_are_refused() {
         "tracer_inner:",
         "tracer_inner:dumps",
         "no_such_function:dump",
-        "tracer_inner:traceoff:",
+        "tracer_inner:traceoff:08",
         "tracer_inner:traceoff:-1",
         "tracer_inner:traceoff:1:2",
         "no_such_function:traceoff",
