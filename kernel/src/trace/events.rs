@@ -500,13 +500,19 @@ impl Events {
                     let error = TriggerError::watch(reason, text);
                     return Err(self.refuse_trigger(name, text, error));
                 }
-                let is_hist = matches!(trigger.action, Action::Hist(_));
-                match self.add_trigger(name, trigger, paused) {
-                    Err(Errno::EINVAL) if is_hist => {
-                        let (reason, column) = (HistReason::TooLarge, 0);
-                        let error = TriggerError::Hist(HistError::Trigger { reason, column });
-                        Err(self.refuse_trigger(name, text, error))
+                // What the refusal means if it comes from the programs.
+                let error = match &trigger.action {
+                    Action::SetEvent { group, event, .. } if !self.has(group, event) => {
+                        return Err(Errno::EINVAL);
                     }
+                    Action::Hist(_) => {
+                        let (reason, column) = (HistReason::TooLarge, 0);
+                        TriggerError::Hist(HistError::Trigger { reason, column })
+                    }
+                    _ => TriggerError::Filter(FilterError::TOO_LARGE),
+                };
+                match self.add_trigger(name, trigger, paused) {
+                    Err(Errno::EINVAL) => Err(self.refuse_trigger(name, text, error)),
                     result => result,
                 }
             }

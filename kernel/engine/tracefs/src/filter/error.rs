@@ -26,6 +26,8 @@ pub enum FilterReason {
     OnlyInRecords,
     IllegalInteger,
     TooManyTerms,
+    /// The event's program would be too large. The owner of the event finds that out.
+    TooLarge,
     Meaningless,
     InvalidValue,
     FunctionNotFound,
@@ -51,6 +53,10 @@ impl FilterReason {
             Self::OnlyInRecords => "This field is known only in a record",
             Self::IllegalInteger => "Illegal integer value",
             Self::TooManyTerms => "Too many terms in predicate expression",
+            Self::TooLarge => {
+                "The program of the event's filters and triggers is too large; use fewer patterns \
+                 or histograms"
+            }
             Self::Meaningless => "Meaningless filter expression",
             Self::InvalidValue => "Invalid value (did you forget quotes)?",
             Self::FunctionNotFound => "Function not found",
@@ -76,6 +82,7 @@ impl FilterReason {
             Self::OnlyInRecords => "filter what you read, or by another field",
             Self::IllegalInteger => "write decimal, 0x and hexadecimal, or 0 and octal digits",
             Self::TooManyTerms => "join tests with && or ||",
+            Self::TooLarge => "a * before the end of a pattern takes the most room",
             Self::Meaningless => "a test is missing here",
             Self::InvalidValue => "write a number, or a text in quotes",
             Self::FunctionNotFound => "kallsyms lists the functions",
@@ -99,8 +106,8 @@ impl FilterError {
     /// The name that filters have in [`ErrorLog`](crate::error_log::ErrorLog::add).
     pub const LOCATION: &'static str = "event filter parse error";
 
-    /// The event's program would be too large. The owner of the event finds that out.
-    pub const TOO_LARGE: Self = Self::new(FilterReason::TooManyTerms, 0);
+    /// See [`FilterReason::TooLarge`].
+    pub const TOO_LARGE: Self = Self::new(FilterReason::TooLarge, 0);
 
     /// A filter for a whole group does not fit the event.
     pub const BAD_GROUP_FILTER: Self = Self::new(FilterReason::BadGroupFilter, 0);

@@ -9,7 +9,7 @@ use fallible::OutOfMemory;
 
 use abi::errno;
 
-use crate::filter::FilterError;
+use crate::filter::{FilterError, FilterReason};
 
 /// The reason why a `hist` trigger is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,7 +70,7 @@ impl HistReason {
             Self::UnknownPart => {
                 "Unknown part; there are keys vals sort size name nohitcount pause cont clear"
             }
-            Self::TooLarge => "The event has too many histograms; take one away with ! first",
+            Self::TooLarge => FilterReason::TooLarge.text(),
             Self::OutOfMemory => "No memory is left; delete events or shrink buffers",
         }
     }

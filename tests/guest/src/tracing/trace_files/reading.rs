@@ -633,6 +633,41 @@ fn the_counts_of_all_probes_have_those_of_events() {
     clean_up();
 }
 
+/// A filter or a trigger for which the program of the event has no room is refused, and the reason
+/// is told.
+#[guest_test]
+fn a_program_that_is_too_large_is_told_as_such() {
+    const WHY: &str = "The program of the event's filters and triggers is too large; use fewer \
+                       patterns or histograms";
+    const FILTER: &str = "events/kprobes/f/filter";
+    const TRIGGER: &str = "events/kprobes/f/trigger";
+    clean_up();
+    append("p:f traced_function s=+0(%si):string", "kprobe_events").unwrap();
+    let long = "s ~ \"*a*b*c*d*e*f*\"";
+    assert_eq!(echo(long, FILTER), Err(Errno::EINVAL));
+    assert_eq!(show(FILTER), format!("{long}\n^\nparse_error: {WHY}\n"));
+    for (trigger, source) in [
+        ("hist:keys=s", "hist:kprobes:f"),
+        ("traceoff", "event filter parse error"),
+        ("enable_event:kprobes:f", "event filter parse error"),
+    ] {
+        echo("", "error_log").unwrap();
+        let line = format!("{trigger} if {long}");
+        assert_eq!(append(&line, TRIGGER), Err(Errno::EINVAL));
+        let log = show("error_log");
+        assert!(
+            log.contains(&format!("] {source}: error: {WHY}\n")),
+            "{log}"
+        );
+    }
+    // An event that is not there is another matter.
+    echo("", "error_log").unwrap();
+    let line = format!("enable_event:kprobes:none if {long}");
+    assert_eq!(append(&line, TRIGGER), Err(Errno::EINVAL));
+    assert_eq!(show("error_log"), "");
+    clean_up();
+}
+
 /// Each filter keeps those of four calls that it should.
 #[guest_test]
 fn filters_compare_numbers_strings_and_common_fields() {
