@@ -11,7 +11,8 @@
 //!
 //! # Contexts and ordering
 //! [`act`]: on the hit path, any context; it only loads, stores and exchanges. Slots are
-//! filled with Release and read with Acquire. Taking and freeing: under the lock of the events.
+//! filled with Release and read with Acquire. Taking and freeing: tasks that may sleep, one at a
+//! time ([`CHANGE`]), because events and commands on functions have different locks.
 
 use core::sync::atomic::{
     AtomicPtr, AtomicU64,
@@ -24,6 +25,7 @@ use super::{TRACING, dump_requests::ask, program::WatchPlace, take_snapshot};
 use crate::{
     arch::percpu,
     probes::{AimedAt, PROBES},
+    sync::Mutex,
 };
 
 /// The most triggers at once.
@@ -57,6 +59,9 @@ pub enum Deed {
     EnableHist,
     DisableHist,
 }
+
+/// Who takes or frees a slot holds it, until the slot is filled, or nobody can act for it any more.
+static CHANGE: Mutex<()> = Mutex::new(());
 
 struct Slot {
     /// A [`Deed`].
@@ -116,6 +121,7 @@ impl Taken {
     /// Takes a slot for `deed`, to be done at most `count` times. None: all are in use.
     pub fn new(deed: Deed, count: Option<u64>, other: Other) -> Option<Self> {
         let Other { switch, watch } = other;
+        let _change = CHANGE.lock();
         let is_free = |slot: &Slot| slot.deed.load(Relaxed) == Deed::Nothing as u64;
         let number = SLOTS.iter().position(is_free)?;
         let slot = &SLOTS[number];
@@ -163,6 +169,7 @@ impl Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
+        let _change = CHANGE.lock();
         SLOTS[self.number].deed.store(Deed::Nothing as u64, Release);
         PROBES.synchronize_hits();
     }
