@@ -119,6 +119,9 @@ impl<P: Host> Probes<P> {
         let mut around = self.around_existing_sites(&state.optimizer, probes);
         self.deoptimize(&mut state.optimizer, enabled, around.iter());
         around.clear();
+        // A hit that has entered a detour before would find the new probe, and run its pre handler
+        // alone.
+        self.free_detours_after_grace(&mut state.optimizer);
     }
 
     /// The sites that [`Probes::existing_sites`] visits, and those whose jumps would cover one of
