@@ -372,26 +372,10 @@ pub fn show_tasks(of_groups: bool, out: &mut dyn Write) -> Result<(), Errno> {
 pub fn show(cpu: Option<usize>, out: &mut dyn Write) -> Result<(), Errno> {
     let mut printer = Printer::of_now()?;
     // A tracer of all functions would trace what makes the text, and overwrite what is to be shown.
-    let _pause = (printer.kind != TracerKind::Nop).then(Pause::begin);
+    let _pause = (printer.kind != TracerKind::Nop).then(|| TRACING.recording.pause());
     let (unread, written) = counts(Which::Live, cpu);
     printer.head(unread, written, out)?;
     show_records(&mut printer, Which::Live, cpu, out)
-}
-
-/// No record is begun while it is there.
-struct Pause;
-
-impl Pause {
-    fn begin() -> Self {
-        TRACING.recording.pause();
-        Self
-    }
-}
-
-impl Drop for Pause {
-    fn drop(&mut self) {
-        TRACING.recording.resume();
-    }
 }
 
 /// Writes the text of `snapshot`, of all CPUs or of one. Without records it tells how to use the

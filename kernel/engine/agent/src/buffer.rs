@@ -304,7 +304,7 @@ impl<A: Agent> Rings<A> {
             false => others_of(&rings, self.mode)?,
         };
         // No record is being written from here on (BUFFER-1).
-        A::tracing().recording.pause();
+        let _pause = A::tracing().recording.pause();
         A::probes().synchronize_hits();
         for (index, cpu) in cpus.clone().enumerate() {
             let mut held = hold::<A>(cpu);
@@ -334,7 +334,6 @@ impl<A: Agent> Rings<A> {
             .recording
             .has_rings()
             .store(true, Ordering::SeqCst);
-        A::tracing().recording.resume();
         Ok(())
     }
 
@@ -489,11 +488,10 @@ impl<A: Agent> Buffers<A> {
         let rings = self.rings.lock();
         let mut pairs = try_vec(rings.rings.len())?;
         pairs.extend((0..rings.rings.len()).filter_map(|cpu| rings.hold_pair(cpu)));
-        A::tracing().recording.pause();
+        let _pause = A::tracing().recording.pause();
         // No record is being written when this has returned.
         A::probes().synchronize_hits();
         work();
-        A::tracing().recording.resume();
         Ok(())
     }
 

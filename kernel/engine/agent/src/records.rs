@@ -102,6 +102,16 @@ impl Switch<'_> {
     }
 }
 
+/// While it lives, no record is begun ([`Recording::pause`]).
+#[must_use = "recording goes on when it is dropped"]
+pub struct Pause<'a>(&'a Recording);
+
+impl Drop for Pause<'_> {
+    fn drop(&mut self) {
+        self.0.reasons.fetch_sub(PAUSE, Ordering::SeqCst);
+    }
+}
+
 /// The bits of the reasons.
 const NOT_WANTED: u32 = 1;
 const NO_RINGS: u32 = 2;
@@ -136,15 +146,11 @@ impl Recording {
         self.switch(NO_RINGS)
     }
 
-    /// No record is begun from now on, whatever else says: because the rings are to be changed, or
-    /// they are being read.
-    pub fn pause(&self) {
+    /// No record is begun from now on, whatever else says, until the pause is dropped: because the
+    /// rings are to be changed, or they are being read.
+    pub fn pause(&self) -> Pause<'_> {
         self.reasons.fetch_add(PAUSE, Ordering::SeqCst);
-    }
-
-    /// Ends a [`pause`](Self::pause).
-    pub fn resume(&self) {
-        self.reasons.fetch_sub(PAUSE, Ordering::SeqCst);
+        Pause(self)
     }
 
     /// 0 while records are taken.

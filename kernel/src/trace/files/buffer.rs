@@ -43,6 +43,7 @@ use crate::{
     },
 };
 use fallible::Text;
+use trace_agent::records::Pause;
 
 /// `trace` and similar: pause recording while one of them is open.
 pub(super) static PAUSE_ON_TRACE: AtomicBool = AtomicBool::new(false);
@@ -72,7 +73,7 @@ impl Special for Trace {
     fn open(&self, how: How) -> Result<Box<dyn Opened>, Errno> {
         let mut opened = try_box(OpenTrace {
             cpu: self.cpu,
-            pauses: false,
+            _pause: None,
             text: pseudo::Snapshot::default(),
         })?;
         if how.truncate {
@@ -82,9 +83,8 @@ impl Special for Trace {
                 TRACERS.lock().forget_missed();
             }
         }
-        opened.pauses = how.read && PAUSE_ON_TRACE.load(Ordering::Relaxed);
-        if opened.pauses {
-            TRACING.recording.pause();
+        if how.read && PAUSE_ON_TRACE.load(Ordering::Relaxed) {
+            opened._pause = Some(TRACING.recording.pause());
         }
         Ok(opened)
     }
@@ -92,7 +92,8 @@ impl Special for Trace {
 
 struct OpenTrace {
     cpu: Option<usize>,
-    pauses: bool,
+    /// Recording rests while the file is open.
+    _pause: Option<Pause<'static>>,
     text: pseudo::Snapshot,
 }
 
@@ -103,14 +104,6 @@ impl Opened for OpenTrace {
 
     fn write(&self, _at: u64, data: &[u8]) -> Result<usize, Errno> {
         Ok(data.len())
-    }
-}
-
-impl Drop for OpenTrace {
-    fn drop(&mut self) {
-        if self.pauses {
-            TRACING.recording.resume();
-        }
     }
 }
 
@@ -287,7 +280,6 @@ impl VirtualFile for SnapshotFile {
     }
 }
 
-/// The file `stats` of a CPU.
 /// The sizes of the CPUs' buffers, in KiB.
 pub(super) fn sizes_kib() -> impl Iterator<Item = usize> {
     (0..smp::possible_cpus()).map(|cpu| TRACING.buffer.size_kib(cpu))
@@ -334,6 +326,7 @@ impl VirtualFile for SizeFile {
     }
 }
 
+/// The file `stats` of a CPU.
 struct StatsFile {
     cpu: usize,
 }

@@ -200,7 +200,7 @@ impl Tracers {
         if self.kind() == kind {
             return Ok(());
         }
-        let _pause = Pause::begin();
+        let _pause = TRACING.recording.pause();
         self.attach(kind)?;
         TRACING.buffer.clear(None);
         Ok(())
@@ -475,7 +475,7 @@ impl Tracers {
         TRACING.buffer.ready()?;
         let all = [&chosen.roots, &chosen.inner, &chosen.hidden];
         let mut touched = touched::reserve(all.iter().map(|of| of.len()).sum())?;
-        let _pause = Pause::begin();
+        let _pause = TRACING.recording.pause();
         let next = match kind {
             TracerKind::Nop => Running::Nop,
             TracerKind::Function => Running::Function(functions::FunctionTracer::new(
@@ -533,21 +533,5 @@ pub fn start_at_boot() {
     if let Some(name) = cmdline::get("ftrace") {
         let result = TracerKind::named(name).and_then(|kind| tracers.run(kind));
         tell("ftrace", name, result);
-    }
-}
-
-/// While it lives, no record is begun.
-struct Pause;
-
-impl Pause {
-    fn begin() -> Self {
-        TRACING.recording.pause();
-        Self
-    }
-}
-
-impl Drop for Pause {
-    fn drop(&mut self) {
-        TRACING.recording.resume();
     }
 }

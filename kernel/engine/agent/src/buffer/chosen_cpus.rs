@@ -19,7 +19,7 @@ impl<A: Agent> Buffers<A> {
     pub fn choose_cpus(&self, is_chosen: impl Fn(usize) -> bool) {
         let rings = self.rings.lock();
         // No record is being written from here on (BUFFER-1).
-        A::tracing().recording.pause();
+        let _pause = A::tracing().recording.pause();
         A::probes().synchronize_hits();
         for cpu in 0..A::possible_cpus() {
             let Some(data) = A::cpu_tracing(cpu) else {
@@ -35,6 +35,5 @@ impl<A: Agent> Buffers<A> {
                 unsafe { owned.ring.end_page() };
             }
         }
-        A::tracing().recording.resume();
     }
 }
