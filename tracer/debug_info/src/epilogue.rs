@@ -29,6 +29,10 @@ pub struct GivenBack {
 impl GivenBack {
     /// That before the instruction at `address` of a function.
     pub fn before(image: &Image, function: u64, bytes: u64, address: u64) -> Self {
+        // The usual place: nothing was done yet.
+        if address == function {
+            return Self::default();
+        }
         let code = image.code(function, bytes);
         let all: Vec<Instruction> = Decoder::with_ip(64, code, function, DecoderOptions::NONE)
             .into_iter()
